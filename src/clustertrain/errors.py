@@ -1,0 +1,58 @@
+"""Every error a user can meet, and the exit code it ends with.
+
+    ClusterTrainError          1  training failed, or a fault of the kit itself
+    ├── JobError               2  the job file or the arguments are wrong, whatever the machine
+    ├── ClusterError           3  a cluster, or its hardware, says no or cannot be reached
+    └── StorageError           4  bytes or storage: checksum, archive, not writable
+        └── DataError          4  the same, for a data set
+    RunStopped                    not an error: 75 stopped with a checkpoint, 130 without one
+
+The text of an error has two or three lines: the value and the rule it breaks, the arithmetic where
+there is some, and the remedy. The command line prints that text and no traceback.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_JOB = 2
+EXIT_CLUSTER = 3
+EXIT_STORAGE = 4
+EXIT_STOPPED = 75
+EXIT_INTERRUPTED = 130
+
+
+class ClusterTrainError(Exception):
+    """Training failed, or the kit did; the root of the tree."""
+
+    exit_code = EXIT_FAILED
+
+
+class JobError(ClusterTrainError):
+    """The job file or an argument is wrong, on every machine alike."""
+
+    exit_code = EXIT_JOB
+
+
+class ClusterError(ClusterTrainError):
+    """A cluster or its hardware refuses, is too small, or does not answer."""
+
+    exit_code = EXIT_CLUSTER
+
+
+class StorageError(ClusterTrainError):
+    """Storage cannot be read or written, or holds bytes that do not verify."""
+
+    exit_code = EXIT_STORAGE
+
+
+class DataError(StorageError):
+    """A data set cannot be fetched, does not match its checksum, or its archive is unsafe."""
+
+
+class RunStopped(Exception):
+    """A run ended early because it was asked to."""
+
+    def __init__(self, message: str, *, checkpointed: bool) -> None:
+        super().__init__(message)
+        self.exit_code = EXIT_STOPPED if checkpointed else EXIT_INTERRUPTED

@@ -1,0 +1,143 @@
+"""The third way in: an unchanged torchrun-style script, started by each Ray Train worker as a child process.
+
+A child rather than runpy in the worker: the train function runs in a thread, where signal.signal fails, and
+Ray's own patches of print would reach into the script. The child finds torchrun's environment, owns its
+signals and ends with its own exit code.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from clustertrain.errors import ClusterTrainError, JobError
+
+_PR_SET_PDEATHSIG = 1
+_LAST_LINES = 8
+
+
+class ScriptFailed(ClusterTrainError):
+    """A script ended with a code other than 0, or by a signal."""
+
+    def __init__(self, text: str, exit_code: int | None, signal_number: int | None) -> None:
+        super().__init__(text)
+        self.script_exit_code = exit_code
+        self.signal_number = signal_number
+
+    def __reduce__(self) -> tuple[type[ScriptFailed], tuple[str, int | None, int | None]]:
+        return ScriptFailed, (str(self), self.script_exit_code, self.signal_number)
+
+
+def torchrun_environment(
+    *, rank: int, local_rank: int, world_size: int, local_world_size: int, group_rank: int, restart: int, retries: int, run_id: str
+) -> dict[str, str]:
+    """What torchrun sets for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "GROUP_RANK": str(group_rank),
+        "GROUP_WORLD_SIZE": str(max(1, world_size // max(1, local_world_size))),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "TORCHELASTIC_MAX_RESTARTS": str(retries),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "",
+    }
+
+
+def run_script(
+    script: Path,
+    args: Sequence[str],
+    *,
+    rank: int,
+    environment: Mapping[str, str],
+    cwd: Path,
+    stop_requested: Callable[[], bool],
+    grace_s: float,
+) -> bool:
+    """Run the script to its end; its output goes to this process's stdout. Returns False when it was stopped.
+
+    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds.
+
+    Raises:
+        JobError: there is no such script.
+        ScriptFailed: it ended with a code other than 0; the text has the code and its last lines.
+    """
+    if not script.is_file():
+        raise JobError(f"script: {script} does not exist.\nThe path is relative to `code`, {cwd}.")
+    child_environment = {**os.environ, **environment}
+    child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it to its own debugger
+    child = subprocess.Popen(
+        [sys.executable, "-u", str(script), *args],
+        cwd=cwd,
+        env=child_environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # its signals are its own
+        preexec_fn=_die_with_parent,  # in a session of its own it would outlive a killed worker
+    )
+    last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    stopped = threading.Event()
+    watcher = threading.Thread(target=_stop_on_request, args=(child, stop_requested, grace_s, stopped), daemon=True)
+    watcher.start()
+    # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
+    for raw in child.stdout or ():
+        line = raw.decode(errors="replace")
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        last_lines.append(line.rstrip())
+    code = child.wait()
+    watcher.join()
+    if stopped.is_set():
+        return False
+    if code != 0:
+        raise _failure(script, rank, code, last_lines)
+    return True
+
+
+def _failure(script: Path, rank: int, code: int, last_lines: Sequence[str]) -> ScriptFailed:
+    if code < 0:
+        ended = f"by signal {-code} ({signal.Signals(-code).name})"
+        exit_code, signal_number = None, -code
+    else:
+        ended, exit_code, signal_number = f"with exit code {code}", code, None
+    tail = "\n".join(f"  | {line}" for line in last_lines if line) or "  | (it printed nothing)"
+    return ScriptFailed(f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}", exit_code, signal_number)
+
+
+def _stop_on_request(
+    child: subprocess.Popen[bytes], stop_requested: Callable[[], bool], grace_s: float, stopped: threading.Event
+) -> None:
+    while child.poll() is None:
+        if stop_requested():
+            stopped.set()
+            child.terminate()
+            try:
+                child.wait(grace_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+            return
+        try:
+            child.wait(0.25)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,150 @@
+"""What a function with its own loop gets from the kit.
+
+    from clustertrain import session
+
+    def train(config):
+        s = session.current()
+        model, optimizer = ...
+        start = 0
+        if (state := s.restore()) is not None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            start = state["step"]
+        for step in range(start + 1, 1001):
+            ...
+            s.log(step=step, loss=loss.item())
+            asked = s.step_done(step)
+            if asked.save or asked.stop:
+                s.save(step=step, state={"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+            if asked.stop:
+                return
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clustertrain.training.distributed import Place
+    from clustertrain.worker import WorkerRun
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What all ranks agreed to do after a step: both are the same on every rank."""
+
+    stop: bool
+    save: bool
+
+
+class Session:
+    """One rank's view of the run. `data` maps the names of the job's `data:` to local paths."""
+
+    def __init__(
+        self,
+        *,
+        run: WorkerRun,
+        place: Place,
+        data: Mapping[str, Path],
+        args: Mapping[str, Any],
+        checkpoint_every_steps: int | None,
+    ) -> None:
+        self.place = place
+        self.rank = place.rank
+        self.local_rank = place.local_rank
+        self.world_size = place.world_size
+        self.device = place.device
+        self.data = data
+        self.args = args
+        self._run = run
+        self._every = checkpoint_every_steps
+
+    def restore(self) -> dict[str, Any] | None:
+        """What the newest verified checkpoint holds: the dict given to `save`, and its `step`.
+
+        Tensors are on the CPU. None on a fresh start. The random states of this rank are restored too,
+        when the world size is the same.
+        """
+        from clustertrain.training.rng import restore_rng
+
+        state = self._run.restore()
+        if state is None:
+            return None
+        rng = state.pop("rng_of_ranks")  # uint8 (world size, bytes)
+        if len(rng) == self.world_size:
+            restore_rng(rng[self.rank], self.device)
+        return state
+
+    def step_done(self, step: int) -> Asked:
+        """Tell the kit that `step` is finished; every rank calls it. One small all_reduce of two numbers.
+
+        `save` is true when the job's `checkpoint.every.steps` is due or somebody asked; `stop` when the run
+        was asked to end: save, then return.
+        """
+        import torch
+        import torch.distributed as dist
+
+        self._run.phase("step", step)
+        stop, save = self._run.requests() if self.rank == 0 else (False, False)
+        if self.world_size > 1:
+            flags = torch.tensor([stop, save], dtype=torch.int32, device=self.device)
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+            stop, save = bool(flags[0]), bool(flags[1])
+        due = self._every is not None and step % self._every == 0
+        if stop:
+            self._run.stopped_by_request = True
+        return Asked(stop=stop, save=save or due)
+
+    def save(self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
+        """Save a checkpoint; every rank calls it with the same `state`, rank 0's is kept.
+
+        `state` holds tensors, numbers, strings, and dicts and lists of them: it is read back with
+        `weights_only=True`. It is copied before this returns and written in the background.
+        """
+        from clustertrain.training.rng import gather_rng
+
+        progress = {
+            "step": step,
+            "epoch": 0,
+            "samples_seen": 0,
+            "world_size": self.world_size,
+            "metrics": dict(metrics or {}),
+            "reason": "stop" if self._run.stopped_by_request else "steps",
+        }
+        self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.place)}, progress)
+
+    def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
+        """A line of the curve: rank 0's is written, the other ranks' calls do nothing."""
+        if self.rank == 0:
+            self._run.log({"kind": "train", "step": step, "epoch": 0, "loss": loss, **metrics})
+
+    def print(self, *values: object) -> None:
+        """print on rank 0 alone; it goes to the rank's log."""
+        if self.rank == 0:
+            print(*values, flush=True)
+
+
+_current: Session | None = None
+
+
+def current() -> Session:
+    """The session of this worker.
+
+    Raises:
+        RuntimeError: called outside a run that clustertrain started.
+    """
+    if _current is None:
+        raise RuntimeError(
+            "clustertrain.session.current() was called outside a run.\n"
+            "It works in a function that a job file names: `function: module:train`, started by `clustertrain run`."
+        )
+    return _current
+
+
+def begin(session: Session) -> None:
+    """Called by the worker before the user's function."""
+    global _current  # noqa: PLW0603  one worker process runs one session; a global is what it is
+    _current = session

@@ -1,0 +1,81 @@
+"""The states a run can be in, what causes them, the exit code of each, and whether it restarts by itself.
+
+One table for code, docs and tests. `result.json` of the newest attempt holds a final state; the live ones
+are derived from the attempt's claim, heartbeat and events (see status.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_JOB,
+    EXIT_STOPPED,
+    EXIT_STORAGE,
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """One row: `final` states end an attempt; a state that `restarts` is followed by another attempt."""
+
+    name: str
+    meaning: str
+    causes: tuple[str, ...]
+    exit_codes: tuple[int, ...]
+    final: bool
+    restarts: bool
+
+
+STATES: dict[str, State] = {
+    state.name: state
+    for state in (
+        State("queued", "handed to a scheduler, which has not started it", ("scheduler",), (), False, False),
+        State("waiting", "started, waits for nodes or workers", ("nodes", "workers"), (), False, False),
+        State("staging", "data is on its way", ("data",), (), False, False),
+        State("running", "workers train", ("training",), (), False, False),
+        State("done", "trained to the end", ("finished",), (EXIT_DONE,), True, False),
+        State(
+            "failed",
+            "ended by an error; the text names it",
+            ("error", "same_error_twice", "retries_used_up", "not_finite", "job", "cluster", "data", "driver_died"),
+            (EXIT_FAILED, EXIT_JOB, EXIT_CLUSTER, EXIT_STORAGE),
+            True,
+            False,
+        ),
+        State(
+            "stopped",
+            "ended early because someone asked; run again to continue",
+            ("user", "interrupt", "terminated", "interrupted_twice"),
+            (EXIT_STOPPED, EXIT_INTERRUPTED),
+            True,
+            False,
+        ),
+        State("preempted", "the scheduler took the nodes", ("preempted", "time_limit"), (EXIT_STOPPED,), True, True),
+        State("cancelled", "cancelled at the scheduler", ("cancelled",), (EXIT_INTERRUPTED,), True, False),
+        State(
+            "lost",
+            "its processes are gone and none of them left a result",
+            ("vanished",),
+            (EXIT_FAILED,),
+            True,
+            True,
+        ),
+    )
+}
+
+
+def states_markdown() -> str:
+    """The table as it stands in docs/failures.md."""
+    rows = ["| state | meaning | causes | exit codes | restarts by itself |", "|---|---|---|---|---|"]
+    for state in STATES.values():
+        codes = ", ".join(str(code) for code in state.exit_codes) or "none yet"
+        causes = ", ".join(state.causes)
+        rows.append(
+            f"| {state.name} | {state.meaning} | {causes} | {codes} | {'yes' if state.restarts else 'no'} |"
+        )
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,113 @@
+"""A folder of files that appears whole or not at all: what a checkpoint is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+HIDDEN = "."  # names that begin so are unfinished or on their way out; no reader takes them for a result
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What is known of a file once it is on disk: its size in bytes and the sha256 of what was written."""
+
+    size_bytes: int
+    sha256: str
+
+
+class _HashingFile:
+    """A write-only file that hashes what passes through, so that nothing is read back to be hashed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        self._hash.update(data)
+        self._file.write(data)
+        self.size_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+@dataclass
+class PosixTree:
+    """Files gather in a hidden sibling folder; `commit` writes the marker last and renames the folder.
+
+    rename() onto an existing folder that is not empty fails, so a second writer of the same name cannot
+    replace what a first one committed: FileExistsError.
+    """
+
+    target: Path
+    files: dict[str, WrittenFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._work = self.target.parent / f"{HIDDEN}{self.target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        self._work.mkdir(parents=True)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[_HashingFile]:
+        """A new file of the tree; on disk (fsync) when the block ends."""
+        with (self._work / name).open("xb") as file:
+            hashing = _HashingFile(file)
+            yield hashing
+            file.flush()
+            os.fsync(file.fileno())
+        self.files[name] = WrittenFile(hashing.size_bytes, hashing.hexdigest())
+
+    def commit(self, marker: str, data: bytes) -> None:
+        """Write the marker and make the tree visible under its name."""
+        with self.create(marker) as file:
+            file.write(data)
+        _fsync_folder(self._work)
+        try:
+            self._work.rename(self.target)
+        except OSError as error:
+            if self.target.exists():
+                raise FileExistsError(f"{self.target} is already there") from error
+            raise
+        _fsync_folder(self.target.parent)
+
+    def abort(self) -> None:
+        """Remove what was written; nothing of it was ever visible."""
+        shutil.rmtree(self._work, ignore_errors=True)
+
+
+def remove_tree(folder: Path) -> None:
+    """Take a folder out of sight in one step, then remove it: a kill in between leaves no half folder under
+    the good name."""
+    doomed = folder.parent / f"{HIDDEN}{folder.name}.{uuid.uuid4().hex[:8]}.gone"
+    folder.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def collect_leftovers(parent: Path) -> list[str]:
+    """Remove what killed writers and removers left in `parent`; returns the names."""
+    if not parent.is_dir():
+        return []
+    leftovers = [p for p in parent.iterdir() if p.name.startswith(HIDDEN) and p.suffix in (".tmp", ".gone")]
+    for path in leftovers:
+        shutil.rmtree(path, ignore_errors=True)
+    return sorted(path.name for path in leftovers)
+
+
+def _fsync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

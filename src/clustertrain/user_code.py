@@ -1,0 +1,70 @@
+"""The user's code: found by the name in the job file, checked, and refused with the line that is wrong."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import JobError
+from clustertrain.job import Job
+from clustertrain.training.task import Task
+
+
+def load_object(spec: str, kind: str) -> Any:
+    """Import `pkg.module:name`.
+
+    Raises:
+        JobError: with the import error's own line of the user's file.
+    """
+    module_name, _, attribute = spec.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # noqa: BLE001  the user's module may raise anything; it is reported
+        raise JobError(_import_failure(spec, kind, error)) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        found = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:8])
+        raise JobError(f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\nIt has: {found}.") from None
+
+
+def _import_failure(spec: str, kind: str, error: BaseException) -> str:
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    own = [f for f in frames if "importlib" not in f[0] and f[0] != __file__]
+    if isinstance(error, SyntaxError):
+        own = [(error.filename or "?", error.lineno or 0)]
+    where = f"{own[-1][0]}:{own[-1][1]}" if own else f"`code`, the folder {Path.cwd()}"
+    return f"{kind}: {spec} does not import: {type(error).__name__}: {error}\nAt {where}."
+
+
+def check_task(spec: str) -> type[Task]:
+    """The Task class that a job names.
+
+    Raises:
+        JobError: it does not import or is not a subclass of clustertrain.Task.
+    """
+    cls = load_object(spec, "task")
+    if not (isinstance(cls, type) and issubclass(cls, Task)):
+        raise JobError(
+            f"task: {spec} is {cls!r}, not a subclass of clustertrain.Task.\n"
+            "Derive the class from clustertrain.Task, or name a function with its own loop as `function:`."
+        )
+    return cls
+
+
+def make_task(cls: type[Task], job: Job) -> Task:
+    """The Task with the job's args.
+
+    Raises:
+        JobError: its __init__ does not take them.
+    """
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    try:
+        return cls(**args)
+    except TypeError as error:
+        raise JobError(f"args: {job.task} does not take {sorted(args)}: {error}\nGive the names its __init__ has.") from error

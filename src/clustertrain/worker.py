@@ -1,0 +1,243 @@
+"""What runs in each Ray Train worker, for the three ways in.
+
+`prepare` and `stage_data` run before the process group exists; `train` is the function that TorchTrainer
+calls. All of them run in the worker's process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustertrain import session
+from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.job import Job
+from clustertrain.jobfile import parse_job
+from clustertrain.observe.events import EventLog
+from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.script import run_script, torchrun_environment
+from clustertrain.staging import stage
+from clustertrain.training.distributed import Place
+from clustertrain.training.loop import train as train_loop
+from clustertrain.training.settings import TrainSettings
+from clustertrain.user_code import check_task, load_object, make_task
+from clustertrain.worker_run import WorkerRun
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the controller decided for one start of the worker group."""
+
+    storage_uri: str
+    name: str
+    generation: int
+    attempt: int
+    restart: int
+    job_yaml: str
+    checkpoint: str | None  # the folder to resume from
+
+    @property
+    def job(self) -> Job:
+        return parse_job(self.job_yaml, "job.yaml")
+
+    def open_attempt(self) -> Attempt:
+        return RunDir.newest(self.storage_uri, self.name).at(self.generation).attempt(self.attempt)
+
+
+@dataclass
+class _Process:
+    """What this worker process was told before training: a worker process serves one start of one group."""
+
+    plan: Plan | None = None
+    data: dict[str, Path] = field(default_factory=dict)
+
+
+_process = _Process()
+
+
+def prepare(plan: Plan) -> None:
+    """Remember the plan and send this process's output to a file of its rank."""
+    import ray.train
+
+    _process.plan = plan
+    attempt = plan.open_attempt()
+    rank = ray.train.get_context().get_world_rank()
+    log = attempt.rank_log(socket.gethostname(), rank)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    faulthandler.enable(file=sys.stderr)  # a fatal signal leaves its name and the stacks in the rank's log
+    code = plan.job.code
+    if code not in sys.path:
+        sys.path.insert(0, code)
+    os.chdir(code)
+    os.environ.update(plan.job.env)
+
+
+def stage_data(per: str) -> None:
+    """Bring the data sets of that kind here; runs on one rank per cluster or per node."""
+    plan = _planned()
+    attempt = plan.open_attempt()
+    events = EventLog(attempt.node_events(socket.gethostname()))
+    for name, entry in plan.job.data.items():
+        if entry.per == per:
+            stage(
+                name,
+                entry.uri,
+                sha256=entry.sha256,
+                extract=entry.extract,
+                into=_data_folder(attempt, per),
+                on_event=lambda event: events.write(**_as_event(event)),
+                should_stop=lambda: attempt.read("stop") is not None,
+            )
+
+
+def find_data() -> None:
+    """Look up what was staged; runs on every rank afterwards, and finds every marker in place."""
+    plan = _planned()
+    attempt = plan.open_attempt()
+    for name, entry in plan.job.data.items():
+        _process.data[name] = stage(
+            name, entry.uri, sha256=entry.sha256, extract=entry.extract, into=_data_folder(attempt, entry.per)
+        )
+
+
+def _as_event(event: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
+
+
+def _data_folder(attempt: Attempt, per: str) -> Path:
+    if per == "cluster":
+        return attempt.run.data_path
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "clustertrain" / "data"
+
+
+def _planned() -> Plan:
+    if _process.plan is None:
+        raise ClusterTrainError("The worker was asked to train before it was given a plan: a fault of clustertrain.")
+    return _process.plan
+
+
+def train(config: dict[str, Any]) -> None:
+    """The function of TorchTrainer: one of the three ways in, on this rank."""
+    import ray.train
+
+    plan, context = _planned(), ray.train.get_context()
+    job = plan.job
+    started = time.time()
+    way = _run_script if job.script else _run_function if job.function else _run_task
+    with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
+        outcome = way(run, job, context)
+    if run.rank == 0:
+        key = f"{run.attempt.restart_key(plan.restart)}/outcome.json"
+        run.attempt.run.write_json(key, {**outcome, "train_started": started, "train_ended": time.time()})
+
+
+def _place(context: Any) -> Place:
+    import ray.train.torch
+
+    return Place(
+        rank=context.get_world_rank(),
+        local_rank=context.get_local_rank(),
+        world_size=context.get_world_size(),
+        device=ray.train.torch.get_device(),
+    )
+
+
+def _run_task(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    cls = check_task(job.task or "")
+    task = make_task(cls, job)
+    result = train_loop(task, settings_of(job), _place(context), run, dict(_process.data))
+    return {"finished": result.finished, "step": result.step, "epoch": result.epoch, "metrics": dict(result.metrics)}
+
+
+def settings_of(job: Job) -> TrainSettings:
+    """The loop's settings, from the job's `train:` and `checkpoint:`."""
+    train = job.train
+    if train is None:
+        raise JobError("train: is missing; a task needs it.")
+    return TrainSettings(
+        epochs=train.epochs,
+        steps=train.steps,
+        batch_size=train.batch_size,
+        global_batch_size=train.global_batch_size,
+        seed=train.seed,
+        precision=train.precision,
+        accumulate=train.accumulate,
+        clip_norm=train.clip_norm,
+        compile=train.compile,
+        sync_batchnorm=train.sync_batchnorm,
+        find_unused_parameters=train.find_unused_parameters,
+        lr_scaling=train.lr.scaling,
+        lr_base_batch_size=train.lr.base_batch_size,
+        warmup_steps=train.lr.warmup_steps,
+        log_every=train.log_every,
+        eval_every_steps=train.eval_every.steps,
+        eval_every_epochs=train.eval_every.epochs,
+        loader_workers=train.loader_workers,
+        save_every_steps=job.checkpoint.every.steps,
+        save_every_epochs=job.checkpoint.every.epochs,
+        save_every_minutes=job.checkpoint.every.minutes,
+    )
+
+
+def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    function: Callable[[dict[str, Any]], object] = load_object(job.function or "", "function")
+    if not callable(function):
+        raise JobError(f"function: {job.function} is {function!r}, which cannot be called.")
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    session.begin(
+        session.Session(
+            run=run,
+            place=_place(context),
+            data=dict(_process.data),
+            args=args,
+            checkpoint_every_steps=job.checkpoint.every.steps,
+        )
+    )
+    run.phase("first_step", 0)
+    function(args)
+    run.finish()
+    return {"finished": not run.stopped_by_request, "step": run.step, "metrics": run.last_metrics}
+
+
+def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    environment = torchrun_environment(
+        rank=run.rank,
+        local_rank=context.get_local_rank(),
+        world_size=run.world_size,
+        local_world_size=context.get_local_world_size(),
+        group_rank=context.get_node_rank(),
+        restart=run.plan.restart,
+        retries=job.failures.retries,
+        run_id=f"{run.plan.name}-{run.plan.attempt}",
+    )
+    checkpoints = run.attempt.run.store_path(run.attempt.run.checkpoints_key)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    environment |= {
+        "CLUSTERTRAIN_CHECKPOINT_DIR": str(checkpoints),
+        "CLUSTERTRAIN_ATTEMPT": str(run.plan.attempt),
+        "CLUSTERTRAIN_RESTART": str(run.plan.restart),
+        **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in _process.data.items()},
+    }
+    code = Path(job.code)
+    args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []
+    finished = run_script(
+        code / (job.script or ""),
+        args,
+        rank=run.rank,
+        environment=environment,
+        cwd=code,
+        stop_requested=lambda: run.requests()[0],
+        grace_s=job.failures.grace_s,
+    )
+    return {"finished": finished, "step": None, "metrics": {}}

@@ -1,0 +1,194 @@
+"""YAML as plain data that remembers where every key and every value was written.
+
+Only what a job file needs: no tags, no merge keys, no dates, a bounded size. A text that breaks this is
+refused with JobError at its line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+import yaml
+
+from clustertrain.errors import JobError
+from clustertrain.quantities import LARGEST_INTEGER
+
+DEEPEST_LEVEL = 40
+MOST_VALUES = 50_000
+
+Keys = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """Where a key or a value was written."""
+
+    order: tuple[int, int]
+    label: str
+
+
+@dataclass
+class Document:
+    """Plain data, and for every path of keys in it where the key and where the value was written."""
+
+    data: Any
+    places: dict[Keys, tuple[Place, Place]] = field(default_factory=dict)
+
+    def nearest(self, keys: Sequence[str | int]) -> Keys:
+        """The path in the document along these keys, leaving out those that are only in the model."""
+        path: Keys = ()
+        for key in keys:
+            if (*path, key) in self.places:
+                path = (*path, key)
+        return path
+
+
+class JobLoader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number here, as in YAML 1.2 and as everyone means it."""
+
+
+class JobDumper(yaml.SafeDumper):
+    """Writes what JobLoader reads back the same."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _side in (JobLoader, JobDumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z", re.ASCII),
+        list("-+.0123456789"),
+    )
+
+
+def refuse(place: Place, what: str, *lines: str) -> NoReturn:
+    raise JobError("\n".join([f"{place.label}: {what}", *lines]))
+
+
+class Reader:
+    """One YAML text, read once into a Document."""
+
+    def __init__(
+        self, text: str, place: Callable[[int, int], Place], is_verbatim: Callable[[Keys], bool]
+    ) -> None:
+        """`place` makes the place of a line and a column, counted from 1; `is_verbatim` tells the paths
+        whose unquoted values are text exactly as written, whatever YAML would make of it."""
+        self.text = text
+        self.place = place
+        self.is_verbatim = is_verbatim
+        self.count = 0
+        self.places: dict[Keys, tuple[Place, Place]] = {}
+
+    def document(self, base: Keys) -> Document:
+        """The data, with places below the path `base`."""
+        try:
+            self._check_events()
+            self.loader = JobLoader(self.text)
+            node = self.loader.get_single_node()
+        except yaml.MarkedYAMLError as error:
+            tab = (
+                "indent with spaces, not tabs"
+                if "'\\t'" in (error.problem or "")
+                else "check the lines above it too"
+            )
+            refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", tab)
+        except yaml.reader.ReaderError as error:
+            before = self.text[: error.position]
+            here = self.place(before.count("\n") + 1, error.position - before.rfind("\n"))
+            refuse(here, f"not YAML: the character {error.character!r}", "a job file is printable text")
+        except (
+            ValueError,
+            OverflowError,
+        ) as error:  # an escape such as "\UFFFFFFFF", which PyYAML lets through
+            refuse(self.place(1, 1), f"not YAML: {error}", "a backslash in double quotes begins an escape")
+        start = self.place(1, 1) if node is None or not base else self._at(node.start_mark)
+        self.places[base] = (start, start if node is None else self._at(node.start_mark))
+        return Document(None if node is None else self._plain(node, base), self.places)
+
+    def _at(self, mark: Any) -> Place:
+        return self.place(mark.line + 1, mark.column + 1) if mark else self.place(1, 1)
+
+    def _check_events(self) -> None:
+        """Refuses tags and depth before anything recurses."""
+        depth = 0
+        for event in yaml.parse(self.text, JobLoader):
+            if tag := getattr(event, "tag", None):
+                what = f"the tag {tag.replace('tag:yaml.org,2002:', '!!')}"
+                refuse(self._at(event.start_mark), what, "a job file is plain data: remove the tag")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST_LEVEL:
+                self._too_much(event.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
+
+    def _too_much(self, mark: Any, what: str) -> NoReturn:
+        refuse(self._at(mark), what, "a job file is a short text: put large data in a file of its own")
+
+    def _plain(self, node: yaml.Node, path: Keys) -> Any:
+        self.count += 1
+        if self.count > MOST_VALUES:  # aliases repeat what they name, also many times over
+            self._too_much(node.start_mark, f"more than {MOST_VALUES} values")
+        if len(path) > DEEPEST_LEVEL:
+            self._too_much(node.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            values = []
+            for index, item in enumerate(node.value):
+                self.places[*path, index] = (self._at(item.start_mark),) * 2
+                values.append(self._plain(item, (*path, index)))
+            return values
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Keys) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            here = self._at(key_node.start_mark)
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                refuse(here, "a key is a list or a mapping", "keys are text")
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                refuse(here, "the merge key <<", "a job file has no merge keys: write the keys out")
+            if not key_node.tag.endswith(":str"):
+                refuse(here, f"the key {key} is not text to YAML", f'write it in quotes: "{key}"')
+            self._check_text(key_node)
+            if key in mapping:
+                first = self.places[*path, key][0]
+                refuse(here, f"the key {key!r} is there twice", f"it is first at {first.label}: remove one")
+            self.places[*path, key] = (here, self._at(value_node.start_mark))
+            mapping[key] = self._plain(value_node, (*path, key))
+        return mapping
+
+    def _scalar(self, node: yaml.Node, path: Keys) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        if kind not in ("null", "bool", "int", "float", "timestamp") or (
+            kind != "null" and self.is_verbatim(path)
+        ):
+            return self._check_text(node)
+        if kind == "timestamp":
+            refuse(self._at(node.start_mark), f"{node.value} is a date to YAML", "write it in quotes")
+        try:
+            value = self.loader.construct_object(node)
+        except ValueError:
+            value = LARGEST_INTEGER + 1  # such as 0x_, or too many digits for Python to read
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            refuse(
+                self._at(node.start_mark),
+                f"{shortened(node.value)} is no number of 64 bits",
+                "write it in quotes if it is text",
+            )
+        return value
+
+    def _check_text(self, node: yaml.Node) -> str:
+        text: str = node.value
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            refuse(
+                self._at(node.start_mark), "half a character (a lone surrogate)", "write the whole character"
+            )
+        return text
+
+
+def shortened(text: str) -> str:
+    """The text, cut to a length that fits an error's line."""
+    return text if len(text) <= 60 else f"{text[:59]}…"
