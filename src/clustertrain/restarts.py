@@ -22,6 +22,7 @@ from ray.exceptions import RayActorError
 from ray.train._internal.utils import get_address_and_port
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
@@ -29,8 +30,7 @@ from clustertrain import worker
 from clustertrain.checkpoint import CheckpointDamaged, CheckpointName, newest_verified
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.observe.events import EventLog
-from clustertrain.observe.joined import highest_step
-from clustertrain.reached import read_reached
+from clustertrain.observe.joined import reached_step
 from clustertrain.run_dir import Attempt, RunDir
 from clustertrain.script import ScriptFailed
 
@@ -76,13 +76,17 @@ class KitBackend(_TorchBackend):
             raise ClusterTrainError("KitTorchConfig was made without an attempt: a fault of clustertrain.")
         attempt = backend_config.ref.open()
         plan = _claim(attempt, backend_config)
-        worker_group.execute(worker.prepare, plan)
-        self._stage(worker_group, plan)
-        if backend_config.is_script:
-            address, port = worker_group.execute_single(0, get_address_and_port)
-            worker_group.execute(_set_rendezvous, address, port)
-        else:
-            super().on_start(worker_group, backend_config)
+        try:
+            worker_group.execute(worker.prepare, plan)
+            self._stage(worker_group, plan)
+            if backend_config.is_script:
+                address, port = worker_group.execute_single(0, get_address_and_port)
+                worker_group.execute(_set_rendezvous, address, port)
+            else:
+                super().on_start(worker_group, backend_config)
+        except RayActorError as error:  # Ray Train retries only what it takes for a failed start
+            EventLog(attempt.events).write("warning", text="a worker died before training began")
+            raise WorkerGroupStartupFailedError("A worker died before training began.") from error
 
     def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if not backend_config.is_script:  # a script gets its ranks from script.torchrun_environment
@@ -115,11 +119,17 @@ def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
         raise RunStopped(f"Stopped before the workers started ({stop.get('cause')}).", checkpointed=False)
     newest = attempt.run.newest_attempt()
     if newest is None or newest.n != attempt.n:
-        raise StorageError(f"Attempt {attempt.n} is no longer the newest of {attempt.run.path}: another start took over.")
+        raise StorageError(
+            f"Attempt {attempt.n} is no longer the newest of {attempt.run.path}: another start took over."
+        )
     restart = max(attempt.restarts(), default=-1) + 1
     claim = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-    if not attempt.run.store.create_exclusive(f"{attempt.restart_key(restart)}/claim.json", json.dumps(claim).encode()):
-        raise StorageError(f"Restart {restart} of {attempt.path} was claimed by another process at the same time.")
+    if not attempt.run.store.create_exclusive(
+        f"{attempt.restart_key(restart)}/claim.json", json.dumps(claim).encode()
+    ):
+        raise StorageError(
+            f"Restart {restart} of {attempt.path} was claimed by another process at the same time."
+        )
     events = EventLog(attempt.events)
     checkpoint = None
     if not config.is_script:  # a script keeps checkpoints of its own
@@ -128,19 +138,21 @@ def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
             events.write("fallback", checkpoint=str(name), why=str(error))
 
         checkpoint = newest_verified(attempt.run.store_path(attempt.run.checkpoints_key), fell_back)
-    if checkpoint is not None:
-        manifest = checkpoint.manifest
+    step = checkpoint.manifest.step if checkpoint else 0
+    before = _reached_before(attempt, restart)
+    if checkpoint is not None or before:
         events.write(
             "resumed",
             restart=restart,
-            step=manifest.step,
-            epoch=manifest.epoch,
-            checkpoint=str(checkpoint.name),
-            world_size=manifest.world_size,
+            step=step,
+            epoch=checkpoint.manifest.epoch if checkpoint else 0,
+            checkpoint=str(checkpoint.name) if checkpoint else None,
+            world_size=checkpoint.manifest.world_size if checkpoint else None,
+            redone_steps=max(0, before - step),
         )
     attempt.run.write_json(
         f"{attempt.restart_key(restart)}/plan.json",
-        {"checkpoint": str(checkpoint.name) if checkpoint else None, "step": checkpoint.manifest.step if checkpoint else 0},
+        {"checkpoint": str(checkpoint.name) if checkpoint else None, "step": step},
     )
     ref = config.ref
     if ref is None:
@@ -154,6 +166,14 @@ def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
         config.job_yaml,
         str(checkpoint.path) if checkpoint else None,
     )
+
+
+def _reached_before(attempt: Attempt, restart: int) -> int:
+    """The step that the start of the group before this one had finished, in this attempt or the one before."""
+    if restart > 0:
+        return reached_step(attempt, restart - 1)
+    earlier = [a for a in attempt.run.attempts() if a.n < attempt.n and a.restarts()]
+    return reached_step(earlier[-1], max(earlier[-1].restarts())) if earlier else 0
 
 
 class StopRetrying(ClusterTrainError):
@@ -203,11 +223,9 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
     def _report(self, errors: dict[int, BaseException]) -> None:
         attempt = self._ref.open()
         restart = max(attempt.restarts())
-        plan = attempt.run.read_json(f"{attempt.restart_key(restart)}/plan.json") or {}
-        reached = max(read_reached(attempt.reached(restart)), highest_step(attempt, restart))
-        redone = max(0, reached - int(plan.get("step", 0)))
+        reached = reached_step(attempt, restart)
         failure = self._first_cause(attempt, errors)
-        failure |= {"restart": restart, "step": reached, "reached_beyond_start": redone}
+        failure |= {"restart": restart, "step": reached}
         attempt.run.write_json(f"{attempt.restart_key(restart)}/failure.json", failure)
         EventLog(attempt.events).write("worker_died", **failure)
         signature = (failure["signature"], reached)
@@ -293,7 +311,9 @@ def _of_death(attempt: Attempt, rank: int, w: Any) -> dict[str, Any]:
         "Illegal instruction": signal.SIGILL,
     }
     tail = _tail(log)
-    number = next((n for text, n in fatal_names.items() if f"Fatal Python error: {text}" in tail), signal.SIGKILL)
+    number = next(
+        (n for text, n in fatal_names.items() if f"Fatal Python error: {text}" in tail), signal.SIGKILL
+    )
     if "clustertrain: no progress in phase" in tail:
         line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
         text = f"rank {rank} was ended by its watchdog: {line.removeprefix('clustertrain: ')}"

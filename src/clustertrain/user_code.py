@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ def load_object(spec: str, kind: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001  the user's module may raise anything; it is reported
+    except Exception as error:
         raise JobError(_import_failure(spec, kind, error)) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
         found = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:8])
-        raise JobError(f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\nIt has: {found}.") from None
+        raise JobError(
+            f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\nIt has: {found}."
+        ) from None
 
 
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
@@ -57,6 +60,34 @@ def check_task(spec: str) -> type[Task]:
     return cls
 
 
+def check_code(job: Job) -> None:
+    """Import what the job names, and refuse what is not there; nothing of it is called.
+
+    Raises:
+        JobError: with the line that is wrong.
+    """
+    if job.task:
+        check_task(job.task)
+    elif job.function:
+        check_function(job.function)
+    elif not (Path(job.code) / (job.script or "")).is_file():
+        raise JobError(f"script: {job.script} does not exist in {job.code}.\nThe path is relative to `code`.")
+
+
+def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
+    """The function that a job names.
+
+    Raises:
+        JobError: it does not import or cannot be called.
+    """
+    function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
+    if not callable(function):
+        raise JobError(
+            f"function: {spec} is {function!r}, which cannot be called.\nName a function that takes one argument, args."
+        )
+    return function
+
+
 def make_task(cls: type[Task], job: Job) -> Task:
     """The Task with the job's args.
 
@@ -67,4 +98,6 @@ def make_task(cls: type[Task], job: Job) -> Task:
     try:
         return cls(**args)
     except TypeError as error:
-        raise JobError(f"args: {job.task} does not take {sorted(args)}: {error}\nGive the names its __init__ has.") from error
+        raise JobError(
+            f"args: {job.task} does not take {sorted(args)}: {error}\nGive the names its __init__ has."
+        ) from error

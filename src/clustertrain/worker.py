@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from clustertrain.staging import stage
 from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
-from clustertrain.user_code import check_task, load_object, make_task
+from clustertrain.user_code import check_function, check_task, make_task
 from clustertrain.worker_run import WorkerRun
 
 
@@ -123,7 +122,9 @@ def _data_folder(attempt: Attempt, per: str) -> Path:
 
 def _planned() -> Plan:
     if _process.plan is None:
-        raise ClusterTrainError("The worker was asked to train before it was given a plan: a fault of clustertrain.")
+        raise ClusterTrainError(
+            "The worker was asked to train before it was given a plan: a fault of clustertrain."
+        )
     return _process.plan
 
 
@@ -157,7 +158,12 @@ def _run_task(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
     cls = check_task(job.task or "")
     task = make_task(cls, job)
     result = train_loop(task, settings_of(job), _place(context), run, dict(_process.data))
-    return {"finished": result.finished, "step": result.step, "epoch": result.epoch, "metrics": dict(result.metrics)}
+    return {
+        "finished": result.finished,
+        "step": result.step,
+        "epoch": result.epoch,
+        "metrics": dict(result.metrics),
+    }
 
 
 def settings_of(job: Job) -> TrainSettings:
@@ -191,9 +197,7 @@ def settings_of(job: Job) -> TrainSettings:
 
 
 def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
-    function: Callable[[dict[str, Any]], object] = load_object(job.function or "", "function")
-    if not callable(function):
-        raise JobError(f"function: {job.function} is {function!r}, which cannot be called.")
+    function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
     session.begin(
         session.Session(

@@ -89,7 +89,11 @@ class WorkerRun:
 
     def _still_newest(self) -> bool:
         newest = self.attempt.run.newest_attempt()
-        return newest is not None and newest.n == self.plan.attempt and max(self.attempt.restarts()) == self.plan.restart
+        return (
+            newest is not None
+            and newest.n == self.plan.attempt
+            and max(self.attempt.restarts()) == self.plan.restart
+        )
 
     # -- what the loop calls ---------------------------------------------------------------------
 
@@ -122,7 +126,9 @@ class WorkerRun:
             self._saver.save(state, progress)
 
     def log(self, record: dict[str, Any]) -> None:
-        numbers = {k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "epoch")}
+        numbers = {
+            k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "epoch")
+        }
         self.step = int(record.get("step", self.step))
         if record.get("kind") in ("train", "eval"):
             self.last_metrics = {k: float(v) for k, v in numbers.items()}

@@ -1,0 +1,160 @@
+"""The command line: one command, one line of logic; what it does is one hop away."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clustertrain import __version__
+from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
+
+SETS = click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
+)
+JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
+TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
+
+
+class _Commands(click.Group):
+    """Errors of the kit end with their text and code; no traceback for what a user can mend."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ClusterTrainError, RunStopped) as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:  # before a run listens to signals itself
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(__version__)
+def main() -> None:
+    """One job file: the same PyTorch DDP training on a laptop, a SLURM cluster or Kubernetes.
+
+    Exit codes: 0 done, 1 training failed, 2 bad job file or arguments, 3 cluster refused,
+    4 data or storage, 75 stopped with a checkpoint (run again to continue), 130 interrupted.
+    """
+
+
+@main.command()
+@click.argument("folder", default=".")
+def init(folder: str) -> None:
+    """Write a job file and a Task that run as they are."""
+    from clustertrain.scaffold import write_scaffold
+
+    click.echo(write_scaffold(Path(folder)))
+
+
+@main.command()
+@JOB_FILE
+@SETS
+def validate(job_file: str, sets: tuple[str, ...]) -> None:
+    """Check a job file; prints it with every default filled in."""
+    from clustertrain.jobfile import dump_job, load_job
+
+    click.echo(dump_job(load_job(Path(job_file), sets)), nl=False)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of the job file, for editors."""
+    import json
+
+    from clustertrain.jobfile import job_schema
+
+    click.echo(json.dumps(job_schema(), indent=2))
+
+
+@main.command()
+@JOB_FILE
+@SETS
+@click.option("--fresh", is_flag=True, help="Begin anew; the old run is kept aside.")
+@click.option("--takeover", is_flag=True, help="Run even though another start of this run seems to live.")
+@click.option("--allow-world-size-change", is_flag=True, help="Resume at another number of workers.")
+def run(
+    job_file: str, sets: tuple[str, ...], fresh: bool, takeover: bool, allow_world_size_change: bool
+) -> None:
+    """Train on this machine, or go on where the run of this name stopped."""
+    from clustertrain.jobfile import load_job
+    from clustertrain.launchers.local import Options, run_local
+    from clustertrain.observe.progress import open_screen
+    from clustertrain.observe.report import finish
+
+    job = load_job(Path(job_file), sets)
+    needs_training("run")
+    screen = open_screen()
+    try:
+        run_dir, result = run_local(job, Options(fresh, takeover, allow_world_size_change), screen)
+    finally:
+        screen.close()
+    sys.exit(finish(run_dir, result, job_file))
+
+
+@main.command("ls")
+@click.argument("storage", default="runs", metavar="[STORAGE]")
+def ls(storage: str) -> None:
+    """List the runs of a storage."""
+    from clustertrain.observe.report import list_lines
+    from clustertrain.status import all_runs
+
+    click.echo("\n".join(list_lines(all_runs(storage))))
+
+
+@main.command()
+@TARGET
+def status(target: str) -> None:
+    """Show where a run stands."""
+    from clustertrain.observe.report import print_table, status_rows
+    from clustertrain.status import find_run, status_of
+
+    print_table(status_rows(status_of(find_run(target))))
+
+
+@main.command()
+@TARGET
+@click.option("--rank", type=int, default=None, help="The output of this rank; without it, what happened.")
+@click.option("--driver", is_flag=True, help="The driver's log: Ray's own words.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt ends.")
+def logs(target: str, rank: int | None, driver: bool, follow: bool) -> None:
+    """Print what happened in a run, or what a rank printed."""
+    from clustertrain.observe.logs import log_lines
+    from clustertrain.status import find_run
+
+    for line in log_lines(find_run(target), rank=rank, driver=driver, follow=follow):
+        click.echo(line)
+
+
+@main.command()
+@TARGET
+def stop(target: str) -> None:
+    """Ask a run to finish its step, save and end."""
+    from clustertrain.status import find_run, request_stop
+
+    click.echo(
+        f"asked {request_stop(find_run(target))} to save and end; `clustertrain status {target}` shows when it has"
+    )
+
+
+def needs_training(command: str) -> None:
+    """Refuse a command that needs torch and ray where they are not installed; looks, and imports neither."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "ray") if find_spec(name) is None]
+    if missing:
+        click.echo(
+            f"error: `clustertrain {command}` needs {' and '.join(missing)}, not installed here.\n"
+            "pip install 'clustertrain[train]'",
+            err=True,
+        )
+        sys.exit(EXIT_JOB)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""Job → TorchTrainer.fit → result.json; the process that the guardian starts.
+
+It writes to files only: what the user sees is drawn from them. It ends with os._exit, since Ray's own
+shutdown waits for processes that the guardian ends faster.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from clustertrain.claims import Heartbeat
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    EXIT_JOB,
+    EXIT_STORAGE,
+    ClusterError,
+    ClusterTrainError,
+    RunStopped,
+)
+from clustertrain.job import Job
+from clustertrain.jobfile import parse_job
+from clustertrain.observe.events import EventLog
+from clustertrain.result import Result, ended, outcome_of, write_result
+from clustertrain.run_dir import Attempt, RunDir
+
+RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the controller's poll: a death is seen 1.8 s sooner
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "600",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two auxiliary actors less, each a process
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
+    "RAY_DEDUP_LOGS": "0",
+}
+_OBJECT_STORE_BYTES = 128 * 2**20  # nothing large goes through it: data and checkpoints are files
+
+
+class _CodeCheck(threading.Thread):
+    """Imports the user's code while Ray starts: its errors come seconds sooner, and torch is loaded in parallel."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(name="code-check", daemon=True)
+        self._job = job
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            from clustertrain.user_code import check_code
+
+            check_code(self._job)
+        except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
+            self.error = error
+
+    def wait(self) -> None:
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def main(storage_uri: str, name: str, generation: str, n: str) -> int:
+    """Run the attempt; returns the exit code that result.json names."""
+    attempt = RunDir.newest(storage_uri, name).at(int(generation)).attempt(int(n))
+    job = parse_job((attempt.path / "job.yaml").read_text(), str(attempt.path / "job.yaml"))
+    with Heartbeat(attempt):
+        try:
+            _fit(attempt, job, storage_uri)
+            result = _of_outcome(attempt)
+        except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
+            traceback.print_exc()
+            result = _of_error(attempt, error)
+        return write_result(attempt, result).exit_code
+
+
+def _fit(attempt: Attempt, job: Job, storage_uri: str) -> None:
+    os.environ.update(RAY_ENVIRONMENT)
+    os.environ.update(job.env)
+    sys.path.insert(0, job.code)
+    os.chdir(job.code)
+    check = _CodeCheck(job)
+    check.start()
+    _start_ray(attempt, job, check)
+    check.wait()
+    if attempt.read("stop") is not None:
+        raise RunStopped("Stopped before the workers started.", checkpointed=False)
+    _trainer(attempt, job, storage_uri).fit()
+
+
+def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
+    import ray
+
+    started = time.monotonic()
+    world_size = _world_size(attempt)
+    if address := os.environ.get("RAY_ADDRESS"):
+        _connect(address)
+        _check_cluster(job, world_size, ray.cluster_resources(), address)
+    else:
+        if job.resources.gpus_per_worker:
+            check.wait()  # torch is imported by then
+            _check_gpus(job, world_size)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens on the network
+        ray.init(
+            address="local",
+            num_cpus=max(1, round(world_size * job.resources.cpus_per_worker + 0.5)),
+            num_gpus=world_size * job.resources.gpus_per_worker,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=os.environ["CLUSTERTRAIN_RAY_DIR"],
+        )
+    seconds = time.monotonic() - started
+    EventLog(attempt.events).write("ray_started", seconds=seconds, address=address or "local")
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except (ConnectionError, OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise ClusterError(
+            f"RAY_ADDRESS={address}: {str(error).splitlines()[0]}\n"
+            "Start that cluster, name its token (RAY_AUTH_TOKEN_PATH), or unset RAY_ADDRESS to run on this machine."
+        ) from error
+
+
+def _check_cluster(job: Job, world_size: int, has: dict[str, float], address: str) -> None:
+    for kind, each in (("CPU", job.resources.cpus_per_worker), ("GPU", job.resources.gpus_per_worker)):
+        if world_size * each > has.get(kind, 0):
+            raise ClusterError(
+                f"{world_size} workers × {each:g} {kind} = {world_size * each:g} {kind}s, and the Ray cluster at "
+                f"{address} has {has.get(kind, 0):g}.\n"
+                f"Set resources.workers or {kind.lower()}s_per_worker lower, or add nodes."
+            )
+
+
+def _check_gpus(job: Job, world_size: int) -> None:
+    """GPUs that torch cannot use are refused before step 1: never a quiet run on CPU."""
+    import torch
+
+    wanted, found = world_size * job.resources.gpus_per_worker, torch.cuda.device_count()
+    if torch.cuda.is_available() and found >= wanted:
+        return
+    driver = Path("/proc/driver/nvidia/version")
+    driver_text = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver is loaded"
+    raise ClusterError(
+        f"{world_size} workers × {job.resources.gpus_per_worker} GPUs = {wanted} GPUs, and torch can use {found} here.\n"
+        f"Driver: {driver_text}. torch {torch.__version__} is built for CUDA {torch.version.cuda}.\n"
+        "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
+    )
+
+
+def _world_size(attempt: Attempt) -> int:
+    return int((attempt.read("claim.json") or {})["world_size"])
+
+
+def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
+    from datetime import timedelta
+
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.config import LoggingConfig
+
+    from clustertrain import worker
+    from clustertrain.restarts import AttemptRef, FailureWatch, KitTorchConfig
+
+    ref = AttemptRef(storage_uri, attempt.run.name, attempt.run.generation, attempt.n)
+    watch = job.failures.watchdog
+    longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)
+    resources = {"CPU": job.resources.cpus_per_worker, "GPU": float(job.resources.gpus_per_worker)}
+    if job.resources.memory_per_worker_bytes:
+        resources["memory"] = float(job.resources.memory_per_worker_bytes)
+    retries = job.failures.retries
+    return TorchTrainer(
+        worker.train,
+        train_loop_config={},
+        torch_config=KitTorchConfig(
+            ref=ref,
+            job_yaml=(attempt.path / "job.yaml").read_text(),
+            is_script=job.script is not None,
+            # The watchdog speaks first, and names the phase; this one is for the case that it cannot.
+            timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
+        ),
+        scaling_config=ScalingConfig(
+            num_workers=_world_size(attempt),
+            use_gpu=job.resources.gpus_per_worker > 0,
+            resources_per_worker={key: value for key, value in resources.items() if value},
+            placement_strategy="PACK",
+        ),
+        run_config=RunConfig(
+            name="ray",
+            storage_path=str(attempt.path),
+            checkpoint_config=CheckpointConfig(
+                num_to_keep=1
+            ),  # unused: checkpoints are ours, see checkpoint.py
+            failure_config=FailureConfig(
+                max_failures=retries, controller_failure_limit=retries, max_preemption_failures=retries
+            ),
+            callbacks=[FailureWatch(ref, retries)],
+            logging_config=LoggingConfig(log_level="INFO"),
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------ the result
+
+_CAUSES = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
+
+
+def _of_outcome(attempt: Attempt) -> Result:
+    if outcome_of(attempt).get("finished"):
+        return ended(attempt, "done", "finished")
+    return ended(attempt, "stopped", _stop_cause(attempt))
+
+
+def _stop_cause(attempt: Attempt) -> str:
+    return str((attempt.read("stop") or {}).get("cause", "user"))
+
+
+def _of_error(attempt: Attempt, error: BaseException) -> Result:
+    """The cause that a user can act on, out of what Ray wrapped around it."""
+    chain = list(_causes(error))
+    if any(isinstance(e, RunStopped) for e in chain):
+        return ended(attempt, "stopped", _stop_cause(attempt))
+    failure = _newest_failure(attempt)
+    if failure is not None:
+        return _of_failure(attempt, failure)
+    kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
+    if kit is not None:
+        return ended(
+            attempt, "failed", _CAUSES.get(kit.exit_code, "error"), exit_code=kit.exit_code, text=str(kit)
+        )
+    text = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}\nThe whole story is in {attempt.driver_log}."
+    return ended(attempt, "failed", "error", text=text)
+
+
+def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
+    retries = max(attempt.restarts(), default=0)
+    cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
+    if cause == "same_error_twice":
+        text = f"{text}\nThe same error came twice at step {failure['step']}, so another restart would meet it again."
+    elif cause == "error" and code in _CAUSES:
+        cause = _CAUSES[code]
+    elif cause == "error" and retries and not failure["fatal"]:
+        cause, text = "retries_used_up", f"{text}\nAll {retries} restarts are used up (failures.retries)."
+    return ended(attempt, "failed", cause, exit_code=code, text=text)
+
+
+def _causes(error: BaseException) -> Any:
+    """An error and what it wraps, outermost first: Ray's wrappers name their content in five ways."""
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        e = queue.pop(0)
+        if e is None or id(e) in seen:
+            continue
+        seen.add(id(e))
+        yield e
+        inner = [getattr(e, name, None) for name in ("controller_failure", "_base_exc", "cause", "__cause__")]
+        inner += list(getattr(e, "worker_failures", {}).values())
+        queue += [i for i in inner if isinstance(i, BaseException)]
+
+
+def _newest_failure(attempt: Attempt) -> dict[str, Any] | None:
+    """What FailureWatch wrote about the last start of the group; None where it did not fail while training."""
+    restarts = attempt.restarts()
+    return attempt.run.read_json(f"{attempt.restart_key(restarts[-1])}/failure.json") if restarts else None
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join([line for line in text.splitlines() if line.strip()][:2])
+
+
+if __name__ == "__main__":
+    code = main(*sys.argv[1:])
+    if os.environ.get("RAY_ADDRESS"):
+        import ray
+
+        ray.shutdown()  # a cluster that is not ours gets its resources back at once
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,116 @@
+"""The process that leaves nothing behind: it starts the driver, and when the run ends it ends everything.
+
+    clustertrain run ──stdin──▶ guardian ──▶ driver ──▶ Ray, controller, workers, their children
+
+Ray starts processes in sessions and process groups of their own, and some outlive their driver by a minute.
+The guardian is their subreaper: whoever loses its parent becomes its child, so it can kill and reap until it
+has no child left. It ends the run when the driver ends, when it is told to, and when its stdin closes, which
+is what the death of `clustertrain run` looks like from here, whatever the signal was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children, not init's.
+
+    Raises:
+        OSError: the kernel refuses (Linux before 3.4, or a filter).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def descendants(pid: int) -> list[int]:
+    """All living descendants of a process, from /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        for child in children.get(queue.pop(), []):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def kill_descendants() -> None:
+    """Kill and reap until this process has no child left. A process that forks while we look is met in the
+    next round: its child is ours by then."""
+    while True:
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        except ChildProcessError:
+            return
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `arguments[2:]` with its output in the file `arguments[1]`; remove the folder `arguments[0]` at the end.
+
+    Returns the exit code of the command; 128 + number when a signal ended it.
+    """
+    temp_dir, log, command = Path(arguments[0]), Path(arguments[1]), arguments[2:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # the terminal sends them to everyone; `clustertrain run` decides
+    become_subreaper()
+    with log.open("ab") as file:
+        driver = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            preexec_fn=_die_with_guardian,
+        )
+    _wait_for_end(driver)
+    code = driver.poll()
+    kill_descendants()
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    if code is None:
+        return 128 + signal.SIGKILL
+    return code if code >= 0 else 128 - code
+
+
+def _die_with_guardian() -> None:
+    """If the guardian itself is killed, the driver goes too; what is left then falls to `clustertrain run`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
+    """Until the driver has ended or stdin says so: a byte is an order to end, its close the launcher's death."""
+    fd = os.pidfd_open(driver.pid)
+    try:
+        select.select([fd, sys.stdin.fileno()], [], [])
+    finally:
+        os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Where a job runs: each launcher starts an attempt and says how it ended."""

@@ -1,0 +1,1 @@
+"""What a run says of itself: events, curves, and how they are shown."""

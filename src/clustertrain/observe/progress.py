@@ -1,0 +1,214 @@
+"""What the user sees while a run is under way: a bar on a terminal, plain lines elsewhere.
+
+Both are fed with the records of the streams; which of them becomes a line, and how it reads, is decided once,
+in `line_of`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol, TextIO
+
+PLAIN_PERIOD_S = 2.0  # between two lines of training figures where there is no terminal
+
+Record = dict[str, Any]
+
+
+class Screen(Protocol):
+    """Shows records as they come."""
+
+    def show(self, records: Iterable[Record]) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_screen(stream: TextIO | None = None) -> Screen:
+    """A bar where `stream` (default stdout) is a terminal, plain lines where it is not."""
+    stream = stream or sys.stdout
+    return Bar() if stream.isatty() else Lines(stream)
+
+
+def line_of(record: Record) -> str | None:
+    """The one line that tells of an event; None for events that are for programs only."""
+    make = _LINES.get(record["kind"])
+    return make(record) if make else None
+
+
+def _stage_line(e: Record) -> str | None:
+    size = f", {size_text(e['bytes'])}" if e.get("bytes") else ""
+    if e["phase"] == "ready":
+        return f"data {e['name']}: ready after {e.get('seconds', 0):.1f} s{size}"
+    if e["phase"] == "wait":
+        return f"data {e['name']}: another process is bringing it; waiting"
+    return None
+
+
+def _resumed_line(e: Record) -> str:
+    redone = f"; {e['redone_steps']} steps to do again" if e["redone_steps"] else ""
+    if e["checkpoint"] is None:
+        return f"starting from step 0: there was no checkpoint yet{redone}"
+    return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
+
+
+_LINES = {
+    "stage": _stage_line,
+    "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
+    "group_started": lambda e: (
+        f"{e['world_size']} workers started" + (f", restart {e['restart']}" if e["restart"] else "")
+    ),
+    "resumed": _resumed_line,
+    "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
+    "worker_died": lambda e: f"{e['text']}, after step {e['step']}",
+    "restarting": lambda e: f"restarting the workers ({e['restart']} of at most {e['of']})",
+    "checkpoint": lambda e: (
+        f"checkpoint {e['name']}: {size_text(e['bytes'])}, training waited {e['blocking_s'] * 1000:.0f} ms"
+    ),
+    "stop_requested": lambda e: "stopping: the workers finish this step and save; once more ends it at once",
+    "warning": lambda e: f"warning: {e['text']}",
+    "note": lambda e: str(e["text"]),
+    "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",
+    "eval": lambda e: f"evaluated at step {e['step']}: {_figures(e)}",
+}
+
+_NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "samples_seen")
+
+
+def _figures(e: Record) -> str:
+    numbers = {k: v for k, v in e.items() if isinstance(v, int | float) and k not in _NOT_FIGURES}
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes as people read them: 1,536 → 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} TiB"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds as people read them: 3,725 → 1:02:05."""
+    minutes, s = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"
+
+
+def _eta_s(record: Record, first: tuple[float, int] | None) -> float | None:
+    """Remaining steps at the pace since the first record of this start of the group."""
+    if first is None or record["step"] <= first[1]:
+        return None
+    pace_s = (record["time"] - first[0]) / (record["step"] - first[1])
+    return float(pace_s * (record["total_steps"] - record["step"]))
+
+
+class Lines:
+    """Plain lines, each whole: for a file, a pipe, a scheduler's log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last_figures = 0.0
+        self._first: tuple[float, int] | None = None
+
+    def say(self, text: str) -> None:
+        try:
+            print(text, file=self._stream, flush=True)
+        except BrokenPipeError:  # `clustertrain run | head`: the reader has gone, the training has not
+            self._stream = open("/dev/null", "w")  # noqa: SIM115, PTH123  it stays open as long as we print
+
+    def show(self, records: Iterable[Record]) -> None:
+        for record in records:
+            if record["kind"] == "group_started":
+                self._first = None
+            if record["kind"] == "train":
+                self._figures(record)
+            elif (text := line_of(record)) is not None:
+                self.say(text)
+
+    def _figures(self, record: Record) -> None:
+        self._first = self._first or (record["time"], record["step"])
+        if time.monotonic() - self._last_figures < PLAIN_PERIOD_S:
+            return
+        self._last_figures = time.monotonic()
+        total = record.get("total_steps")
+        parts = [f"step {record['step']}" + (f"/{total}" if total else "")]
+        if isinstance(record.get("loss"), int | float):
+            parts.append(f"loss {record['loss']:.4g}")
+        if record.get("samples_per_s"):
+            parts.append(f"{record['samples_per_s']:,.0f} samples/s")
+        if total and (eta := _eta_s(record, self._first)) is not None:
+            parts.append(f"{time_text(eta)} left")
+        self.say("  ".join(parts))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bar:
+    """A progress bar with loss, samples/s and the time left; events appear above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=Console(highlight=False),
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+        self._first: tuple[float, int] | None = None
+        self._progress.start()
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False)
+
+    def show(self, records: Iterable[Record]) -> None:
+        for record in records:
+            kind = record["kind"]
+            if kind == "train":
+                self._figures(record)
+            elif kind == "stage":
+                self._progress.update(
+                    self._task,
+                    description=f"data {record['name']}",
+                    completed=record.get("bytes") or 0,
+                    total=record.get("total_bytes"),
+                )
+            elif kind == "group_started":
+                self._first = None
+                self._progress.update(
+                    self._task, description="workers load the model", total=None, figures=""
+                )
+            if (text := line_of(record)) is not None:
+                self.say(text)
+
+    def _figures(self, record: Record) -> None:
+        self._first = self._first or (record["time"], record["step"])
+        total = record.get("total_steps")
+        figures = []
+        if isinstance(record.get("loss"), int | float):
+            figures.append(f"loss {record['loss']:.4g}")
+        if record.get("samples_per_s"):
+            figures.append(f"{record['samples_per_s']:,.0f} samples/s")
+        if total and (eta := _eta_s(record, self._first)) is not None:
+            figures.append(f"{time_text(eta)} left")
+        self._progress.update(
+            self._task,
+            description=f"step {record['step']}" + (f"/{total}" if total else ""),
+            completed=record["step"],
+            total=total,
+            figures="  ".join(figures),
+        )
+
+    def close(self) -> None:
+        self._progress.stop()

@@ -1,0 +1,98 @@
+"""What `clustertrain init` writes: a job file and a Task that run as they are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from clustertrain.errors import JobError, StorageError
+
+JOB_YAML = """\
+# Check it:  clustertrain validate      Run it:  clustertrain run
+name: {name}
+task: task:SineTask          # file task.py, class SineTask
+args:
+  lr: 0.01
+  hidden: 64
+
+train:
+  epochs: 20
+  batch_size: 64             # per worker
+  eval_every: {{epochs: 5}}
+
+checkpoint:
+  every: {{epochs: 5}}
+  keep_last: 2
+
+resources:
+  workers: 2
+  cpus_per_worker: 0.5       # two workers run even on one core; give each a whole one, or GPUs, for real work
+
+storage: runs
+"""
+
+TASK_PY = '''\
+"""A small network learns sin(x): replace the model and the data by your own."""
+
+import torch
+from clustertrain import Task
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+class SineTask(Task):
+    def __init__(self, lr: float, hidden: int) -> None:
+        self.lr, self.hidden = lr, hidden
+
+    def model(self):
+        return nn.Sequential(nn.Linear(1, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1))
+
+    def train_data(self, data):  # `data` holds the paths of the job's `data:` by name
+        return sine(4096, seed=0)
+
+    def eval_data(self, data):
+        return sine(512, seed=1)
+
+    def loss(self, model, batch):
+        x, y = batch
+        return nn.functional.mse_loss(model(x), y)
+
+    def optimizer(self, model):
+        return torch.optim.Adam(model.parameters(), lr=self.lr)
+
+
+def sine(samples, seed):
+    x = torch.rand(samples, 1, generator=torch.Generator().manual_seed(seed)) * 6 - 3
+    return TensorDataset(x, torch.sin(x))
+'''
+
+
+def write_scaffold(folder: Path) -> str:
+    """Write job.yaml and task.py into a folder; returns what to type next.
+
+    Raises:
+        JobError: one of them is there already; nothing was written.
+        StorageError: the folder cannot be written.
+    """
+    files = {"job.yaml": JOB_YAML.format(name=_run_name(folder)), "task.py": TASK_PY}
+    there = [name for name in files if (folder / name).exists()]
+    if there:
+        raise JobError(
+            f"{folder / there[0]} is there already, and init overwrites nothing.\nName another folder."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            with (folder / name).open("x") as file:
+                file.write(text)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error}\nName another folder.") from error
+    return (
+        f"wrote {folder / 'job.yaml'} and {folder / 'task.py'}\nnext: clustertrain run {folder / 'job.yaml'}"
+    )
+
+
+def _run_name(folder: Path) -> str:
+    """The folder's name, as far as it can name a run."""
+    name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[:40].rstrip("-")
+    return name if re.match(r"[a-z]", name) else "sine"
