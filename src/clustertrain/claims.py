@@ -81,7 +81,7 @@ def _host() -> str:
 
 
 def _started_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/<pid>/stat: a pid that is used again has another one. None where no such process lives."""
+    """Field 22 of /proc/<pid>/stat, another one when a pid is used again; None where none lives."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -137,9 +137,8 @@ def stop(target: str) -> None:
     """Ask a run to finish its step, save and end."""
     from clustertrain.status import find_run, request_stop
 
-    click.echo(
-        f"asked {request_stop(find_run(target))} to save and end; `clustertrain status {target}` shows when it has"
-    )
+    runner = request_stop(find_run(target))
+    click.echo(f"asked {runner} to save and end; `clustertrain status {target}` shows when it has")
 
 
 def needs_training(command: str) -> None:

@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.claims import Heartbeat
-from clustertrain.errors import (
-    EXIT_CLUSTER,
-    EXIT_JOB,
-    EXIT_STORAGE,
-    ClusterError,
-    ClusterTrainError,
-    RunStopped,
-)
+from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
-from clustertrain.result import Result, ended, outcome_of, write_result
+from clustertrain.result import write_result
 from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.verdict import of_error, of_outcome
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
@@ -44,7 +38,7 @@ _OBJECT_STORE_BYTES = 128 * 2**20  # nothing large goes through it: data and che
 
 
 class _CodeCheck(threading.Thread):
-    """Imports the user's code while Ray starts: its errors come seconds sooner, and torch is loaded in parallel."""
+    """Imports the user's code while Ray starts: its errors come sooner, and torch is loaded in parallel."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(name="code-check", daemon=True)
@@ -72,10 +66,10 @@ def main(storage_uri: str, name: str, generation: str, n: str) -> int:
     with Heartbeat(attempt):
         try:
             _fit(attempt, job, storage_uri)
-            result = _of_outcome(attempt)
+            result = of_outcome(attempt)
         except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
             traceback.print_exc()
-            result = _of_error(attempt, error)
+            result = of_error(attempt, error)
         return write_result(attempt, result).exit_code
 
 
@@ -128,7 +122,7 @@ def _connect(address: str) -> None:
     except (ConnectionError, OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise ClusterError(
             f"RAY_ADDRESS={address}: {str(error).splitlines()[0]}\n"
-            "Start that cluster, name its token (RAY_AUTH_TOKEN_PATH), or unset RAY_ADDRESS to run on this machine."
+            "Start that cluster, name its token (RAY_AUTH_TOKEN_PATH), or unset RAY_ADDRESS."
         ) from error
 
 
@@ -136,8 +130,8 @@ def _check_cluster(job: Job, world_size: int, has: dict[str, float], address: st
     for kind, each in (("CPU", job.resources.cpus_per_worker), ("GPU", job.resources.gpus_per_worker)):
         if world_size * each > has.get(kind, 0):
             raise ClusterError(
-                f"{world_size} workers × {each:g} {kind} = {world_size * each:g} {kind}s, and the Ray cluster at "
-                f"{address} has {has.get(kind, 0):g}.\n"
+                f"{world_size} workers × {each:g} {kind} = {world_size * each:g} {kind}s, "
+                f"and the Ray cluster at {address} has {has.get(kind, 0):g}.\n"
                 f"Set resources.workers or {kind.lower()}s_per_worker lower, or add nodes."
             )
 
@@ -152,7 +146,8 @@ def _check_gpus(job: Job, world_size: int) -> None:
     driver = Path("/proc/driver/nvidia/version")
     driver_text = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver is loaded"
     raise ClusterError(
-        f"{world_size} workers × {job.resources.gpus_per_worker} GPUs = {wanted} GPUs, and torch can use {found} here.\n"
+        f"{world_size} workers × {job.resources.gpus_per_worker} GPUs = {wanted} GPUs, "
+        f"and torch can use {found} here.\n"
         f"Driver: {driver_text}. torch {torch.__version__} is built for CUDA {torch.version.cuda}.\n"
         "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
     )
@@ -208,75 +203,6 @@ def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
             logging_config=LoggingConfig(log_level="INFO"),
         ),
     )
-
-
-# ------------------------------------------------------------------------------------------ the result
-
-_CAUSES = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
-
-
-def _of_outcome(attempt: Attempt) -> Result:
-    if outcome_of(attempt).get("finished"):
-        return ended(attempt, "done", "finished")
-    return ended(attempt, "stopped", _stop_cause(attempt))
-
-
-def _stop_cause(attempt: Attempt) -> str:
-    return str((attempt.read("stop") or {}).get("cause", "user"))
-
-
-def _of_error(attempt: Attempt, error: BaseException) -> Result:
-    """The cause that a user can act on, out of what Ray wrapped around it."""
-    chain = list(_causes(error))
-    if any(isinstance(e, RunStopped) for e in chain):
-        return ended(attempt, "stopped", _stop_cause(attempt))
-    failure = _newest_failure(attempt)
-    if failure is not None:
-        return _of_failure(attempt, failure)
-    kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
-    if kit is not None:
-        return ended(
-            attempt, "failed", _CAUSES.get(kit.exit_code, "error"), exit_code=kit.exit_code, text=str(kit)
-        )
-    text = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}\nThe whole story is in {attempt.driver_log}."
-    return ended(attempt, "failed", "error", text=text)
-
-
-def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
-    retries = max(attempt.restarts(), default=0)
-    cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
-    if cause == "same_error_twice":
-        text = f"{text}\nThe same error came twice at step {failure['step']}, so another restart would meet it again."
-    elif cause == "error" and code in _CAUSES:
-        cause = _CAUSES[code]
-    elif cause == "error" and retries and not failure["fatal"]:
-        cause, text = "retries_used_up", f"{text}\nAll {retries} restarts are used up (failures.retries)."
-    return ended(attempt, "failed", cause, exit_code=code, text=text)
-
-
-def _causes(error: BaseException) -> Any:
-    """An error and what it wraps, outermost first: Ray's wrappers name their content in five ways."""
-    seen: set[int] = set()
-    queue: list[BaseException | None] = [error]
-    while queue:
-        e = queue.pop(0)
-        if e is None or id(e) in seen:
-            continue
-        seen.add(id(e))
-        yield e
-        inner = [getattr(e, name, None) for name in ("controller_failure", "_base_exc", "cause", "__cause__")]
-        inner += list(getattr(e, "worker_failures", {}).values())
-        queue += [i for i in inner if isinstance(i, BaseException)]
-
-
-def _newest_failure(attempt: Attempt) -> dict[str, Any] | None:
-    """What FailureWatch wrote about the last start of the group; None where it did not fail while training."""
-    restarts = attempt.restarts()
-    return attempt.run.read_json(f"{attempt.restart_key(restarts[-1])}/failure.json") if restarts else None
-
-
-def _first_lines(text: str) -> str:
-    return "\n".join([line for line in text.splitlines() if line.strip()][:2])
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def kill_descendants() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `arguments[2:]` with its output in the file `arguments[1]`; remove the folder `arguments[0]` at the end.
+    """Run the command `arguments[2:]`, its output into file `arguments[1]`; remove folder `arguments[0]` at last.
 
     Returns the exit code of the command; 128 + number when a signal ended it.
     """
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
             stdout=file,
             stderr=file,
             start_new_session=True,
-            preexec_fn=_die_with_guardian,
+            preexec_fn=_die_with_guardian,  # noqa: PLW1509  this process has one thread
         )
     _wait_for_end(driver)
     code = driver.poll()

@@ -111,14 +111,17 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._reader_is_gone = False
         self._last_figures = 0.0
         self._first: tuple[float, int] | None = None
 
     def say(self, text: str) -> None:
+        if self._reader_is_gone:
+            return
         try:
             print(text, file=self._stream, flush=True)
         except BrokenPipeError:  # `clustertrain run | head`: the reader has gone, the training has not
-            self._stream = open("/dev/null", "w")  # noqa: SIM115, PTH123  it stays open as long as we print
+            self._reader_is_gone = True
 
     def show(self, records: Iterable[Record]) -> None:
         for record in records:

@@ -1,0 +1,80 @@
+import io
+
+import pytest
+
+from clustertrain.observe.progress import Bar, Lines, line_of, open_screen, size_text, time_text
+
+
+def record(kind, **fields):
+    return {"kind": kind, "time": 0.0, **fields}
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
+)
+def test_sizes(size_bytes, text):
+    assert size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0:00"), (0.4, "0:00"), (61, "1:01"), (3725, "1:02:05")])
+def test_times(seconds, text):
+    assert time_text(seconds) == text
+
+
+def test_plain_lines_show_figures_and_the_time_left():
+    out = io.StringIO()
+    screen = Lines(out)
+    screen.show([record("train", step=10, total_steps=100, loss=0.5, samples_per_s=1234.5)])
+    assert out.getvalue() == "step 10/100  loss 0.5  1,234 samples/s\n"
+    screen._last_figures = 0.0
+    screen.show([{**record("train", step=20, total_steps=100, loss=0.25), "time": 5.0}])
+    assert out.getvalue().splitlines()[1] == "step 20/100  loss 0.25  0:40 left"
+
+
+def test_plain_lines_are_not_one_per_record():
+    out = io.StringIO()
+    Lines(out).show([record("train", step=step, loss=1.0) for step in range(50)])
+    assert out.getvalue().count("\n") == 1
+
+
+def test_a_reader_that_went_away_does_not_end_the_run():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    screen = Lines(Gone())
+    screen.say("one")
+    screen.say("two")
+    screen.close()
+
+
+def test_redone_steps_and_fallback_are_told():
+    assert "7 steps to do again" in line_of(
+        record("resumed", step=3, epoch=1, checkpoint="3-1.0", redone_steps=7, restart=1)
+    )
+    assert "no checkpoint yet" in line_of(
+        record("resumed", step=0, epoch=0, checkpoint=None, redone_steps=7, restart=1)
+    )
+    assert line_of(record("fallback", checkpoint="9-1.0", why="model.pt has 3 bytes")).startswith("warning")
+    assert line_of(record("something_new")) is None
+
+
+def test_a_stream_that_is_no_terminal_gets_lines():
+    assert isinstance(open_screen(io.StringIO()), Lines)
+
+
+def test_the_bar_takes_every_kind(capsys):
+    bar = Bar()
+    bar.show(
+        [
+            record("stage", name="d", phase="download", bytes=5, total_bytes=10),
+            record("group_started", world_size=2, restart=0),
+            record("train", step=10, total_steps=100, loss=0.5, samples_per_s=12.0),
+            record("eval", step=10, loss=0.4, accuracy=0.9),
+        ]
+    )
+    bar.say("[not markup]")
+    bar.close()
+    out = capsys.readouterr().out
+    assert "evaluated at step 10: loss 0.4, accuracy 0.9" in out
+    assert "[not markup]" in out

@@ -1,0 +1,37 @@
+"""Counting what a run leaves behind.
+
+The test process is a subreaper: every orphan among its descendants becomes its child, so that the list of its
+living descendants is the list of what is left, whatever session or process group it is in.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from clustertrain.guardian import become_subreaper, descendants
+
+become_subreaper()
+
+
+def living_descendants() -> dict[int, str]:
+    """pid → command of every descendant that is not a zombie."""
+    found = {}
+    for pid in descendants(os.getpid()):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if state != "Z":
+            found[pid] = command[:120]
+    return found
+
+
+def left_after(seconds: float, before: set[int]) -> dict[int, str]:
+    """What still lives of the descendants that were not there before; waits up to `seconds` for none."""
+    ends = time.monotonic() + seconds
+    while True:
+        left = {pid: command for pid, command in living_descendants().items() if pid not in before}
+        if not left or time.monotonic() > ends:
+            return left
+        time.sleep(0.02)

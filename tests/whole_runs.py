@@ -1,0 +1,116 @@
+"""Whole runs: the real program, Ray, a driver and workers, in a folder of the test's own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from clustertrain.observe.joined import AttemptFollower, events_of_attempt
+from clustertrain.result import Result, read_result
+from clustertrain.run_dir import Attempt, RunDir
+from processes import left_after, living_descendants
+
+CODE = Path(__file__).parent / "runs" / "jobs"
+
+
+class Run:
+    """One job file in a folder, and the starts of `clustertrain run` on it."""
+
+    def __init__(self, folder: Path, name: str, **sections) -> None:
+        self.folder, self.name = folder, name
+        folder.mkdir(parents=True, exist_ok=True)
+        self.job_file = folder / f"{name}.yaml"
+        self.job = {
+            "name": name,
+            "code": str(CODE),
+            "storage": str(folder / "runs"),
+            "resources": {"workers": 2, "cpus_per_worker": 0.5},
+            **sections,
+        }
+        self.job_file.write_text(yaml.safe_dump(self.job))
+        self.process: subprocess.Popen | None = None
+        self.before: set[int] = set()
+
+    def start(self, *arguments: str, **environment: str) -> "Run":
+        self.before = set(living_descendants())
+        self.attempts_before = len(self.run_dir.attempts())
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        return self
+
+    def end(self, code: int, *, within_s: float = 120) -> str:
+        """Wait for the program's end; returns what it printed. Nothing of it may be left then."""
+        try:
+            output, _ = self.process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGKILL)
+            output, _ = self.process.communicate()
+            raise AssertionError(f"still running after {within_s} s:\n{output}") from None
+        assert self.process.returncode == code, output
+        assert self.left(0) == {}
+        return output
+
+    def left(self, after_s: float) -> dict[int, str]:
+        return left_after(after_s, self.before)
+
+    def wait_for_step(self, step: int) -> None:
+        """Until the newest attempt has logged this step."""
+        self._wait_for(lambda record: record["kind"] == "train" and record["step"] >= step)
+
+    def wait_for_event(self, kind: str) -> None:
+        self._wait_for(lambda record: record["kind"] == kind)
+
+    def _wait_for(self, wanted) -> None:
+        ends = time.monotonic() + 90
+        follower = None
+        while time.monotonic() < ends:
+            if follower is None and len(self.run_dir.attempts()) > self.attempts_before:
+                follower = AttemptFollower(self.attempt)
+            if follower is not None and any(wanted(record) for record in follower.new()):
+                return
+            if self.process.poll() is not None:
+                raise AssertionError(f"ended too soon:\n{self.process.communicate()[0]}")
+            time.sleep(0.02)
+        raise AssertionError("waited 90 s in vain")
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir.newest(self.job["storage"], self.name)
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.run_dir.newest_attempt()
+
+    @property
+    def result(self) -> Result:
+        return read_result(self.attempt)
+
+    @property
+    def events(self) -> list[dict]:
+        return events_of_attempt(self.attempt)
+
+    def weights(self) -> dict:
+        """The model of the newest checkpoint."""
+        import torch
+
+        folder = self.run_dir.store_path(self.run_dir.checkpoints_key) / self.result.checkpoint
+        return torch.load(folder / "model.pt", weights_only=True)
+
+    def driver_pid(self) -> int:
+        return self.attempt.read("heartbeat.json")["pid"]
+
+
+def same_weights(a: dict, b: dict) -> bool:
+    """Whether two models agree in every bit."""
+    import torch
+
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
