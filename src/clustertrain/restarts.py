@@ -51,7 +51,7 @@ class AttemptRef:
 
 
 @dataclass
-class KitTorchConfig(TorchConfig):
+class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     """TorchConfig for all three ways in: data is staged before the process group, which a script makes itself."""
 
     ref: AttemptRef | None = None
@@ -68,7 +68,7 @@ class KitTorchConfig(TorchConfig):
         return contextlib.nullcontext if self.is_script else super().train_func_context
 
 
-class KitBackend(_TorchBackend):
+class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
     """Runs in the controller, once before each start of the worker group."""
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:

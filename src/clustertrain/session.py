@@ -1,23 +1,23 @@
 """What a function with its own loop gets from the kit.
 
-    from clustertrain import session
+from clustertrain import session
 
-    def train(config):
-        s = session.current()
-        model, optimizer = ...
-        start = 0
-        if (state := s.restore()) is not None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            start = state["step"]
-        for step in range(start + 1, 1001):
-            ...
-            s.log(step=step, loss=loss.item())
-            asked = s.step_done(step)
-            if asked.save or asked.stop:
-                s.save(step=step, state={"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-            if asked.stop:
-                return
+def train(config):
+    s = session.current()
+    model, optimizer = ...
+    start = 0
+    if (state := s.restore()) is not None:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        start = state["step"]
+    for step in range(start + 1, 1001):
+        ...
+        s.log(step=step, loss=loss.item())
+        asked = s.step_done(step)
+        if asked.save or asked.stop:
+            s.save(step=step, state={"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        if asked.stop:
+            return
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clustertrain.training.distributed import Place
-    from clustertrain.worker import WorkerRun
+    from clustertrain.worker_run import WorkerRun
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ class Session:
             self._run.stopped_by_request = True
         return Asked(stop=stop, save=save or due)
 
-    def save(self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None) -> None:
+    def save(
+        self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Save a checkpoint; every rank calls it with the same `state`, rank 0's is kept.
 
         `state` holds tensors, numbers, strings, and dicts and lists of them: it is read back with

@@ -1,4 +1,4 @@
-"""What is decided before anything starts: may it run, and with how many workers. Whole runs are in tests/runs."""
+"""What is decided before anything starts: may it run, and with how many workers. Whole runs are in tests/whole."""
 
 import os
 

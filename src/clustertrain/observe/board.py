@@ -18,7 +18,7 @@ class Board:
             from torch.utils.tensorboard import SummaryWriter
 
             # What a killed start of the group wrote beyond this step is superseded.
-            self._writer = SummaryWriter(str(self._folder), purge_step=step)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self._folder), purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(f"{kind}/{name}", value, step)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TextIO
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training figures where there is no terminal
@@ -54,7 +54,7 @@ def _resumed_line(e: Record) -> str:
     return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
 
 
-_LINES = {
+_LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
     "group_started": lambda e: (

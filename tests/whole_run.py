@@ -14,7 +14,7 @@ from clustertrain.result import Result, read_result
 from clustertrain.run_dir import Attempt, RunDir
 from processes import left_after, living_descendants
 
-CODE = Path(__file__).parent / "runs" / "jobs"
+CODE = Path(__file__).parent / "whole" / "jobs"
 
 
 class Run:

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+from processes import left_after
+from whole_run import Run
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Makes runs, and ends what a failed test left of them."""
+    runs = []
+
+    def make(name: str, **sections) -> Run:
+        runs.append(Run(tmp_path, name, **sections))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        if run.process is not None and run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate()
+            left_after(5, run.before)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.run)

@@ -1,0 +1,68 @@
+"""A task with everything that makes an exact resume hard, and faults on request.
+
+Dropout needs every rank's random numbers, BatchNorm has buffers, momentum and the scheduler have state of
+their own, 50 samples leave a short last step, and a step in mid-epoch is where the faults happen.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from clustertrain import Task
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+class Faulty(Task):
+    def __init__(
+        self, fault: str = "", rank: int = 1, at_call: int = 0, marker: str = "", step_s: float = 0.0
+    ) -> None:
+        self.fault, self.rank, self.at_call, self.step_s = fault, rank, at_call, step_s
+        self.marker = Path(marker) if marker else None
+        self.calls = 0
+
+    def model(self):
+        layers = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
+        return nn.Sequential(*layers)
+
+    def train_data(self, data):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(50, 6, generator=generator)
+        return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
+
+    def eval_data(self, data):
+        return self.train_data(data)
+
+    def loss(self, model, batch):
+        x, y = batch
+        loss = nn.functional.cross_entropy(model(x), y)
+        if model.training:
+            self.calls += 1
+            time.sleep(self.step_s)
+            if self.calls >= self.at_call and self.fault and int(os.environ["RANK"]) == self.rank:
+                loss = self.strike(loss)
+        return loss
+
+    def strike(self, loss):
+        if self.marker is not None:
+            if self.marker.exists():
+                return loss
+            self.marker.touch()
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "raise":
+            raise ValueError("the sensor is upside down")
+        return loss * float("nan")
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+
+class Empty(Faulty):
+    def model(self):
+        return nn.ReLU()

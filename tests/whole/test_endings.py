@@ -1,0 +1,64 @@
+"""However a run ends: its cause is named, its storage is valid, and nothing of it is left."""
+
+import os
+import signal
+
+from clustertrain.checkpoint import names, verify
+
+SECTIONS = {
+    "task": "faulty:Faulty",
+    "train": {"epochs": 40, "batch_size": 4, "log_every": 1},
+    "checkpoint": {"every": {"steps": 5}},
+}
+
+
+def checkpoints_of(run):
+    """All checkpoints of a run, every byte verified."""
+    folder = run.run_dir.store_path(run.run_dir.checkpoints_key)
+    return [verify(folder / str(name)).manifest for name in names(folder)]
+
+
+def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run):
+    run = make_run("twice", args={"step_s": 5.0}, **SECTIONS | {"checkpoint": {"every": {"steps": 1}}})
+    run.start().wait_for_event("checkpoint")
+    run.process.send_signal(signal.SIGTERM)
+    run.wait_for_event("stop_requested")
+    run.process.send_signal(signal.SIGTERM)
+    output = run.end(75, within_s=3)
+    assert "stopped (interrupted_twice)" in output
+    assert checkpoints_of(run)
+
+
+def test_ctrl_c_before_training_ends_it_at_once(make_run):
+    run = make_run("early", **SECTIONS).start()
+    run.wait_for_event("ray_started")
+    run.process.send_signal(signal.SIGINT)
+    assert "stopped (interrupt)" in run.end(130, within_s=3)
+
+
+def test_kill_9_of_the_driver_is_named(make_run):
+    run = make_run("driverless", args={"step_s": 0.2}, **SECTIONS)
+    run.start().wait_for_step(2)
+    os.kill(run.driver_pid(), signal.SIGKILL)
+    output = run.end(1, within_s=3)
+    assert "failed (driver_died)" in output
+    assert "was killed by signal 9" in output
+
+
+def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
+    run = make_run(
+        "twofold", args={"fault": "raise", "rank": 0, "at_call": 5}, failures={"retries": 9}, **SECTIONS
+    )
+    output = run.start().end(1)
+    assert "ValueError: the sensor is upside down" in output
+    assert "twice at step" in output
+    assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
+
+
+def test_nan_stops_all_ranks_and_is_never_committed(make_run):
+    run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS)
+    output = run.start().end(1)
+    assert run.result.cause == "not_finite"
+    assert "step 8" in output  # two calls before the first step are discarded, so call 10 is step 8
+    assert run.result.restarts == 0
+    assert [manifest.step for manifest in checkpoints_of(run)] == [5]

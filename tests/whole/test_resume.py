@@ -1,0 +1,97 @@
+"""What was lost is done again, to the last bit: real kills of real processes, in mid-epoch.
+
+50 samples on 2 workers of 4 are 7 steps an epoch, on 3 workers 5; with a checkpoint every 4 steps every resume
+below is from the middle of an epoch.
+"""
+
+import functools
+import json
+import signal
+
+import pytest
+from clustertrain.checkpoint import newest_verified
+from whole_run import Run, same_weights
+
+
+def sections(workers, **args):
+    return {
+        "task": "faulty:Faulty",
+        "args": args,
+        "train": {"epochs": 3, "batch_size": 4, "log_every": 1},
+        "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
+        "resources": {"workers": workers, "cpus_per_worker": 0.5},
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The weights of a run that nothing disturbed, by its number of workers."""
+
+    @functools.cache
+    def weights(workers):
+        run = Run(tmp_path_factory.mktemp("reference"), f"reference-{workers}", **sections(workers))
+        output = run.start().end(0)
+        assert "done (finished)" in output
+        assert run.result.step == (21 if workers == 2 else 15)
+        return run.weights()
+
+    return weights
+
+
+def steps_of(run):
+    from clustertrain.observe.joined import curve
+
+    return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
+
+
+def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninterrupted, tmp_path):
+    marker = str(tmp_path / "struck")
+    run = make_run("killed", **sections(2, fault="kill", rank=1, at_call=13, marker=marker))
+    # Identity holds the args; the kill alone must not change a weight, so the reference runs without it.
+    output = run.start().end(0)
+    assert "rank 1" in output
+    assert "died of signal 9 (SIGKILL)" in output
+    assert "steps to do again" in output
+    assert run.result.restarts == 1
+    died = next(e for e in run.events if e["kind"] == "worker_died")
+    resumed = next(e for e in run.events if e["kind"] == "resumed")
+    assert (died["rank"], died["signal"]) == (1, signal.SIGKILL)
+    assert resumed["step"] in (4, 8)
+    assert resumed["redone_steps"] == died["step"] - resumed["step"] == run.result.redone_steps
+    assert steps_of(run) == list(range(1, 22))
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninterrupted):
+    run = make_run("stopped", **sections(3, step_s=0.3))
+    run.start().wait_for_step(6)
+    run.process.send_signal(signal.SIGINT)
+    output = run.end(75)
+    assert "stopped (interrupt)" in output
+    assert "clustertrain run" in output
+    stopped = run.result
+    assert stopped.checkpoint == f"{stopped.step:08d}-1.0"
+    output = run.start().end(0)
+    assert f"resuming from checkpoint {stopped.checkpoint}" in output
+    assert "steps to do again" not in output
+    assert steps_of(run) == list(range(1, 16))
+    assert same_weights(run.weights(), uninterrupted(3))
+
+
+def test_kill_9_of_the_program_leaves_nothing_and_loses_little(make_run, uninterrupted):
+    run = make_run("vanished", **sections(2, step_s=0.2))
+    run.start().wait_for_step(10)
+    run.process.kill()
+    run.process.communicate()
+    assert run.left(2) == {}
+    assert run.result is None
+    kept = newest_verified(run.run_dir.store_path(run.run_dir.checkpoints_key), lambda name, error: None)
+    assert kept.manifest.step in (4, 8, 12)
+    output = run.start().end(0)
+    assert f"resuming from checkpoint {kept.name}" in output
+    assert "steps to do again" in output
+    assert steps_of(run) == list(range(1, 22))
+    assert same_weights(run.weights(), uninterrupted(2))
+    again = run.start().end(0, within_s=10)
+    assert "finished already" in again
+    assert json.loads((run.attempt.path / "claim.json").read_text())["world_size"] == 2

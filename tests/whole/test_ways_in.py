@@ -1,0 +1,91 @@
+"""A function with its own loop, an unchanged script, and a Ray cluster that is there already."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from clustertrain.cli import main
+
+
+def rank_log(run, rank):
+    return next(run.attempt.log_dir.glob(f"*/rank-{rank}.log")).read_text()
+
+
+def test_a_function_stops_when_asked_and_goes_on(make_run):
+    run = make_run("function", function="own_loop:train", args={"steps": 30, "step_s": 0.2})
+    run.start().wait_for_step(5)
+    stop = CliRunner().invoke(main, ["stop", str(run.job_file)])
+    assert stop.exit_code == 0, stop.output
+    assert "stopped (user)" in run.end(75)
+    stopped_at = run.result.step
+    run.start().end(0)
+    assert f"starting at step {stopped_at} of 30 with 2 workers" in rank_log(run, 0)
+    assert run.result.step == 30
+    logs = CliRunner().invoke(main, ["logs", str(run.job_file), "--rank", "0"])
+    assert "starting at step" in logs.output
+
+
+def test_a_script_finds_what_torchrun_gives_it(make_run):
+    run = make_run("script", script="torchrun_script.py", args=["--lr", 0.1])
+    run.start().end(0)
+    for rank in (0, 1):
+        log = rank_log(run, rank)
+        assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
+        assert "sum over 2 ranks: 3; ray loaded: False; args: ['--lr', '0.1']" in log
+
+
+def test_a_scripts_own_exit_code_and_last_words_come_through(make_run):
+    run = make_run("failing", script="torchrun_script.py", args=["--fail"], failures={"retries": 0})
+    output = run.start().end(1)
+    assert "torchrun_script.py ended with exit code 7 on rank 1" in output
+    assert "| the disk of rank 1 is full of eels" in output
+
+
+@pytest.fixture
+def cluster():
+    """A Ray cluster of the test's own, with a token; yields the environment that reaches it."""
+    with tempfile.TemporaryDirectory(prefix="ct-test-") as folder:
+        token = Path(folder) / "token"
+        token.write_text("0123456789abcdef" * 4)
+        token.chmod(0o600)
+        environment = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        ray = str(Path(sys.executable).parent / "ray")
+        port = 20000 + os.getpid() % 10000
+        head = subprocess.Popen(
+            [
+                *(ray, "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"),
+                *("--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}/ray"),
+                "--object-store-memory=100000000",
+            ],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for line in head.stdout:
+            if "started" in line:
+                break
+        else:
+            raise AssertionError("ray start ended without starting")
+        yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        head.terminate()
+        head.communicate(timeout=30)
+
+
+def test_a_cluster_that_is_there_is_used(make_run, cluster):
+    run = make_run("clustered", script="torchrun_script.py", args=[])
+    run.start(**cluster)
+    output = run.end(0)
+    assert "done (finished)" in output
+    assert next(e for e in run.events if e["kind"] == "ray_started")["address"] == cluster["RAY_ADDRESS"]
+    too_large = make_run("large", script="torchrun_script.py", args=[], resources={"workers": 3})
+    output = too_large.start(**cluster).end(3)
+    assert "3 workers × 1 CPU = 3 CPUs" in output
