@@ -1,6 +1,5 @@
 """Job files on disk: places of errors, --set, ${NAME}, the round trip, and what makes it the same run."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from clustertrain.jobfile import (
     identity,
     identity_difference,
     job_hash,
-    job_schema,
     load_job,
     parse_job,
 )
@@ -61,7 +59,7 @@ def refusal(load, tmp_path):
         (TASK + "train2:\n", "job.yaml:4:1: unknown key 'train2'\ndid you mean 'train'?"),
         (
             "name: a\ntask: m:C\ntrain:\n  epcohs: 1\n  batch_size: 4\n",
-            "job.yaml:4:3: train: unknown key 'epcohs' (the first of 2 problems)\ndid you mean 'epochs'?",
+            "job.yaml:4:3: train: unknown key 'epcohs'\ndid you mean 'epochs'?",
         ),
         (
             TASK + "failures:\n  watchdog:\n    setp: 2h\n",
@@ -78,8 +76,8 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "zzz: 2",
-            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, data, train, "
-            "checkpoint, resources, storage, failures, env, code",
+            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, data, "
+            "train, checkpoint, resources, storage, failures, env, code",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -88,7 +86,8 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "failures: {retries: many}",
-            "job.yaml:4:21: failures.retries: 'many' is not accepted\nmust be a whole number, such as 3 or 1e3",
+            "job.yaml:4:21: failures.retries: 'many' is not accepted\n"
+            "must be a whole number, such as 3 or 1e3",
         ),
         (
             TASK + "failures: {retries: -1}",
@@ -117,7 +116,8 @@ def refusal(load, tmp_path):
         ),
         (
             "name: A_b\n" + SCRIPT[8:],
-            "job.yaml:1:7: name: 'A_b' is not accepted\nmust be 1 to 47 of a-z, 0-9 and '-', from a letter to "
+            "job.yaml:1:7: name: 'A_b' is not accepted\n"
+            "must be 1 to 47 of a-z, 0-9 and '-', from a letter to "
             "a letter or digit (a Kubernetes name)\nfor example: a-b",
         ),
         (
@@ -137,7 +137,8 @@ def refusal(load, tmp_path):
         ),
         (
             SCRIPT + "checkpoint:\n  keep_last: 3\n",
-            "job.yaml:3:1: checkpoint: this section stands beside a script\na script saves its own checkpoints\n"
+            "job.yaml:3:1: checkpoint: this section stands beside a script\n"
+            "a script saves its own checkpoints\n"
             "it finds the folder for them in CLUSTERTRAIN_CHECKPOINT_DIR",
         ),
         (
@@ -157,7 +158,8 @@ def refusal(load, tmp_path):
         ("\n\ntext", "job.yaml:3:1: the job file is 'text'\n"),
         (b"name: a\nx: \xff", "job.yaml:2:4: byte 0xff is not UTF-8\nsave the job file as UTF-8 text"),
         (b"x" * (LARGEST_FILE_BYTES + 1), "job.yaml: is larger than 1 MiB\n"),
-        ('"a\\nb": 3', "job.yaml:1:1: unknown key 'a\\nb' (the first of 2 problems)\n"),
+        (TASK + '"a\\nb": 3', "job.yaml:4:1: unknown key 'a\\nb'\n"),
+        ("name: A\nscript: 3\n", "job.yaml:1:7: name: 'A' is not accepted (the first of 2 problems)\n"),
     ],
 )
 def test_an_error_names_its_place_the_value_the_rule_and_the_remedy(refusal, text, message):
@@ -343,113 +345,7 @@ def test_paths_are_relative_to_the_file(load, tmp_path):
     assert load(TASK).code == str(tmp_path)
 
 
-# ------------------------------------------------------------------------------------ the round trip
-
-COUNTS = st.integers(1, 10**6)
-SECONDS = st.floats(0.001, 1e6)
-PRINTABLE = st.text(st.characters(exclude_categories=("C", "Zl", "Zp")), min_size=1, max_size=12)
-WORDS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63) + 1, 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
-    max_leaves=5,
-)
-
-
-def some(**optional):
-    return st.fixed_dictionaries({}, optional=optional)
-
-
-def either(**choices):
-    return st.one_of([st.fixed_dictionaries({key: value}) for key, value in choices.items()])
-
-
-def merged(*parts):
-    return st.tuples(*parts).map(lambda made: {key: value for part in made for key, value in part.items()})
-
-
-PATHS = PRINTABLE.map("/data/".__add__)
-SHARED = some(
-    data=st.dictionaries(
-        st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True),
-        merged(
-            st.fixed_dictionaries({"uri": PATHS.filter(lambda path: "?" not in path)}),
-            some(sha256=st.just("ab" * 32), extract=st.booleans(), per=st.sampled_from(["cluster", "node"])),
-        ),
-        max_size=2,
-    ),
-    resources=merged(
-        st.just({})
-        | either(workers=COUNTS.map(lambda n: n % 100 + 1) | st.just([2, 5]))
-        | st.just({"nodes": 2, "gpus_per_node": 4}),
-        some(cpus_per_worker=st.floats(0.1, 64), memory_per_worker=st.integers(2**20, 2**50)),
-    ),
-    storage=PATHS.filter(lambda path: "?" not in path)
-    | st.just({"uri": "s3://b/$p", "endpoint": "http://h:9000", "region": "eu", "profile": "$x"}),
-    failures=some(
-        retries=st.integers(0, 9),
-        grace=SECONDS,
-        watchdog=some(stage=SECONDS, first_step=SECONDS, step=SECONDS, evaluation=SECONDS, save=SECONDS),
-    ),
-    env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True), WORDS, max_size=3),
-    code=PATHS,
-)
-CHECKPOINT = some(
-    checkpoint=some(
-        every=either(steps=COUNTS, epochs=COUNTS, minutes=SECONDS),
-        keep_last=COUNTS,
-        keep_best=st.fixed_dictionaries({"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"])}),
-        **{"async": st.booleans()},
-    )
-)
-TRAIN = merged(
-    either(epochs=COUNTS, steps=COUNTS),
-    either(batch_size=COUNTS, global_batch_size=COUNTS.map(lambda n: n * 3_491_888_400)),  # lcm of 1 to 20
-    some(
-        seed=st.integers(0, 2**40),
-        precision=st.sampled_from(["fp32", "bf16"]),
-        clip_norm=st.floats(1e-6, 1e6),
-        compile=st.booleans(),
-        lr=some(scaling=st.sampled_from(["linear", "sqrt"]), base_batch_size=COUNTS, warmup_steps=COUNTS),
-        eval_every=either(epochs=COUNTS, steps=COUNTS),
-        log_every=COUNTS,
-        loader_workers=COUNTS,
-    ),
-)
-NAMED_ARGS = some(args=st.dictionaries(WORDS, VALUES, max_size=3))
-JOBS = st.one_of(
-    merged(
-        st.just({"name": "a", "task": "m.n:C"}),
-        st.fixed_dictionaries({"train": TRAIN}),
-        NAMED_ARGS,
-        CHECKPOINT,
-        SHARED,
-    ),
-    merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, CHECKPOINT, SHARED),
-    merged(st.just({"name": "a", "script": "x/train.py"}), some(args=st.lists(WORDS, max_size=3)), SHARED),
-)
-
-
-def fits(keys) -> bool:
-    """A global batch divides by every number of workers up to 20 alone."""
-    workers = keys.get("resources", {}).get("workers", 1)
-    return "global_batch_size" not in keys.get("train", {}) or isinstance(workers, list) or workers <= 20
-
-
-@settings(deadline=None)
-@given(JOBS.filter(fits))
-def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):
-    job = Job.model_validate(keys)
-    text = dump_job(job)
-    again = parse_job(text, "job.yaml")
-    assert again == job
-    assert dump_job(again) == text
-    assert job_hash(again) == job_hash(job)
-    assert identity_difference(job, again) == []
+# ------------------------------------------------------------------------------------- writing it
 
 
 def test_a_loaded_job_survives_a_dollar_in_a_path(load):
@@ -560,14 +456,20 @@ def test_what_makes_it_another_run(load, override, line):
 
 @pytest.mark.parametrize(
     "override",
-    ["train.epochs=9", "train.log_every=1", "train.eval_every.epochs=2", "train.loader_workers=4"]
-    + [
+    [
+        "train.epochs=9",
+        "train.log_every=1",
+        "train.eval_every.epochs=2",
+        "train.loader_workers=4",
         "checkpoint.keep_last=1",
         "resources.workers=4",
         "resources.memory_per_worker=1Gi",
         "failures.retries=0",
-    ]
-    + ["storage=s3://b/x", "env.A=b", "code=elsewhere", "failures.watchdog.step=1h"],
+        "failures.watchdog.step=1h",
+        "storage=s3://b/x",
+        "env.A=b",
+        "code=elsewhere",
+    ],
 )
 def test_what_may_change(load, override):
     assert change(load, override) == []
@@ -606,34 +508,6 @@ def test_keys_with_dots_are_not_mixed_up():
     assert identity_difference(made({"a.b": 1}), made({"a": {"b": 1}}))
     assert identity_difference(made({"a": 1}), made({"a": 1.0})) == ["args.a: 1 → 1.0"]
     assert identity_difference(made({"a": {}}), made({})) == ["args.a: {} → absent"]
-
-
-# --------------------------------------------------------------------------------- schema and imports
-
-
-def test_the_schema_accepts_jobs_and_refuses_unknown_keys(load):
-    schema = job_schema()
-    assert schema["properties"]["train"]["description"]
-    assert schema["additionalProperties"] is False
-    assert schema["required"] == ["name"]
-    for definition in schema["$defs"].values():
-        for value in definition.get("properties", {}).values():
-            assert "description" in value or "$ref" in value
-    if importlib.util.find_spec("jsonschema") is None:
-        return
-    from jsonschema import Draft202012Validator as Validator
-
-    Validator.check_schema(schema)
-    validator = Validator(schema)
-    job = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}, "failures": {"grace": "2h"}}
-    assert validator.is_valid(job)
-    assert validator.is_valid(load(TASK).model_dump(mode="json", by_alias=True))
-    assert validator.is_valid(
-        job | {"resources": {"workers": [1, 2]}, "storage": "s3://b", "args": {"lr": 0.1}}
-    )
-    assert not validator.is_valid(job | {"trian": {}})
-    assert not validator.is_valid(job | {"train": {"epcohs": 1}})
-    assert not validator.is_valid(job | {"resources": {"workers": 0}})
 
 
 def test_the_submit_side_imports_neither_torch_nor_ray():

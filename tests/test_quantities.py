@@ -1,7 +1,7 @@
 """Every way of writing a number that a job file takes, and that nothing else passes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.quantities import (
@@ -44,7 +44,23 @@ def test_duration(written, seconds):
 
 @pytest.mark.parametrize(
     "written",
-    ["", "h", "2 hours", "12h1d", "1h1h", "-2h", -1, "1:99", "1:2:3:4", "101000d", 1e300, "nan", None, True, []],
+    [
+        "",
+        "h",
+        "2 hours",
+        "12h1d",
+        "1h1h",
+        "-2h",
+        -1,
+        "1:99",
+        "1:2:3:4",
+        "101000d",
+        1e300,
+        "nan",
+        None,
+        True,
+        [],
+    ],
 )
 def test_not_a_duration(written):
     with pytest.raises(ValueError, match=r"must be a duration, such as 90s"):
@@ -72,14 +88,17 @@ def test_size(written, size):
     assert size_bytes(written) == size
 
 
-@pytest.mark.parametrize("written", ["", "Gi", "16Q", "16 GiBs", "-1Gi", -1, "1e30G", True, None, float("inf")])
+@pytest.mark.parametrize(
+    "written", ["", "Gi", "16Q", "16 GiBs", "-1Gi", -1, "1e30G", True, None, float("inf")]
+)
 def test_not_a_size(written):
     with pytest.raises(ValueError, match=r"must be a size, such as 16Gi"):
         size_bytes(written)
 
 
 @pytest.mark.parametrize(
-    ("written", "value"), [(3, 3), (1e3, 1000), ("1e3", 1000), ("7", 7), (-2, -2), (LARGEST_INTEGER, 2**63 - 1)]
+    ("written", "value"),
+    [(3, 3), (1e3, 1000), ("1e3", 1000), ("7", 7), (-2, -2), (LARGEST_INTEGER, 2**63 - 1)],
 )
 def test_integer(written, value):
     result = integer(written)
@@ -88,7 +107,8 @@ def test_integer(written, value):
 
 
 @pytest.mark.parametrize(
-    "written", [2.5, "2.5", "three", True, None, 2**63, 10**4000, "1e999", "9" * 40, float("nan"), float("inf"), [1]]
+    "written",
+    [2.5, "2.5", "three", True, None, 2**63, 10**4000, "1e999", "9" * 40, float("nan"), float("inf"), [1]],
 )
 def test_not_an_integer(written):
     with pytest.raises(ValueError, match=r"must be a whole number, such as 3 or 1e3"):
@@ -104,22 +124,27 @@ def test_number(written, value):
     assert type(result) is float
 
 
-@pytest.mark.parametrize("written", ["1e-", "0x10", "nan", "inf", "1e999", False, None, {}, 10**400, float("nan"), "١"])
+@pytest.mark.parametrize(
+    "written", ["1e-", "0x10", "nan", "inf", "1e999", False, None, {}, 10**400, float("nan"), "١"]
+)
 def test_not_a_number(written):
     with pytest.raises(ValueError, match=r"must be a number, such as 0.1 or 1e-4"):
         number(written)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.floats(0, LONGEST_DURATION_S))
 def test_duration_text_reads_back_exactly(seconds):
     assert duration_s(duration_text(seconds)) == seconds
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, LARGEST_INTEGER))
 def test_size_text_reads_back_exactly(size):
     assert size_bytes(size_text(size)) == size
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.text())
 def test_any_text_is_a_quantity_or_a_value_error(text):
     for parse in (integer, number, duration_s, size_bytes):
@@ -130,5 +155,11 @@ def test_any_text_is_a_quantity_or_a_value_error(text):
 
 
 def test_texts_are_the_ones_people_write():
-    assert [duration_text(s) for s in (7200.0, 5400.0, 90.0, 129_600.0, 0.5)] == ["2h", "1h30m", "1m30s", "1d12h", "0.5s"]
+    assert [duration_text(s) for s in (7200.0, 5400.0, 90.0, 129_600.0, 0.5)] == [
+        "2h",
+        "1h30m",
+        "1m30s",
+        "1d12h",
+        "0.5s",
+    ]
     assert [size_text(n) for n in (16 * 2**30, 2**20, 1536 * 2**20, 1000)] == ["16Gi", "1Mi", "1536Mi", 1000]

@@ -60,7 +60,7 @@ def _script(path: str) -> str:
 
 def _path(path: str) -> str:
     if not path or not path.isprintable():
-        raise ValueError("must be a path without control characters")
+        raise ValueError("must be a path of printable characters")
     if path.startswith("~"):
         raise ValueError("'~' is not expanded in a job file\nwrite ${HOME}/…")
     return path
@@ -149,9 +149,21 @@ def _kind_of_args(value: object) -> str:
     return "list" if isinstance(value, list | tuple) else "mapping"
 
 
-def _schema(kind: str) -> Any:
-    """What the JSON schema says of a quantity: `format` is read by editors and by the reference."""
-    return Annotated[str | float, Field(json_schema_extra={"format": kind})]
+def _plain_data(value: Any) -> Any:
+    """Arguments are what a job file can hold: integers of 64 bits, and text that UTF-8 can carry."""
+    inner = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else []
+    for item in inner:
+        _plain_data(item)
+    if isinstance(value, int) and abs(value) > quantities.LARGEST_INTEGER:
+        raise ValueError("must hold integers of 64 bits at most")
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must hold no half of a character (a lone surrogate)")
+    return value
+
+
+def written_as(kind: str, *examples: str) -> Any:
+    """How people write the value, for the JSON schema that editors and the reference read."""
+    return Field(json_schema_extra={"x-kind": kind} | ({"examples": [*examples]} if examples else {}))
 
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(quantities.integer)]
@@ -160,32 +172,40 @@ Positive = Annotated[float, Field(gt=0), BeforeValidator(quantities.number)]
 Seconds = Annotated[
     float,
     Field(gt=0),
-    BeforeValidator(quantities.duration_s, json_schema_input_type=_schema("duration")),
+    BeforeValidator(
+        quantities.duration_s,
+        json_schema_input_type=Annotated[str | float, written_as("duration", "90s", "20m", "2h", "1:30:00")],
+    ),
     PlainSerializer(quantities.duration_text, when_used="json"),
 ]
 Bytes = Annotated[
     int,
     AfterValidator(_enough_memory),
-    BeforeValidator(quantities.size_bytes, json_schema_input_type=_schema("size")),
+    BeforeValidator(
+        quantities.size_bytes,
+        json_schema_input_type=Annotated[str | float, written_as("size", "16Gi", "500MB")],
+    ),
     PlainSerializer(quantities.size_text, when_used="json"),
 ]
 Text = Annotated[str, Field(min_length=1)]
-Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=str | float)]
+WrittenText = Annotated[str | float, written_as("text")]
+Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=WrittenText)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-ImportPath = Annotated[str, AfterValidator(_import_path)]
+ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
 Workers = Annotated[
     int | tuple[int, int],
     BeforeValidator(_workers, json_schema_input_type=Count | tuple[Count, Count]),
 ]
 Args = Annotated[
-    Annotated[dict[str, JsonValue], Tag("mapping")] | Annotated[tuple[Argument, ...], Tag("list")],
+    Annotated[dict[str, JsonValue], AfterValidator(_plain_data), Tag("mapping")]
+    | Annotated[tuple[Argument, ...], Tag("list")],
     Discriminator(_kind_of_args),
 ]
-Name = Annotated[str, AfterValidator(_name)]
-Path = Annotated[Text, AfterValidator(_path)]
-ScriptPath = Annotated[Text, AfterValidator(_script)]
-DataUri = Annotated[Text, AfterValidator(_data_uri)]
-StorageUri = Annotated[Text, AfterValidator(_storage_uri)]
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
-Sha256 = Annotated[str, AfterValidator(_sha256)]
+Name = Annotated[str, AfterValidator(_name), written_as("name")]
+Path = Annotated[Text, AfterValidator(_path), written_as("path")]
+ScriptPath = Annotated[Text, AfterValidator(_script), written_as("path")]
+DataUri = Annotated[Text, AfterValidator(_data_uri), written_as("path or URI")]
+StorageUri = Annotated[Text, AfterValidator(_storage_uri), written_as("path or URI")]
+Endpoint = Annotated[str, AfterValidator(_endpoint), written_as("URL")]
+Sha256 = Annotated[str, AfterValidator(_sha256), written_as("64 hexadecimal digits")]

@@ -23,45 +23,50 @@ from pydantic_core import ErrorDetails
 from clustertrain.errors import JobError
 from clustertrain.job import Job, sections
 from clustertrain.job_values import Refused
-from clustertrain.yaml_places import Document, JobDumper, Keys, Place, Reader, refuse, shortened
+from clustertrain.quantities import shortened
+from clustertrain.yaml_places import Document, Expected, JobDumper, Keys, Place, Reader, refuse
 
 LARGEST_FILE_BYTES = 2**20
 # Keys of train that change how long a run is or what it prints, but no number it computes.
 FREE_TRAIN_KEYS = {"epochs", "steps", "log_every", "eval_every", "loader_workers"}
 
 
-def load_job(path: Path, overrides: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
+def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
     """The job of a file, with `--set` overrides and ${NAME} applied, and its paths made absolute.
 
     Args:
-        overrides: texts such as `train.epochs=3`; a later one wins.
+        sets: texts such as `train.epochs=3`; a later one wins.
         environ: where ${NAME} is looked up.
 
     Raises:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
+    path = Path(path)
+    if not str(path.absolute()).isprintable():
+        raise JobError(f"{str(path)!r}: a path with control characters\nrename the file or its folder")
     document = _read_file(_text_of(path), str(path))
-    for number, override in enumerate(overrides):
+    for number, override in enumerate(sets):
         _override(document, override, number)
     document.data = _expanded(document, environ, (), document.data)
     return _absolute(_validated(document), path.absolute().parent)
 
 
-def parse_job(text: str, source: str) -> Job:
+def parse_job(text: str, name: str) -> Job:
     """The job that dump_job wrote: nothing in it depends on a folder or on the environment.
 
     Raises:
-        JobError: as load_job, with `source` in the file's place.
+        JobError: as load_job, with `name` in the file's place.
     """
-    document = _read_file(text, source)
+    document = _read_file(text, name)
     document.data = _expanded(document, None, (), document.data)
     return _validated(document)
 
 
 def dump_job(job: Job) -> str:
-    """The job as YAML, every default written out, in the order of the reference."""
+    """The job as YAML, every default written out, in the order of the reference; parse_job reads it back."""
+    unusable = {"checkpoint"} if job.script else set()
     return yaml.dump(
-        _escaped((), job.model_dump(mode="json", by_alias=True)),
+        _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
         Dumper=JobDumper,
         sort_keys=False,
         allow_unicode=True,
@@ -119,7 +124,8 @@ def _text_of(path: Path) -> str:
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise JobError(f"{path}: there is no such file\na job file is needed, such as job.yaml") from None
+        what = f"{path}: there is no such file\na job file is needed"
+        raise JobError(f"{what}: name another one, or make one with: clustertrain init") from None
     except IsADirectoryError:
         raise JobError(f"{path}: is a folder\nname the job file in it, such as {path / 'job.yaml'}") from None
     except OSError as error:
@@ -143,18 +149,27 @@ def _read_file(text: str, source: str) -> Document:
     def place(line: int, column: int) -> Place:
         return Place((line, column), f"{source}:{line}:{column}")
 
-    document = Reader(text, place, _is_verbatim).document(())
+    document = Reader(text, place, _expected_at).document(())
     if document.data is None:
-        refuse(place(1, 1), "the job file is empty", "it needs at least a name and what to run")
+        refuse(
+            place(1, 1),
+            "the job file is empty",
+            "it needs at least a name and what to run: clustertrain init",
+        )
     if not isinstance(document.data, dict):
         what = f"the job file is {_shown(document.data)}"
         refuse(document.places[()][1], what, "it must be a mapping of keys, such as name: my-run")
     return document
 
 
-def _is_verbatim(path: Keys) -> bool:
-    """Arguments of a script and values of env are text, exactly as written: 1.10 stays 1.10, on stays on."""
-    return len(path) == 2 and (path[0] == "env" or (path[0] == "args" and isinstance(path[1], int)))
+def _expected_at(path: Keys) -> Expected:
+    """Values of env, arguments of a script and checksums are text as written: 1.10 stays 1.10."""
+    match path:
+        case ("env", _) | ("args", int()) | ("data", _, "sha256"):
+            return "text"
+        case ("args", *_):
+            return "any"
+    return "typed"
 
 
 # ---------------------------------------------------------------------- overrides and the environment
@@ -163,11 +178,11 @@ def _is_verbatim(path: Keys) -> bool:
 def _override(document: Document, override: str, number: int) -> None:
     """Applies one `--set a.b=value`; its text is the place that errors name."""
     keys, separator, value = override.partition("=")
-    here = Place((LARGEST_FILE_BYTES, number), f"--set {_without_credentials(override)}")
+    here = Place((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
     path = tuple(keys.split("."))
     if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
         refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")
-    part = Reader(value, lambda line, column: here, _is_verbatim).document(path)
+    part = Reader(value, lambda line, column: here, _expected_at).document(path)
     section = document.data
     for depth, key in enumerate(path[:-1], 1):
         if section.get(key) is None:
@@ -218,21 +233,20 @@ def _expanded(document: Document, environ: Mapping[str, str] | None, path: Keys,
         if match[0] == "$$":
             return "$"
         if name is None:
-            refuse(
-                place, f"{_dotted(path)} has a '$' that begins no ${{NAME}}", "write ${NAME}, or $$ for a '$'"
-            )
+            what = f"{_dotted(path)}: a '$' that begins no ${{NAME}}"
+            refuse(place, what, "write ${NAME}, or $$ for a '$'")
         found = (environ or {}).get(name) or default
         if found is None and name not in (environ or {}):
-            what = f"{_dotted(path)} needs the environment variable {name}, which is not set"
+            what = f"{_dotted(path)}: needs the environment variable {name}, which is not set"
             refuse(place, what, f"export {name}=…, or give a default: ${{{name}:-default}}")
         return found or ""
 
     if _may_expand(path):
         return _VARIABLE.sub(replacement, value)
-    if "${" in value and environ is not None and not _is_verbatim(path):
+    if "${" in value and environ is not None:
         refuse(
             place,
-            f"{_dotted(path)} is {_shown(value)}",
+            f"{_dotted(path)}: {_shown(value)} is not accepted",
             "${NAME} is replaced in storage, data.*.uri, env and code alone",
             "for another key, set it on the command line: --set KEY=VALUE",
         )
@@ -243,7 +257,7 @@ def _escaped(path: Keys, value: Any) -> Any:
     """The inverse of _expanded, for writing."""
     if isinstance(value, dict):
         return {key: _escaped((*path, key), inner) for key, inner in value.items()}
-    return value.replace("$", "$$") if isinstance(value, str) and _may_expand(path) else value
+    return value.replace("$", "$") if isinstance(value, str) and _may_expand(path) else value
 
 
 def _absolute(job: Job, folder: Path) -> Job:
@@ -271,44 +285,51 @@ def _validated(document: Document) -> Job:
     try:
         return Job.model_validate(document.data)
     except ValidationError as error:
-        problems = [_problem(document, detail) for detail in error.errors(include_url=False)]
-    place, text = min(problems)
-    more = [f"and {len(problems) - 1} more"] if len(problems) > 1 else []
-    refuse(place, text, *more)
+        problems = sorted(_problem(document, detail) for detail in error.errors(include_url=False))
+        place, text = problems[0]
+        what, *lines = text.split("\n")
+        more = f" (the first of {len(problems)} problems)" if len(problems) > 1 else ""
+        raise JobError("\n".join([f"{place.label}: {what}{more}", *lines])) from None
 
 
 def _problem(document: Document, error: ErrorDetails) -> tuple[Place, str]:
     """One error of the model: where to point, and what to say."""
     kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
     if isinstance(cause, Refused):
-        path = document.nearest(loc)
-        return document.places[document.nearest((*loc, *cause.at))][0], _within(path, str(cause))
+        path = document.nearest((*loc, *cause.at))
+        return document.places[path][0], _within(path, str(cause))
     path = document.nearest(loc)
     key_place, value_place = document.places[path]
     if kind == "extra_forbidden":
         return key_place, _unknown_key(path)
     if kind == "missing":
-        return key_place, _within(path, f"the key '{loc[-1]}' is missing\nit has no default")
+        return key_place, _within(path, f"the key '{loc[-1]}' is missing\nit has no default: add it")
     if loc[-1] == "[key]":
-        return key_place, f"'{path[-1]}' cannot be a name in {_dotted(path[:-1])}\n{_rule(error, path)}"
-    return value_place, f"{_dotted(path)} is {_shown(error['input'])}\n{_rule(error, path)}"
+        name, section = shortened(str(path[-1])), _dotted(path[:-1])
+        return key_place, f"{section}: '{name}' cannot be a name here\n{_rule(error, path)}"
+    return value_place, f"{_dotted(path)}: {_shown(error['input'])} is not accepted\n{_rule(error, path)}"
 
 
 def _unknown_key(path: Keys) -> str:
     valid = _keys_of(path[:-1])
     near = get_close_matches(str(path[-1]), valid, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}"
-    return _within(path[:-1], f"unknown key '{path[-1]}'\n{hint}")
+    homes = [known for known, _ in sections() if path[-1] in _keys_of(known)]
+    if homes:
+        where = "" if homes[0] else " at the top level"
+        hint = f"did you mean '{_dotted((*homes[0], path[-1]))}'{where}?"
+    else:
+        hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}"
+    return _within(path[:-1], f"unknown key '{shortened(str(path[-1]))}'\n{hint}")
 
 
 def _rule(error: ErrorDetails, path: Keys) -> str:
     """What the value must be, and how to write it."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    rule = _RULES.get(kind, error["msg"]).format(**context)
+    rule = _RULES[kind].format(**context) if kind in _RULES else error["msg"]
     if kind == "string_type" and isinstance(value, bool):
         rule += ", and YAML reads on, yes, off and no as true and false\nwrite it in quotes"
     elif kind == "string_type" and isinstance(value, int | float):
-        rule += f'\nwrite it in quotes: {path[-1]}: "{value}"'
+        rule += f'\nwrite it in quotes: "{value}"'
     elif kind == "literal_error":
         near = get_close_matches(str(value), re.findall(r"'([^']*)'", context["expected"]), n=1)
         rule += f"\ndid you mean '{near[0]}'?" if near else ""
@@ -346,7 +367,7 @@ def _within(path: Keys, text: str) -> str:
 
 
 def _dotted(path: Keys) -> str:
-    return ".".join(str(key) for key in path)
+    return shortened(".".join(str(key) for key in path))
 
 
 def _shown(value: Any) -> str:

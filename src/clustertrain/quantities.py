@@ -1,7 +1,7 @@
 """The numbers of a job file as people write them: `1e-4`, `2h`, `1d12h`, `1:30:00`, `16Gi`, `500MB`.
 
-Every parser takes what YAML may have made of the text (YAML 1.1 reads `1:30:00` as the integer 5400,
-and some writers quote their numbers) and raises ValueError with the rule and an example.
+Every parser takes numbers and text alike (some writers quote their numbers, and `clustertrain.yaml_places`
+keeps `1:30:00` as text) and raises ValueError with the rule and an example.
 """
 
 from __future__ import annotations
@@ -108,6 +108,12 @@ def size_text(size: int) -> str | int:
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{unit}"
     return size
+
+
+def shortened(text: str) -> str:
+    """The text on one line, cut to a length that fits an error."""
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _decimal(value: object, rule: str) -> Decimal:

@@ -92,7 +92,9 @@ class Attempt:
         self.run.write_json(f"{self.key}/{name}", value)
 
     def restarts(self) -> list[int]:
-        return sorted(int(name) for name in self.run.store.list(f"{self.key}/restarts") if _NUMBER.match(name))
+        return sorted(
+            int(name) for name in self.run.store.list(f"{self.key}/restarts") if _NUMBER.match(name)
+        )
 
 
 @dataclass(frozen=True)
@@ -174,4 +176,8 @@ class RunDir:
 
 def run_names(store: Store) -> list[str]:
     """The runs of a storage: folders that hold a generation."""
-    return sorted(name for name in store.list("") if any(g.startswith("g") and _NUMBER.match(g[1:]) for g in store.list(name)))
+    return sorted(
+        name
+        for name in store.list("")
+        if any(g.startswith("g") and _NUMBER.match(g[1:]) for g in store.list(name))
+    )

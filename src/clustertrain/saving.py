@@ -28,7 +28,12 @@ class Saver:
     """Rank 0's side of a save. `background=False` writes before `save` returns."""
 
     def __init__(
-        self, writer: Writer, *, background: bool, on_saved: Callable[..., None], on_failed: Callable[[str], None]
+        self,
+        writer: Writer,
+        *,
+        background: bool,
+        on_saved: Callable[..., None],
+        on_failed: Callable[[str], None],
     ) -> None:
         self._writer = writer
         self._background = background
@@ -103,7 +108,9 @@ class Saver:
             self._thread = None
 
     def _raise_if_hopeless(self) -> None:
-        if self._error is not None and (isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW):
+        if self._error is not None and (
+            isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW
+        ):
             raise self._error
 
 
@@ -150,7 +157,10 @@ class _Copy:
         source = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and source in self._copies:
             return self._copies[source]
-        fits = isinstance(buffer, torch.Tensor) and (buffer.shape, buffer.dtype) == (tensor.shape, tensor.dtype)
+        fits = isinstance(buffer, torch.Tensor) and (buffer.shape, buffer.dtype) == (
+            tensor.shape,
+            tensor.dtype,
+        )
         if not fits or id(buffer) in self._used:  # two sources must not share what one source shared before
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
         buffer.copy_(tensor, non_blocking=tensor.is_cuda)

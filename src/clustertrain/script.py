@@ -36,7 +36,15 @@ class ScriptFailed(ClusterTrainError):
 
 
 def torchrun_environment(
-    *, rank: int, local_rank: int, world_size: int, local_world_size: int, group_rank: int, restart: int, retries: int, run_id: str
+    *,
+    rank: int,
+    local_rank: int,
+    world_size: int,
+    local_world_size: int,
+    group_rank: int,
+    restart: int,
+    retries: int,
+    run_id: str,
 ) -> dict[str, str]:
     """What torchrun sets for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
 
@@ -94,7 +102,9 @@ def run_script(
     )
     last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     stopped = threading.Event()
-    watcher = threading.Thread(target=_stop_on_request, args=(child, stop_requested, grace_s, stopped), daemon=True)
+    watcher = threading.Thread(
+        target=_stop_on_request, args=(child, stop_requested, grace_s, stopped), daemon=True
+    )
     watcher.start()
     # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
     for raw in child.stdout or ():
@@ -118,11 +128,16 @@ def _failure(script: Path, rank: int, code: int, last_lines: Sequence[str]) -> S
     else:
         ended, exit_code, signal_number = f"with exit code {code}", code, None
     tail = "\n".join(f"  | {line}" for line in last_lines if line) or "  | (it printed nothing)"
-    return ScriptFailed(f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}", exit_code, signal_number)
+    return ScriptFailed(
+        f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}", exit_code, signal_number
+    )
 
 
 def _stop_on_request(
-    child: subprocess.Popen[bytes], stop_requested: Callable[[], bool], grace_s: float, stopped: threading.Event
+    child: subprocess.Popen[bytes],
+    stop_requested: Callable[[], bool],
+    grace_s: float,
+    stopped: threading.Event,
 ) -> None:
     while child.poll() is None:
         if stop_requested():

@@ -42,7 +42,16 @@ STATES: dict[str, State] = {
         State(
             "failed",
             "ended by an error; the text names it",
-            ("error", "same_error_twice", "retries_used_up", "not_finite", "job", "cluster", "data", "driver_died"),
+            (
+                "error",
+                "same_error_twice",
+                "retries_used_up",
+                "not_finite",
+                "job",
+                "cluster",
+                "data",
+                "driver_died",
+            ),
             (EXIT_FAILED, EXIT_JOB, EXIT_CLUSTER, EXIT_STORAGE),
             True,
             False,
@@ -55,7 +64,14 @@ STATES: dict[str, State] = {
             True,
             False,
         ),
-        State("preempted", "the scheduler took the nodes", ("preempted", "time_limit"), (EXIT_STOPPED,), True, True),
+        State(
+            "preempted",
+            "the scheduler took the nodes",
+            ("preempted", "time_limit"),
+            (EXIT_STOPPED,),
+            True,
+            True,
+        ),
         State("cancelled", "cancelled at the scheduler", ("cancelled",), (EXIT_INTERRUPTED,), True, False),
         State(
             "lost",

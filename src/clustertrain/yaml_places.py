@@ -9,17 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.quantities import LARGEST_INTEGER
+from clustertrain.quantities import LARGEST_INTEGER, shortened
 
 DEEPEST_LEVEL = 40
 MOST_VALUES = 50_000
 
 Keys = tuple[str | int, ...]
+
+
+# "text": exactly as written, whatever YAML would make of it; "any": nobody checks the type later, so that
+# nothing may be ambiguous; "typed": a model checks the type and words the error.
+Expected = Literal["text", "any", "typed"]
 
 
 class Place(NamedTuple):
@@ -56,6 +61,14 @@ class JobDumper(yaml.SafeDumper):
         return True
 
 
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Double quotes for text with breaks of lines: other styles fold U+0085 and its like into a space."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+JobDumper.add_representer(str, _text_node)
+
 for _side in (JobLoader, JobDumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float",
@@ -72,13 +85,13 @@ class Reader:
     """One YAML text, read once into a Document."""
 
     def __init__(
-        self, text: str, place: Callable[[int, int], Place], is_verbatim: Callable[[Keys], bool]
+        self, text: str, place: Callable[[int, int], Place], expected_at: Callable[[Keys], Expected]
     ) -> None:
-        """`place` makes the place of a line and a column, counted from 1; `is_verbatim` tells the paths
-        whose unquoted values are text exactly as written, whatever YAML would make of it."""
+        """`place` makes the place of a line and a column, counted from 1; `expected_at` tells of a path
+        what kind of value may stand there."""
         self.text = text
         self.place = place
-        self.is_verbatim = is_verbatim
+        self.expected_at = expected_at
         self.count = 0
         self.places: dict[Keys, tuple[Place, Place]] = {}
 
@@ -112,11 +125,13 @@ class Reader:
         return self.place(mark.line + 1, mark.column + 1) if mark else self.place(1, 1)
 
     def _check_events(self) -> None:
-        """Refuses tags and depth before anything recurses."""
+        """Refuses tags, depth and size before anything recurses."""
         depth = 0
-        for event in yaml.parse(self.text, JobLoader):
+        for count, event in enumerate(yaml.parse(self.text, JobLoader)):
+            if count > 2 * MOST_VALUES:
+                self._too_much(event.start_mark, f"more than {MOST_VALUES} values")
             if tag := getattr(event, "tag", None):
-                what = f"the tag {tag.replace('tag:yaml.org,2002:', '!!')}"
+                what = f"the tag {shortened(tag.replace('tag:yaml.org,2002:', '!!'))}"
                 refuse(self._at(event.start_mark), what, "a job file is plain data: remove the tag")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST_LEVEL:
@@ -151,33 +166,40 @@ class Reader:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 refuse(here, "the merge key <<", "a job file has no merge keys: write the keys out")
             if not key_node.tag.endswith(":str"):
-                refuse(here, f"the key {key} is not text to YAML", f'write it in quotes: "{key}"')
+                refuse(here, f"the key {shortened(key)} is not text to YAML", "write it in quotes")
             self._check_text(key_node)
             if key in mapping:
                 first = self.places[*path, key][0]
-                refuse(here, f"the key {key!r} is there twice", f"it is first at {first.label}: remove one")
+                what = f"the key '{shortened(key)}' is there twice"
+                refuse(here, what, f"it is first at {first.label}: remove one")
             self.places[*path, key] = (here, self._at(value_node.start_mark))
             mapping[key] = self._plain(value_node, (*path, key))
         return mapping
 
     def _scalar(self, node: yaml.Node, path: Keys) -> Any:
         kind = node.tag.rpartition(":")[2]
+        expected = self.expected_at(path)
         if kind not in ("null", "bool", "int", "float", "timestamp") or (
-            kind != "null" and self.is_verbatim(path)
+            kind != "null" and expected == "text"
         ):
             return self._check_text(node)
+        here, written = self._at(node.start_mark), shortened(node.value)
         if kind == "timestamp":
-            refuse(self._at(node.start_mark), f"{node.value} is a date to YAML", "write it in quotes")
+            refuse(here, f"{written} is a date to YAML", "write it in quotes if it is text")
+        if kind in ("int", "float") and ":" in node.value:
+            return node.value  # YAML 1.1 counts 1:30:00 in base 60: what it means is for its key to say
+        if kind == "int" and re.fullmatch(r"[-+]?0[0-7_]+", node.value):
+            what = f"{written} is octal to YAML 1.1, and decimal to YAML 1.2"
+            refuse(here, what, "write it without the leading 0, or in quotes if it is text")
+        if kind == "bool" and expected == "any" and node.value.lower() not in ("true", "false"):
+            what = f"{written} is a boolean to YAML 1.1, and text to YAML 1.2"
+            refuse(here, what, "write true or false, or put it in quotes if it is text")
         try:
             value = self.loader.construct_object(node)
         except ValueError:
             value = LARGEST_INTEGER + 1  # such as 0x_, or too many digits for Python to read
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            refuse(
-                self._at(node.start_mark),
-                f"{shortened(node.value)} is no number of 64 bits",
-                "write it in quotes if it is text",
-            )
+            refuse(here, f"{written} is no number of 64 bits", "write it in quotes if it is text")
         return value
 
     def _check_text(self, node: yaml.Node) -> str:
@@ -187,8 +209,3 @@ class Reader:
                 self._at(node.start_mark), "half a character (a lone surrogate)", "write the whole character"
             )
         return text
-
-
-def shortened(text: str) -> str:
-    """The text, cut to a length that fits an error's line."""
-    return text if len(text) <= 60 else f"{text[:59]}…"

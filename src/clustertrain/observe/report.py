@@ -20,8 +20,8 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         ("run", f"{run.name}, generation {run.generation}"),
         ("state", f"{result.state} ({result.cause})"),
     ]
-    step = f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else "")
-    rows.append(("step", step))
+    if result.step:  # a script counts its own
+        rows.append(("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else "")))
     rows += [(name, f"{value:.4f}") for name, value in result.metrics.items() if name not in _HIDDEN]
     if result.restarts:
         rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps done again"))
@@ -40,10 +40,8 @@ def next_step(run: RunDir, result: Result, job_file: str) -> str:
     """What to type next, after this ending."""
     logs = f"clustertrain logs {job_file}"
     if result.state == "done":
-        return (
-            f"curve:  tensorboard --logdir {run.path / 'attempts'}\n"
-            f"more:   raise train.epochs and run it again, or `clustertrain run {job_file} --fresh`"
-        )
+        curve = f"curve:  tensorboard --logdir {run.path / 'attempts'}\n" if result.metrics else ""
+        return f"{curve}output: {logs} --rank 0\nanew:   clustertrain run {job_file} --fresh"
     if result.state == "failed":
         return f"logs:   {logs}\nagain:  clustertrain run {job_file}"
     return f"continue:  clustertrain run {job_file}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from clustertrain.storage.posix import fsync_folder
+
 HIDDEN = "."  # names that begin so are unfinished or on their way out; no reader takes them for a result
 
 
@@ -73,14 +75,14 @@ class PosixTree:
         """Write the marker and make the tree visible under its name."""
         with self.create(marker) as file:
             file.write(data)
-        _fsync_folder(self._work)
+        fsync_folder(self._work)
         try:
             self._work.rename(self.target)
         except OSError as error:
             if self.target.exists():
                 raise FileExistsError(f"{self.target} is already there") from error
             raise
-        _fsync_folder(self.target.parent)
+        fsync_folder(self.target.parent)
 
     def abort(self) -> None:
         """Remove what was written; nothing of it was ever visible."""
@@ -103,11 +105,3 @@ def collect_leftovers(parent: Path) -> list[str]:
     for path in leftovers:
         shutil.rmtree(path, ignore_errors=True)
     return sorted(path.name for path in leftovers)
-
-
-def _fsync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,0 +1,221 @@
+"""One worker among any number of contenders, on any number of hosts that share a file system.
+
+A lease is a row of files `<name>.1`, `<name>.2`, …: who created the highest number holds it. A contender
+that finds the holder gone creates the next number with link(), which succeeds for exactly one. Numbers only
+grow, so a holder that was stopped and wakes up sees a higher one and knows that it lost; nobody can take
+over from a holder other than the one that was judged.
+
+Whether a holder lives is judged by change alone: it rewrites a counter, and a contender that sees the same
+bytes for `lease_s` of its own watching takes over. Neither the clock of another host nor the time stamps of
+the file system are believed. On the holder's own machine a process that is gone is seen at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
+
+_RECORD_BYTES = 1024
+_BEATS_PER_LEASE = 8
+_LOOKS_PER_LEASE = 5
+
+
+class LeaseLost(StorageError):
+    """Another process took the lease over; what was begun under it must not be published."""
+
+
+class Lease:
+    """A lease that this process holds, made by `Contender.try_acquire`; leave the block to release it.
+
+    A thread renews it. It cannot renew while the process is stopped, which is why `check` comes before
+    anything that others will see.
+    """
+
+    def __init__(self, path: Path, record: dict[str, Any], lease_s: float) -> None:
+        self._path = path
+        self._record = record
+        self._period_s = lease_s / _BEATS_PER_LEASE
+        self._released = threading.Event()
+        # Renewed in place: NFS may serve a replaced file from its cache of names for a minute, whereas
+        # opening an unchanged name asks the server for the newest bytes.
+        try:
+            self._fd = os.open(path, os.O_WRONLY)
+        except OSError as error:
+            raise refused(path, "opened", error) from error
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+
+    @property
+    def token(self) -> str:
+        """A name for this holding that no other has."""
+        return str(self._record["token"])
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken over."""
+        name, _, number = self._path.name.rpartition(".")
+        return _numbers(self._path.parent, name)[-1:] != [int(number)]
+
+    def check(self) -> None:
+        """Raise LeaseLost when another process has taken over."""
+        if self.is_lost:
+            raise LeaseLost(
+                f"{self._path} was taken over: this process (pid {os.getpid()}) was stopped for too long.\n"
+                "What it had begun is dropped; the other process finishes it."
+            )
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._released.set()
+        self._thread.join()
+        self._record["released"] = True
+        try:
+            self._write()
+        finally:
+            os.close(self._fd)
+
+    def _renew(self) -> None:
+        while not self._released.wait(self._period_s):
+            self._record["counter"] += 1
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            os.pwrite(self._fd, _to_bytes(self._record), 0)
+            os.fsync(self._fd)
+        except OSError:
+            # The file is gone with the lease (ESTALE), or the storage is away for a moment. Either way
+            # `check` has the last word, and a lease that is not renewed is taken over: nothing is lost.
+            return
+
+
+class Contender:
+    """Waits for one lease; call `try_acquire` again and again, at least a few times in `lease_s`."""
+
+    def __init__(self, folder: Path, name: str, *, lease_s: float = 30.0) -> None:
+        self._folder = folder
+        self._name = name
+        self._lease_s = lease_s
+        self._seen: tuple[int, bytes] | None = None
+        self._unchanged_s = 0.0
+        self._looked_at = time.monotonic()
+
+    def try_acquire(self) -> Lease | None:
+        """The lease, when nobody holds it or its holder is gone; None when somebody does.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        numbers = self._numbers()
+        if numbers and not self._is_over(numbers[-1]):
+            return None
+        number = numbers[-1] + 1 if numbers else 1
+        record = {**_this_process(), "token": uuid.uuid4().hex, "counter": 0, "released": False}
+        path = self._path(number)
+        if not create_exclusive(path, _to_bytes(record)):
+            return None
+        for old in numbers:  # oldest first: no holder may find itself the highest again
+            self._path(old).unlink(missing_ok=True)
+        return Lease(path, record, self._lease_s)
+
+    def _is_over(self, number: int) -> bool:
+        """Whether the holder released, died on this machine, or was not seen to live for `lease_s`."""
+        try:
+            data = again_when_stale(self._path(number).read_bytes)
+        except FileNotFoundError:
+            return False  # taken over this moment; look again
+        except OSError as error:
+            raise refused(self._path(number), "read", error) from error
+        # What passed between two looks counts up to a limit: when this process itself was stopped, it
+        # watched nobody meanwhile.
+        now = time.monotonic()
+        passed_s = min(now - self._looked_at, self._lease_s / _LOOKS_PER_LEASE)
+        self._looked_at = now
+        changed = self._seen != (number, data)
+        self._seen = (number, data)
+        self._unchanged_s = 0.0 if changed else self._unchanged_s + passed_s
+        return self._unchanged_s >= self._lease_s or _says_it_is_over(data)
+
+    def _numbers(self) -> list[int]:
+        return _numbers(self._folder, self._name)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._name}.{number}"
+
+
+def _numbers(folder: Path, name: str) -> list[int]:
+    try:
+        names = again_when_stale(lambda: [path.name for path in folder.iterdir()])
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise refused(folder, "listed", error) from error
+    pattern = re.compile(re.escape(name) + r"\.(\d+)")
+    return sorted(int(match[1]) for found in names if (match := pattern.fullmatch(found)))
+
+
+def _to_bytes(record: dict[str, Any]) -> bytes:
+    """Always of one length, so that writing it over an older one leaves nothing of that one."""
+    return json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n"
+
+
+def _says_it_is_over(data: bytes) -> bool:
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return False  # met in the middle of a renewal
+    if not isinstance(record, dict):
+        return False
+    if record.get("released") is True:
+        return True
+    return record.get("host") == _this_host() and _is_gone(int(record["pid"]), record["pid_started_ticks"])
+
+
+def _this_process() -> dict[str, Any]:
+    _, ticks = _state_and_ticks(os.getpid()) or ("", 0)
+    return {"host": _this_host(), "pid": os.getpid(), "pid_started_ticks": ticks}
+
+
+def _this_host() -> str:
+    """Where a pid means what it means here: the same boot of the same machine, in the same pid namespace.
+
+    Host names alone will not do: on machines that are all called localhost, a live holder would look dead.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
+
+
+def _is_gone(pid: int, started_ticks: int) -> bool:
+    """Whether a process of this host ended. When in doubt it lives: its silence will tell in the end."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # another user's; where /proc hides those, nothing more can be known
+    state_and_ticks = _state_and_ticks(pid)
+    return state_and_ticks is not None and (
+        state_and_ticks[0] in ("Z", "X") or state_and_ticks[1] != started_ticks
+    )
+
+
+def _state_and_ticks(pid: int) -> tuple[str, int] | None:
+    """The state of a process and when it started, in clock ticks since boot: a pid that is used again has
+    another start."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[19])

@@ -1,0 +1,225 @@
+"""Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+from clustertrain.errors import DataError, JobError
+from clustertrain.storage import local_path
+from clustertrain.storage.posix import refused
+
+TIMEOUT_S = 20.0  # for connecting, and for every read; also how late a stop may be heard when a server hangs
+_WORTH_TRYING_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+
+
+class CutShort(Exception):
+    """A fault that may pass; the text says what happened."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class _NothingThere(Exception):
+    """The server has nothing from the byte that was asked for: we have all, or it is another file now."""
+
+    def __init__(self, total_bytes: int | None, validator: str | None) -> None:
+        super().__init__(total_bytes)
+        self.total_bytes = total_bytes
+        self.validator = validator
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The bytes of a source from `offset` on.
+
+    `validator` is the same for as long as the source has the same bytes; None where it cannot say so, and
+    then a cut transfer begins again.
+    """
+
+    file: IO[bytes] | io.BytesIO | http.client.HTTPResponse
+    offset: int
+    total_bytes: int | None
+    validator: str | None
+
+
+class Source(Protocol):
+    """Where a file comes from."""
+
+    def open(self, offset: int, validator: str | None) -> Stream:
+        """From `offset` on when the bytes are those of `validator`, from 0 otherwise.
+
+        Raises:
+            DataError: it is not there, or not for us; trying again will not help.
+        """
+        ...
+
+
+def masked(uri: str) -> str:
+    """A URI for messages and records: without user, password and query, any of which may be a secret."""
+    if "://" not in uri:
+        return uri
+    parts = urlsplit(uri)
+    host = "***@" + parts.netloc.rpartition("@")[2] if "@" in parts.netloc else parts.netloc
+    return urlunsplit((parts.scheme, host, parts.path, "…" if parts.query else "", ""))
+
+
+def is_http(uri: str) -> bool:
+    return re.match(r"https?://", uri, re.IGNORECASE) is not None
+
+
+def open_source(uri: str) -> Source:
+    """The source behind a URI.
+
+    Raises:
+        JobError: a scheme that is not supported, or credentials in the URI.
+    """
+    if not is_http(uri):
+        return FileSource(local_path(uri, what="data"))
+    if "@" in urlsplit(uri).netloc:
+        raise JobError(
+            f"{masked(uri)} holds credentials.\nLeave them out: a URI ends up in logs and records."
+        )
+    return HttpSource(uri)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """A file of this machine, or of a file system it mounts."""
+
+    path: Path
+
+    def open(self, offset: int, validator: str | None) -> Stream:
+        try:
+            file = self.path.open("rb")
+        except OSError as error:
+            raise missing(self.path, error) from error
+        now = self._validator(os.fstat(file.fileno()))
+        offset = offset if now == validator else 0
+        file.seek(offset)
+        return Stream(file, offset, os.fstat(file.fileno()).st_size, now)
+
+    def validator(self) -> str:
+        """What `open` would give now."""
+        try:
+            return self._validator(self.path.stat())
+        except OSError as error:
+            raise missing(self.path, error) from error
+
+    @staticmethod
+    def _validator(found: os.stat_result) -> str:
+        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+
+def missing(path: Path, error: OSError) -> DataError:
+    """What to tell of local data that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        return DataError(
+            f"{path} does not exist on {os.uname().nodename} (working directory: {Path.cwd()}).\n"
+            "Correct the path, or put the data where every node sees it."
+        )
+    return DataError(str(refused(path, "read", error)))
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(  # noqa: PLR0917  the library calls it so
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        if req.type == "https" and not newurl.lower().startswith("https://"):
+            raise DataError(
+                f"{masked(req.full_url)} redirects to {masked(newurl)}, which is not encrypted.\n"
+                "Give the address it should come from."
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@dataclass(frozen=True)
+class HttpSource:
+    """A file of a web server; proxies are taken from the environment (`https_proxy`, `no_proxy`)."""
+
+    url: str
+
+    def open(self, offset: int, validator: str | None) -> Stream:
+        headers = {"User-Agent": "clustertrain", "Accept-Encoding": "identity"}
+        if offset and validator:
+            headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
+        opener = urllib.request.build_opener(_Redirects)
+        request = urllib.request.Request(self.url, headers=headers)
+        try:
+            with self._explained():
+                answer = opener.open(request, timeout=TIMEOUT_S)
+        except _NothingThere as nothing:
+            if nothing.total_bytes == offset and nothing.validator in (None, validator):
+                return Stream(io.BytesIO(), offset, offset, validator)
+            return self.open(0, None)
+        return self._stream(answer, validator)
+
+    def _stream(self, answer: Any, validator: str | None) -> Stream:
+        now = _validator(answer.headers)
+        length = answer.headers.get("Content-Length")
+        if answer.status == 206:
+            match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+            if match is not None and now in (None, validator) and int(match[2]) + 1 == int(match[3]):
+                return Stream(answer, int(match[1]), int(match[3]), validator)
+            answer.close()
+            return self.open(0, None)  # a range of something else; ask for the whole
+        if length is None and not answer.chunked:
+            answer.close()
+            raise DataError(
+                f"{masked(self.url)}: the server does not say how long it is, so a cut would not be seen.\n"
+                "Fetch it yourself, and give the path."
+            )
+        return Stream(answer, 0, int(length) if length else None, now)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except urllib.error.HTTPError as error:
+            with error:
+                self._refuse_status(error)
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLCertVerificationError):
+                raise DataError(
+                    f"{masked(self.url)}: its certificate is not trusted: {error.reason.verify_message}.\n"
+                    "Correct the address, or name your site's certificates in SSL_CERT_FILE."
+                ) from error
+            raise CutShort(str(error.reason)) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise CutShort(f"{type(error).__name__}: {error}") from error
+
+    def _refuse_status(self, error: urllib.error.HTTPError) -> None:
+        said = f"HTTP {error.code} {error.reason}"
+        if error.code == 416:
+            total = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
+            raise _NothingThere(int(total[1]) if total else None, _validator(error.headers))
+        if error.code in _WORTH_TRYING_AGAIN:
+            after = error.headers.get("Retry-After", "")
+            raise CutShort(said, retry_after_s=float(after) if after.isdecimal() else 0.0)
+        remedy = (
+            "It wants to know who asks; a URI carries no credentials, so fetch it yourself and give the path."
+        )
+        if error.code not in (401, 403):
+            remedy = "Correct the address."
+        raise DataError(f"{masked(self.url)} cannot be fetched: {said}.\n{remedy}") from None
+
+
+def _validator(headers: Any) -> str | None:
+    """What If-Range may be asked with: a strong ETag, or the date."""
+    etag: str | None = headers.get("ETag")
+    if etag and not etag.startswith("W/"):
+        return etag
+    date: str | None = headers.get("Last-Modified")
+    return date

@@ -1,0 +1,126 @@
+"""The model on its device and in DDP, its buckets settled, and the data sets, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clustertrain.errors import JobError
+from clustertrain.training.distributed import Place, gather_over_ranks
+from clustertrain.training.loading import map_tensors
+from clustertrain.training.precision import Precision
+from clustertrain.training.rng import pack_rng, restore_rng
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+
+def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
+    """The task's model on the device, in training mode.
+
+    Raises:
+        JobError: it is no module, has nothing to train, or sync_batchnorm was asked of a CPU.
+    """
+    model = task.model()
+    name = f"{type(task).__name__}.model()"
+    if not isinstance(model, nn.Module):
+        raise JobError(f"{name} returned {type(model).__name__}, not an nn.Module.\nReturn the model itself.")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        count = sum(1 for _ in model.parameters())
+        what = "parameters that need a gradient" if count else "parameters"
+        raise JobError(
+            f"{name} returned a {type(model).__name__} whose model has no {what} ({count} in all): "
+            "there is nothing to train.\n"
+            "Keep layers as attributes or in nn.ModuleList, and some of them unfrozen."
+        )
+    if settings.sync_batchnorm:
+        if place.device.type != "cuda":
+            raise JobError(
+                f"train.sync_batchnorm is true, and this worker computes on {place.device.type}; "
+                "torch has it for GPUs alone.\nSet resources.gpus_per_worker, or leave it out."
+            )
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    model.to(place.device)
+    return model.train()  # a pretrained model often comes in evaluation mode
+
+
+def wrap(model: nn.Module, settings: TrainSettings, place: Place) -> nn.Module:
+    """`model`, compiled if asked for, and in DDP if there are several ranks; its parameters stay in place."""
+    module = cast(nn.Module, torch.compile(model)) if settings.compile else model
+    if place.world_size == 1:
+        return module
+    return DistributedDataParallel(
+        module,
+        device_ids=[place.device] if place.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,  # saves one copy of the gradients
+        find_unused_parameters=settings.find_unused_parameters,
+    )
+
+
+def settle_buckets(
+    task: Task,
+    wrapped: nn.Module,
+    model: nn.Module,
+    batch: Any,
+    *,
+    precision: Precision,
+    device: torch.device,
+) -> None:
+    """Two passes whose gradients, buffers and random numbers are thrown away; only with DDP.
+
+    DDP sorts its gradients into buckets anew once it has seen the order in which they come, and the bucket
+    decides the order in which three or more ranks' gradients are added up. Were that left to the first steps
+    after each start, a resumed run would differ from an uninterrupted one in the last bit. The first pass
+    records the order, the second builds the buckets that all steps then use.
+    """
+    if not isinstance(wrapped, DistributedDataParallel):
+        return
+    random_states = pack_rng(device)
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    for _ in range(2):
+        with precision.autocast():
+            loss = task.loss(wrapped, map_tensors(batch, torch.clone))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+        wrapped.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, saved in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(saved)
+    restore_rng(random_states, device)
+
+
+def load_datasets(task: Task, data: Mapping[str, Path], place: Place) -> tuple[Any, Any]:
+    """(training data, evaluation data or None).
+
+    Raises:
+        JobError: one of them has no length or no items, or ranks have different lengths.
+    """
+    training, evaluation = task.train_data(data), task.eval_data(data)
+    sizes = [
+        _size(training, f"{type(task).__name__}.train_data()"),
+        0 if evaluation is None else _size(evaluation, f"{type(task).__name__}.eval_data()"),
+    ]
+    of_ranks = gather_over_ranks(torch.tensor(sizes), place).tolist()
+    if any(other != of_ranks[0] for other in of_ranks):
+        raise JobError(
+            f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
+            "Every rank must return all of the data; the kit deals it out."
+        )
+    return training, evaluation
+
+
+def _size(dataset: Any, name: str) -> int:
+    if not (
+        hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
+    ):
+        raise JobError(
+            f"{name} returned {type(dataset).__name__}, which lacks __len__ or __getitem__.\n"
+            "Return a map-style dataset: the order of samples, and so an exact resume, needs their number."
+        )
+    size = len(dataset)
+    if size == 0:
+        raise JobError(f"{name} returned a data set of 0 samples.\nLook at the path it reads, under `data`.")
+    return size

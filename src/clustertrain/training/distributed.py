@@ -1,0 +1,138 @@
+"""Ranks: where this process stands, how it joins the others, and how all agree on a request."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from clustertrain.errors import ClusterError
+
+COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives up
+
+
+@dataclass(frozen=True)
+class Place:
+    """One rank's place in the job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+
+
+def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Place:
+    """Join the process group that torchrun's environment describes; without one, stand alone.
+
+    Reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL on GPUs, gloo on CPUs.
+
+    Raises:
+        ClusterError: LOCAL_RANK names a GPU that this node does not have.
+    """
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = _device(local_rank)
+    if "RANK" not in os.environ:
+        return Place(rank=0, local_rank=0, world_size=1, device=device)
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        timeout=timedelta(seconds=timeout_s),
+        device_id=device if on_gpu else None,
+    )
+    return Place(dist.get_rank(), local_rank, dist.get_world_size(), device)
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    gpus = torch.cuda.device_count()
+    if local_rank >= gpus:
+        raise ClusterError(
+            f"LOCAL_RANK is {local_rank}, and this node has {gpus} GPUs: ranks here may be 0 to {gpus - 1}.\n"
+            "Start one process per GPU."
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def leave() -> None:
+    """Leave the process group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def sum_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    """`tensor` summed in place over all ranks; it is on `place.device`."""
+    if place.world_size > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def gather_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
+    """The tensors of all ranks, stacked: (world_size, *shape), on the CPU, the same on every rank."""
+    if place.world_size == 1:
+        return tensor.cpu()[None]
+    mine = tensor.to(place.device)
+    of_ranks = [torch.empty_like(mine) for _ in range(place.world_size)]
+    dist.all_gather(of_ranks, mine)
+    return torch.stack(of_ranks).cpu()
+
+
+class Requests(NamedTuple):
+    """What the job was asked for."""
+
+    stop: bool = False
+    save: bool = False
+    save_timer: bool = False  # the minutes between two saves are over
+
+
+class StopLine:
+    """Makes rank 0's requests those of all ranks, at the same step, without making a step wait.
+
+    After each step every rank calls `read`, acts, and calls `ask`. `ask` starts an all_reduce that nobody
+    waits for until the `read` after the next step, when it is long done: a request takes effect one step
+    late, and a step costs nothing. A rank alone reads its requests at once.
+    """
+
+    def __init__(self, place: Place, requests: Callable[[], Requests]) -> None:
+        self._place = place
+        self._requests = requests
+        self._pending: tuple[Any, torch.Tensor] | None = None
+        self._group: Any = None
+        # NCCL reduces on the GPU, where reading the answer would wait for every kernel queued before it.
+        self._own_group = place.world_size > 1 and dist.get_backend() != "gloo"
+        if self._own_group:
+            self._group = dist.new_group(backend="gloo")
+
+    def read(self) -> Requests:
+        """The requests that all ranks follow now; the same on every rank."""
+        if self._place.world_size == 1:
+            return self._requests()
+        if self._pending is None:
+            return Requests()
+        (work, flags), self._pending = self._pending, None
+        work.wait()
+        return Requests(*(bool(flag) for flag in flags.tolist()))
+
+    def ask(self) -> None:
+        """Pass rank 0's requests on, for the `read` after the next step."""
+        if self._place.world_size == 1:
+            return
+        asked = self._requests() if self._place.rank == 0 else Requests()
+        flags = torch.tensor(asked, dtype=torch.int32)
+        work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._pending = (work, flags)
+
+    def close(self) -> None:
+        """For an end that all ranks reach together; after an error there is nobody to wait for."""
+        if self._pending is not None:
+            self._pending[0].wait()
+            self._pending = None
+        if self._own_group:
+            dist.destroy_process_group(self._group)

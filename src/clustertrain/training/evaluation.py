@@ -1,0 +1,96 @@
+"""One pass over the evaluation data: each sample counted once, whatever the number of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from clustertrain.errors import JobError
+from clustertrain.training.distributed import Place, sum_over_ranks
+from clustertrain.training.loading import Collate, Fetch, Loader
+from clustertrain.training.metrics import compute_over_ranks
+from clustertrain.training.precision import Precision
+from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
+from clustertrain.training.sampling import evaluation_order
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+
+class Evaluation:
+    """Evaluates the task's model on `dataset`; leaves the model's mode and all random states as they were."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        model: nn.Module,
+        dataset: Any,
+        collate: Collate,
+        batch_size: int,
+        settings: TrainSettings,
+        precision: Precision,
+        place: Place,
+    ) -> None:
+        self._task, self._model, self._place = task, model, place
+        self._precision = precision
+        self._seed = settings.seed
+        self._metrics = dict(task.metrics())
+        for metric in self._metrics.values():
+            if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
+                metric.to(place.device)
+        self._loader = Loader(
+            Fetch(dataset, collate),
+            evaluation_order(len(dataset), batch_size, place.rank, place.world_size),
+            processes=settings.loader_workers,
+            device=place.device,
+            reuse=True,
+        )
+
+    def run(self, step: int) -> dict[str, float]:
+        """The mean loss and the metrics over all samples, the same on every rank; all of them call it."""
+        random_states = pack_rng(self._place.device)
+        modes = [(module, module.training) for module in self._model.modules()]
+        self._broadcast_buffers()
+        seed_all(derive_seed(self._seed, step), self._place.rank)
+        self._model.eval()
+        try:
+            with (
+                torch.no_grad()
+            ):  # inference_mode would leave tensors in metrics that cannot be changed later
+                return self._measure()
+        finally:
+            for module, mode in modes:
+                module.training = mode
+            restore_rng(random_states, self._place.device)
+
+    def _broadcast_buffers(self) -> None:
+        """BatchNorm's running values follow each rank's own batches; all ranks evaluate with rank 0's."""
+        if self._place.world_size > 1:
+            for buffer in self._model.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def _measure(self) -> dict[str, float]:
+        for metric in self._metrics.values():
+            metric.reset()
+        sums = torch.zeros(2, dtype=torch.float64, device=self._place.device)  # loss × samples, samples
+        for key, batch in self._loader:
+            with self._precision.autocast():
+                loss, outputs, targets = self._task.eval_step(self._model, batch)
+            self._update_metrics(outputs, targets)
+            sums[0] += loss.detach().reshape(()).double() * len(key.ids)
+            sums[1] += len(key.ids)
+        loss_sum, samples = sum_over_ranks(sums, self._place).tolist()
+        return {"loss": loss_sum / samples, **compute_over_ranks(self._metrics, self._place)}
+
+    def _update_metrics(self, outputs: Any, targets: Any) -> None:
+        if outputs is None and self._metrics:
+            name = type(self._task).__name__
+            raise JobError(
+                f"{name}.metrics() has {', '.join(self._metrics)}, but {name}.eval_step no outputs.\n"
+                "Override eval_step to return (loss, outputs, targets)."
+            )
+        for metric in self._metrics.values():
+            metric.update(outputs, targets)

@@ -1,0 +1,136 @@
+"""From sample ids to a batch on the device.
+
+A batch is fetched as a whole, in this process or in a loader process, by the same function and under random
+numbers that depend on the batch alone: what is random in a dataset comes out the same whoever loads it,
+whenever a run was resumed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from clustertrain.errors import JobError
+from clustertrain.training.rng import private_rng
+from clustertrain.training.sampling import MicroBatch
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Fetch:
+    """`fetch[key]` is the batch of a MicroBatch, on the CPU.
+
+    A TensorDataset is indexed as a whole; a dataset with `__getitems__` is asked once for all samples; any
+    other is asked sample by sample.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._is_tensors = collate is default_collate and type(dataset) is TensorDataset
+
+    def __getitem__(self, key: MicroBatch) -> Any:
+        if self._is_tensors:
+            ids = torch.tensor(key.ids)
+            return [tensor[ids] for tensor in self._dataset.tensors]
+        with private_rng(key.seed):
+            if hasattr(self._dataset, "__getitems__"):
+                samples = self._dataset.__getitems__(key.ids)
+            else:
+                samples = [self._dataset[i] for i in key.ids]
+            return self._collate(samples)
+
+
+class Loader:
+    """Iterates over (micro-batch, batch on the device), in the order of `keys`.
+
+    Args:
+        processes: 0 loads in this process: a GPU still works on the step before meanwhile, for nothing
+            waits for it. Each process prepares two batches ahead.
+        reuse: iterated again and again, with the same processes.
+    """
+
+    def __init__(
+        self, fetch: Fetch, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
+    ) -> None:
+        self._fetch = fetch
+        self._keys = keys
+        self._device = device
+        self._loader = _loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
+
+    def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
+        if self._loader is None:
+            for key in self._keys:
+                yield key, to_device(self._fetch[key], self._device)
+            return
+        for batch, key in zip(_started(self._loader), self._keys, strict=True):
+            yield key, to_device(batch, self._device)
+
+
+def _loader_with_processes(
+    fetch: Fetch, keys: Iterable[MicroBatch], processes: int, device: torch.device, reuse: bool
+) -> DataLoader[Any]:
+    # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a lock that
+    # nobody will ever release. The server is started clean, imports torch once, and forks from there.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return DataLoader(
+        fetch,  # type: ignore[arg-type]  # asked for keys rather than numbers, which the sampler gives
+        batch_size=None,
+        sampler=keys,
+        num_workers=processes,
+        collate_fn=_as_it_is,
+        pin_memory=device.type == "cuda",
+        persistent_workers=reuse,
+        multiprocessing_context=context,
+        generator=torch.Generator(),  # otherwise it draws from the generator of the training itself
+    )
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    try:
+        return iter(loader)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise JobError(
+            f"train.loader_workers is {loader.num_workers}, and the data set cannot go to another process:\n"
+            f"{error}\n"
+            "Define its classes and functions at the top of a module, or set loader_workers: 0."
+        ) from error
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """`batch` with its tensors on `device`; to a GPU from pinned memory, without waiting."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
+
+    return batch if device.type == "cpu" else map_tensors(batch, move)
+
+
+def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`value` with each tensor replaced, in nested dicts, lists, tuples, named tuples and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, function) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(item, function) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{f.name: map_tensors(getattr(value, f.name), function) for f in fields(value)}
+        )
+    return value

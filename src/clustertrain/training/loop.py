@@ -1,0 +1,334 @@
+"""The training loop: `train` reads from top to bottom, and is the same for one rank and for many."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import default_collate
+
+from clustertrain.errors import JobError
+from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
+from clustertrain.training.distributed import Place, Requests, StopLine
+from clustertrain.training.evaluation import Evaluation
+from clustertrain.training.loading import Fetch, Loader
+from clustertrain.training.metrics import Meter, check_weights
+from clustertrain.training.optimization import Optimization
+from clustertrain.training.precision import Precision
+from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
+from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+
+class Run(Protocol):
+    """What the loop asks of its launcher. Every rank has one; rank 0's hears requests, saves and logs."""
+
+    rank: int
+
+    def requests(self) -> tuple[bool, bool]:
+        """(stop, save), as asked for since the last call; called on rank 0, once a step."""
+
+    def restore(self) -> dict[str, Any] | None:
+        """The state given to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
+
+    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        """Keep `state` (live tensors: copy them before returning); called on all ranks."""
+
+    def log(self, record: dict[str, Any]) -> None:
+        """A line of the curve; called on rank 0."""
+
+    def phase(self, name: str, step: int) -> None:
+        """ "first_step", "step", "evaluation" or "save" begins; `step` is the last one finished."""
+
+    def finish(self) -> None:
+        """Wait for what was saved; called on all ranks, at the end."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended."""
+
+    step: int  # optimizer steps done
+    epoch: int  # epochs completed
+    metrics: Mapping[str, float]  # of the last evaluation; without one, the last loss
+    finished: bool  # False: stopped by request
+
+
+def train(
+    task: Task, settings: TrainSettings, place: Place, run: Run, data: Mapping[str, Path]
+) -> TrainResult:
+    """Train to the end, or until a stop is asked for. All ranks call it, in their process group.
+
+    Raises:
+        JobError: settings, task and data do not fit together.
+        NonFiniteLoss: on all ranks together, before anything of that step is saved.
+        NonFiniteWeights: likewise, when a save comes due.
+    """
+    state = run.restore()
+    run.phase("first_step", Position.of(state).step)
+    precision = Precision(settings.precision, place.device)
+    seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
+    model = make_model(task, settings, place)
+    training_data, eval_data = load_datasets(task, data, place)
+    sizes = BatchSizes.of(settings, place.world_size, len(training_data))
+    order = TrainOrder(
+        sizes,
+        len(training_data),
+        settings.seed,
+        place.rank,
+        settings.epochs,
+        settings.steps,
+        Position.of(state),
+    )
+    if state is not None and order.done(order.settle(order.start)):
+        return TrainResult(order.start.step, order.start.epoch, state["metrics"], finished=True)
+
+    collate = default_collate if type(task).collate is Task.collate else task.collate
+    loader = Loader(
+        Fetch(training_data, collate),
+        order,
+        processes=settings.loader_workers,
+        device=place.device,
+        reuse=False,
+    )
+    evaluation = None
+    if eval_data is not None:
+        evaluation = Evaluation(
+            task=task,
+            model=model,
+            dataset=eval_data,
+            collate=collate,
+            batch_size=sizes.batch_size,
+            settings=settings,
+            precision=precision,
+            place=place,
+        )
+    optimization = Optimization(
+        task=task,
+        model=model,
+        settings=settings,
+        sizes=sizes,
+        total_steps=order.total_steps,
+        scaler=precision.scaler,
+    )
+    wrapped = wrap(model, settings, place)
+    loop = _Loop(
+        task=task,
+        settings=settings,
+        place=place,
+        run=run,
+        model=model,
+        wrapped=wrapped,
+        precision=precision,
+        order=order,
+        optimization=optimization,
+        evaluation=evaluation,
+    )
+    with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
+        first = next(batches)
+        settle_buckets(task, wrapped, model, first[1], precision=precision, device=place.device)
+        loop.begin(state)
+        finished = loop.steps(chain([first], batches))
+    run.finish()
+    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished)
+
+
+class _Loop:
+    """The run between two optimizer steps, and what happens there."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        settings: TrainSettings,
+        place: Place,
+        run: Run,
+        model: nn.Module,
+        wrapped: nn.Module,
+        precision: Precision,
+        order: TrainOrder,
+        optimization: Optimization,
+        evaluation: Evaluation | None,
+    ) -> None:
+        self._task, self._settings, self._place, self._run = task, settings, place, run
+        self._model, self._wrapped, self._precision = model, wrapped, precision
+        self._order, self._optimization, self._evaluation = order, optimization, evaluation
+        self.position = order.settle(order.start)
+        self.metrics: dict[str, float] = {}
+        self._best: dict[str, float] = {}  # the lowest evaluation loss, and its step
+        self._meter = Meter(place)
+        self._line = StopLine(place, self._requests)
+        self._saved_at_s = time.monotonic()
+
+    def begin(self, state: dict[str, Any] | None) -> None:
+        """Take up a saved state, and give every rank its own random numbers."""
+        seed_all(derive_seed(self._settings.seed, self.position.step), self._place.rank)
+        if state is None:
+            return
+        self._load_model(state["model"])
+        self._optimization.load(state)
+        self.metrics, self._best = dict(state["metrics"]), dict(state["best"])
+        random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
+        if len(random_states) == self._place.world_size:
+            restore_rng(random_states[self._place.rank], self._place.device)
+        else:
+            self._log(
+                "note",
+                text=f"resumed with {self._place.world_size} workers a run of {len(random_states)}: random "
+                "states are seeded anew, and the result is not bit-identical to an uninterrupted run",
+            )
+
+    def _load_model(self, weights: dict[str, Any]) -> None:
+        try:
+            self._model.load_state_dict(weights)
+        except RuntimeError as error:  # torch lists every key that is missing, unexpected or of another shape
+            raise JobError(
+                f"The checkpoint's weights are not those of {type(self._task).__name__}.model():\n{error}\n"
+                "Undo the change to the model, or start anew with --fresh."
+            ) from error
+
+    def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
+        """Train on `batches`; False when a stop was asked for before their end."""
+        for key, batch in batches:
+            self._accumulate(key, batch)
+            if key.after is None:
+                continue
+            self._optimization.step(key.after.step)
+            self.position = key.after
+            self._run.phase("step", self.position.step)
+            if self._between_steps():
+                break
+            self._line.ask()
+        self._line.close()
+        return self._order.done(self.position)
+
+    def _accumulate(self, key: MicroBatch, batch: Any) -> None:
+        """One forward and backward pass; ranks exchange gradients in the step's last one only."""
+        with self._exchange_if(key.after is not None):
+            with self._precision.autocast():
+                loss = self._task.loss(self._wrapped, batch)
+            if loss.numel() != 1:
+                raise JobError(
+                    f"{type(self._task).__name__}.loss returned shape {tuple(loss.shape)}, not one number.\n"
+                    "Return the mean over the batch."
+                )
+            self._optimization.backward(loss * key.share)
+        self._meter.add(self.position.step + 1, loss, len(key.ids))
+
+    def _exchange_if(self, last: bool) -> AbstractContextManager[None]:
+        if last or not isinstance(self._wrapped, DistributedDataParallel):
+            return nullcontext()
+        return self._wrapped.no_sync()
+
+    def _between_steps(self) -> bool:
+        """Log, evaluate and save when due, all ranks after the same step; True when the run ends here."""
+        asked, step = self._line.read(), self.position.step
+        ended = self._order.done(self.position)
+        if ended or step % self._settings.log_every == 0:
+            self._log_training()
+        measured: dict[str, float] = {}
+        if ended or (
+            not asked.stop and self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
+        ):
+            measured = self._evaluate()
+        if reason := self._why_save(ended, asked):
+            self._save(reason, measured)
+        return ended or asked.stop
+
+    def _due(self, every_steps: int | None, every_epochs: int | None) -> bool:
+        epoch_ended = self.position.offset == 0
+        return bool(
+            (every_steps and self.position.step % every_steps == 0)
+            or (every_epochs and epoch_ended and self.position.epoch % every_epochs == 0)
+        )
+
+    def _why_save(self, ended: bool, asked: Requests) -> str | None:
+        settings = self._settings
+        reasons = {
+            "end": ended,
+            "stop": asked.stop,
+            "save": asked.save,
+            "steps": self._due(settings.save_every_steps, None),
+            "epochs": self._due(None, settings.save_every_epochs),
+            "minutes": asked.save_timer,
+        }
+        return next((reason for reason, due in reasons.items() if due), None)
+
+    def _requests(self) -> Requests:
+        """Rank 0's: those of the launcher, and the clock between two saves, which is rank 0's alone."""
+        minutes = self._settings.save_every_minutes
+        since_s = time.monotonic() - self._saved_at_s
+        stop, save = self._run.requests()
+        return Requests(stop, save, minutes is not None and since_s >= 60 * minutes)
+
+    def _log_training(self) -> None:
+        loss, samples_per_s = self._meter.read()
+        if self._evaluation is None:
+            self.metrics = {"loss": loss}
+        if self._place.rank != 0:
+            return
+        record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
+        if self._optimization.grad_norm is not None:
+            record["grad_norm"] = self._optimization.grad_norm.item()
+        self._log(
+            "train",
+            **record,
+            total_steps=self._order.total_steps,
+            epoch_progress=self.position.offset / self._order.samples,
+        )
+
+    def _evaluate(self) -> dict[str, float]:
+        """Evaluate, unless there is nothing to evaluate on; the values, for the checkpoint of this step."""
+        if self._evaluation is None:
+            return {}
+        self._meter.flush()
+        step = self.position.step
+        with self._meter.paused():
+            self._run.phase("evaluation", step)
+            self.metrics = self._evaluation.run(step)
+            if math.isfinite(self.metrics["loss"]) and self.metrics["loss"] < self._best.get(
+                "loss", math.inf
+            ):
+                self._best = {"loss": self.metrics["loss"], "step": step}
+            self._log("eval", **self.metrics)
+            self._run.phase("step", step)
+        return self.metrics
+
+    def _save(self, reason: str, measured: dict[str, float]) -> None:
+        """Save, unless a loss or a weight is not finite; all ranks take part."""
+        self._meter.flush()
+        check_weights(self._model, self.position.step)
+        with self._meter.paused():
+            self._run.phase("save", self.position.step)
+            state = {
+                "model": self._model.state_dict(),
+                **self._optimization.state(),
+                "rng_of_ranks": gather_rng(self._place),
+                "best": self._best,
+                "metrics": self.metrics,
+                "position": self.position.as_dict(),
+            }
+            progress = {
+                "step": self.position.step,
+                "epoch": self.position.epoch,
+                "samples_seen": self.position.samples_seen,
+                "world_size": self._place.world_size,
+                "metrics": measured,
+                "reason": reason,
+            }
+            self._run.save(state, progress)
+            self._saved_at_s = time.monotonic()
+            self._run.phase("step", self.position.step)
+
+    def _log(self, kind: str, **fields: Any) -> None:
+        if self._place.rank == 0:
+            self._run.log({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **fields})

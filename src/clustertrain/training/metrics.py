@@ -1,0 +1,187 @@
+"""Sums over all ranks: the running loss, metrics of an evaluation, and the loss that is not finite."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.training.distributed import Place, gather_over_ranks, sum_over_ranks
+
+
+class NonFiniteLoss(ClusterTrainError):
+    """The loss of a step is NaN or infinite; raised on all ranks, with the same text."""
+
+    def __init__(self, step: int, rank: int, loss: float) -> None:
+        super().__init__(
+            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
+            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples; "
+            "a new run resumes from the checkpoint before."
+        )
+        self.step, self.rank, self.loss = step, rank, loss
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.rank, self.loss)
+
+
+class NonFiniteWeights(ClusterTrainError):
+    """A step with a finite loss left NaN or infinite weights behind."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"After step {step} weights of the model are NaN or infinite, though every loss was finite: "
+            "a gradient overflowed.\n"
+            "They were not saved. Set train.clip_norm or lower the learning rate; a new run resumes from the "
+            "checkpoint before."
+        )
+        self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step,)
+
+
+def check_weights(model: torch.nn.Module, step: int) -> None:
+    """
+    Raises:
+        NonFiniteWeights: on every rank alike, for DDP keeps the weights of all ranks the same.
+    """
+    finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
+    if not bool(torch.stack(finite).all()):
+        raise NonFiniteWeights(step)
+
+
+class Meter:
+    """The mean loss and the speed between two lines of the log.
+
+    A step leaves its loss on the device: nothing waits for it and nothing is sent until `flush`.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._steps: list[int] = []
+        self._losses: list[torch.Tensor] = []
+        self._counts: list[int] = []
+        self._restart()
+
+    def _restart(self) -> None:
+        self._loss_sum = self._count = 0.0
+        self._since = time.perf_counter()
+
+    def add(self, step: int, loss: torch.Tensor, count: int) -> None:
+        """The mean loss of `count` samples of this rank, taken in `step`."""
+        self._steps.append(step)
+        self._losses.append(loss.detach().reshape(()))
+        self._counts.append(count)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside does not count as training time."""
+        before = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - before
+
+    def flush(self) -> None:
+        """Add up over all ranks; one all_reduce of three numbers. All ranks call it after the same step.
+
+        Raises:
+            NonFiniteLoss: on all ranks, naming the first step with such a loss.
+        """
+        if not self._losses:
+            return
+        losses = torch.stack(self._losses).double()
+        counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
+        not_finite = losses.isfinite().logical_not()
+        sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
+        loss_sum, count, bad = sum_over_ranks(sums, self._place).tolist()
+        if bad:
+            raise self._first_not_finite(losses.tolist(), not_finite.tolist())
+        self._loss_sum += loss_sum
+        self._count += count
+        self._steps.clear()
+        self._losses.clear()
+        self._counts.clear()
+
+    def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
+        mine = next((i for i, bad in enumerate(not_finite) if bad), None)
+        found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
+        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._place).tolist()
+        rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
+        step, loss = of_ranks[rank]
+        return NonFiniteLoss(int(step), rank, loss)
+
+    def read(self) -> tuple[float, float]:
+        """(mean loss over samples, samples per second), over all ranks since the last `read`.
+
+        Raises:
+            NonFiniteLoss: as in `flush`.
+        """
+        self.flush()
+        loss = self._loss_sum / self._count if self._count else float("nan")
+        samples_per_s = self._count / max(time.perf_counter() - self._since, 1e-9)
+        self._restart()
+        return loss, samples_per_s
+
+
+class Metric(Protocol):
+    """What an evaluation measures. Any torchmetrics metric is one, and adds itself up over the ranks.
+
+    A metric without torchmetrics gives `sums`, a tensor that the loop adds up over the ranks before it
+    calls `compute`.
+    """
+
+    def reset(self) -> None: ...
+
+    def update(self, outputs: Any, targets: Any, /) -> None: ...
+
+    def compute(self) -> Any: ...
+
+
+class Accuracy:
+    """The share of samples whose largest output is the target's class. Exact: it counts in integers."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.sums = torch.zeros(2, dtype=torch.int64)  # right, all
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor, /) -> None:
+        """`outputs` (samples, classes, ...) scores, `targets` (samples, ...) classes."""
+        right = (outputs.argmax(dim=1) == targets).sum()
+        self.sums = self.sums.to(right.device)
+        self.sums[0] += right
+        self.sums[1] += targets.numel()
+
+    def compute(self) -> float:
+        right, everything = self.sums.tolist()
+        return float(right / everything) if everything else float("nan")
+
+
+def compute_over_ranks(metrics: Mapping[str, Metric], place: Place) -> dict[str, float]:
+    """The value of each metric over all ranks; all of them call it.
+
+    Raises:
+        JobError: a metric gives more than one number.
+    """
+    values: dict[str, float] = {}
+    for name, metric in metrics.items():
+        sums = getattr(metric, "sums", None)
+        if isinstance(sums, torch.Tensor):
+            metric.sums = sum_over_ranks(sums.to(place.device), place)  # type: ignore[attr-defined]  # it has one
+        result = metric.compute()
+        items = result.items() if isinstance(result, Mapping) else [("", result)]
+        values |= {f"{name}_{key}" if key else name: _number(name, value) for key, value in items}
+    return values
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise JobError(
+            f"The metric {name!r} gives a tensor of shape {tuple(value.shape)}; a metric is one number.\n"
+            "Average it (in torchmetrics: average='macro'), or give several metrics in a MetricCollection."
+        )
+    return float(value)

@@ -1,0 +1,121 @@
+"""From gradients to new weights: the learning rate, its warm-up, clipping, loss scaling."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from clustertrain.errors import JobError
+from clustertrain.training.sampling import BatchSizes
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+
+def lr_factor(scaling: str, batch: int, base: int) -> float:
+    """What a learning rate tuned for batches of `base` is multiplied by for batches of `batch`.
+
+    linear: batch / base, with a warm-up (Goyal et al. 2017, arXiv:1706.02677). sqrt: its square root, which
+    keeps the variance of the gradient's estimate (Krizhevsky 2014, arXiv:1404.5997). none: 1.
+    """
+    return {"none": 1.0, "linear": batch / base, "sqrt": math.sqrt(batch / base)}[scaling]
+
+
+class Optimization:
+    """The task's optimizer and scheduler, at the learning rate that fits the batch."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        model: nn.Module,
+        settings: TrainSettings,
+        sizes: BatchSizes,
+        total_steps: int,
+        scaler: torch.amp.GradScaler,
+    ) -> None:
+        self._settings = settings
+        self._global_batch_size = sizes.global_batch_size
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._scaler = scaler
+        self._optimizer = task.optimizer(model)
+        base = settings.lr_base_batch_size or sizes.batch_size
+        for group in self._optimizer.param_groups:
+            group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
+        self._scheduler = task.scheduler(self._optimizer, total_steps)
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            raise JobError(
+                f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which waits for a metric; "
+                "schedulers here are stepped after each optimizer step.\nTake one that counts steps."
+            )
+        self.lr = 0.0  # of the first group, in the last step
+        self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+
+    def step(self, step: int) -> None:
+        """The optimizer step number `step`, counted from 1.
+
+        A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, for its
+        samples are consumed; the scheduler stays where it was.
+        """
+        clip_norm = self._settings.clip_norm
+        if clip_norm is not None:
+            self._scaler.unscale_(self._optimizer)
+            self.grad_norm = nn.utils.clip_grad_norm_(self._parameters, clip_norm)
+        stepped = self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._scheduler is not None and stepped:
+            self._scheduler.step()
+
+    def _step_at(self, warmup: float) -> bool:
+        """Step with the scheduler's learning rates × `warmup`; leave the scheduler's where they were."""
+        groups = self._optimizer.param_groups
+        lrs = [group["lr"] for group in groups]
+        for group, lr in zip(groups, lrs, strict=True):
+            group["lr"] = lr * warmup
+        self.lr = float(groups[0]["lr"])
+        stepped = self._scaler_step()
+        for group, lr in zip(groups, lrs, strict=True):
+            group["lr"] = lr
+        return stepped
+
+    def _scaler_step(self) -> bool:
+        if not self._scaler.is_enabled():
+            self._optimizer.step()
+            return True
+        scale = self._scaler.get_scale()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        return self._scaler.get_scale() >= scale  # it halves the scale when it skips
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
+            "scaler": self._scaler.state_dict(),
+            "global_batch_size": self._global_batch_size,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take up `state`; where the global batch is another one now, the learning rate follows it."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None and state["scheduler"] is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        if self._scaler.is_enabled() and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+        factor = lr_factor(self._settings.lr_scaling, self._global_batch_size, state["global_batch_size"])
+        if factor != 1.0:
+            self._multiply_lr(factor)
+
+    def _multiply_lr(self, factor: float) -> None:
+        for group in self._optimizer.param_groups:
+            for key in ("lr", "initial_lr", "max_lr", "min_lr"):  # the last two: OneCycleLR keeps them here
+                if key in group:
+                    group[key] *= factor
+        if self._scheduler is not None and hasattr(self._scheduler, "base_lrs"):
+            self._scheduler.base_lrs = [lr * factor for lr in self._scheduler.base_lrs]

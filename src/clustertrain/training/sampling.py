@@ -1,0 +1,182 @@
+"""Which samples a rank takes at which step.
+
+An epoch is one order of all samples, the same on every rank. Each optimizer step takes the next
+global_batch_size of them, whoever computes it; the ranks deal them out among themselves. What an epoch has
+consumed is therefore always a prefix of its order, whatever the number of ranks: a run that goes on with
+more or fewer of them takes up the order where it was, and no sample comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from clustertrain.errors import JobError
+from clustertrain.training.rng import derive_seed
+from clustertrain.training.settings import TrainSettings
+
+
+@lru_cache(maxsize=2)  # the loop's epoch, and the one that the loader is already in
+def epoch_order(seed: int, epoch: int, n: int) -> torch.Tensor:
+    """The order of an epoch: a permutation of range(n), int64 (n,), the same on every rank."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    return torch.randperm(n, generator=generator)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands, between two optimizer steps."""
+
+    epoch: int = 0  # epochs completed
+    offset: int = 0  # samples of the current epoch's order that are consumed
+    step: int = 0  # optimizer steps done
+    samples_seen: int = 0  # over all ranks and epochs
+
+    @classmethod
+    def of(cls, state: dict[str, Any] | None) -> Position:
+        return cls(**state["position"]) if state else cls()
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """global_batch_size = batch_size × world_size × accumulate."""
+
+    batch_size: int
+    world_size: int
+    accumulate: int
+
+    @property
+    def of_ranks(self) -> int:
+        """Samples per forward pass over all ranks."""
+        return self.batch_size * self.world_size
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.of_ranks * self.accumulate
+
+    @classmethod
+    def of(cls, settings: TrainSettings, world_size: int, samples: int) -> BatchSizes:
+        """
+        Raises:
+            JobError: global_batch_size does not divide, or there are fewer samples than one step takes.
+        """
+        share, wanted = world_size * settings.accumulate, settings.global_batch_size
+        if wanted is not None and wanted % share:
+            below, above = wanted // share * share, (wanted // share + 1) * share
+            raise JobError(
+                f"train.global_batch_size is {wanted}, not a multiple of workers × accumulate.\n"
+                f"{world_size} × {settings.accumulate} = {share}, and {wanted} / {share} = {wanted / share:.4g}.\n"
+                f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
+            )
+        sizes = cls(settings.batch_size or (wanted or 0) // share, world_size, settings.accumulate)
+        if sizes.global_batch_size > samples:
+            raise JobError(
+                f"train: a step takes {sizes.global_batch_size} samples; the training data has {samples}.\n"
+                f"batch_size {sizes.batch_size} × workers {world_size} × accumulate {settings.accumulate} "
+                f"= {sizes.global_batch_size}; the largest batch_size that fits is {samples // share}.\n"
+                "Take a smaller batch, fewer workers or more data."
+            )
+        return sizes
+
+
+class MicroBatch(NamedTuple):
+    """What one rank takes for one forward pass."""
+
+    ids: list[int]
+    seed: int  # for what is random in fetching it
+    share: float  # of the step's gradient; the shares of a step add up to 1
+    after: Position | None  # on the step's last one: where the run stands after the step
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """One rank's micro-batches from `start` to the end of the run; iterate it as often as you like.
+
+    A step's ids are cut into `accumulate` runs of batch_size × world_size, and rank r takes [r::world_size]
+    of each. The last step of an epoch may be short: every rank then takes the same smaller number, and
+    fewer than world_size samples per cut are left out of that epoch.
+    """
+
+    sizes: BatchSizes
+    samples: int
+    seed: int
+    rank: int
+    epochs: int | None
+    steps: int | None
+    start: Position
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        position = self.settle(self.start)
+        while not self.done(position):
+            ids = epoch_order(self.seed, position.epoch, self.samples)[position.offset :]
+            parts = [
+                part[: len(part) // self.sizes.world_size * self.sizes.world_size]
+                for part in torch.split(ids[: self.sizes.global_batch_size], self.sizes.of_ranks)
+                if len(part) >= self.sizes.world_size
+            ]
+            taken = sum(len(part) for part in parts)
+            after = self._after(position, taken)
+            for i, part in enumerate(parts):
+                yield MicroBatch(
+                    ids=part[self.rank :: self.sizes.world_size].tolist(),
+                    seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
+                    share=len(part) / taken,
+                    after=after if i == len(parts) - 1 else None,
+                )
+            position = after
+
+    def _after(self, position: Position, taken: int) -> Position:
+        return self.settle(
+            Position(
+                position.epoch, position.offset + taken, position.step + 1, position.samples_seen + taken
+            )
+        )
+
+    def settle(self, position: Position) -> Position:
+        """`position`, or the start of the next epoch where fewer samples are left than there are ranks."""
+        if self.samples - position.offset < self.sizes.world_size:
+            return replace(position, epoch=position.epoch + 1, offset=0)
+        return position
+
+    def done(self, position: Position) -> bool:
+        if self.steps is not None:
+            return position.step >= self.steps
+        return position.epoch >= (self.epochs or 0)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run, those before `start` among them."""
+        if self.steps is not None:
+            return self.steps
+        start = self.settle(self.start)
+        whole_epochs = (self.epochs or 0) - start.epoch - 1
+        if whole_epochs < 0:
+            return start.step
+        return (
+            start.step
+            + self._steps_in(self.samples - start.offset)
+            + whole_epochs * self._steps_in(self.samples)
+        )
+
+    def _steps_in(self, samples: int) -> int:
+        full, rest = divmod(samples, self.sizes.global_batch_size)
+        return full + (rest >= self.sizes.world_size)
+
+
+def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
+    """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on one rank, once.
+
+    Ranks may differ by one sample, and so by one batch; with fewer samples than ranks some have none.
+    """
+    ids = range(rank, samples, world_size)
+    return [
+        MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
+        for i in range(0, len(ids), batch_size)
+    ]

@@ -1,0 +1,51 @@
+"""What a job says about training, without the job file: plain values with defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from clustertrain.errors import JobError
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The loop's settings: exactly one of `epochs` and `steps`, and one of the two batch sizes."""
+
+    epochs: int | None = None
+    steps: int | None = None  # optimizer steps
+    batch_size: int | None = None  # samples per rank and forward pass
+    global_batch_size: int | None = None  # samples per optimizer step: batch_size × world_size × accumulate
+    seed: int = 0
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    accumulate: int = 1  # forward and backward passes per optimizer step
+    clip_norm: float | None = None
+    compile: bool = False
+    sync_batchnorm: bool = False
+    find_unused_parameters: bool = False
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    lr_base_batch_size: int | None = None  # None: one rank's batch
+    warmup_steps: int = 0
+    log_every: int = 10  # optimizer steps
+    eval_every_steps: int | None = None
+    eval_every_epochs: int | None = None
+    loader_workers: int = 0  # processes per rank
+    save_every_steps: int | None = None
+    save_every_epochs: int | None = None
+    save_every_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            JobError: both or neither of a pair are given.
+        """
+        _exactly_one("epochs", self.epochs, "steps", self.steps)
+        _exactly_one("batch_size", self.batch_size, "global_batch_size", self.global_batch_size)
+
+
+def _exactly_one(first: str, value: int | None, second: str, other: int | None) -> None:
+    if (value is None) == (other is None):
+        raise JobError(
+            f"train: {first} is {value} and {second} is {other}; exactly one of them is needed.\n"
+            f"Give {first} or {second}, and leave the other out."
+        )
