@@ -32,6 +32,7 @@ _HEADER_BYTES = 16 << 20  # a tar header is read in one piece; none that is hone
 _NAME_BYTES = 255
 _PATH_BYTES = 3000
 _DEPTH = 100
+_UNPACK = "If it is meant to be so, unpack it yourself"
 _RATIO_FROM_BYTES = 256 << 20  # a small archive of zeros harms nobody
 
 
@@ -76,8 +77,13 @@ def extract(
     unpacking = _Unpacking(archive, into, limits or Limits())
     into.mkdir()
     with archive.open("rb") as file, unpacking.explained():
+
+        def used() -> None:
+            tick(file.tell(), unpacking.archive_bytes)
+
         for member in _members(file, archive):
-            unpacking.add(member, lambda: tick(file.tell(), unpacking.archive_bytes))
+            unpacking.add(member, used)
+            used()
         return unpacking.written_bytes
 
 
@@ -97,12 +103,12 @@ class _Unpacking:
         self._members += 1
         if self._members > self._limits.members:
             raise self._refusal(
-                member, f"it holds more than {self._limits.members} members", "unpack it yourself"
+                member, f"it holds more than {self._limits.members} members", _UNPACK
             )
         if member.refusal is not None:
-            raise self._refusal(member, member.refusal, "pack it again with files and folders alone")
+            raise self._refusal(member, member.refusal, "Pack it again with files and folders alone, or unpack it yourself")
         if (wrong := _wrong_name(member.name)) is not None:
-            raise self._refusal(member, wrong, "pack it again with plain relative names")
+            raise self._refusal(member, wrong, "Pack it again with plain relative names, or unpack it yourself")
         path = self._into.joinpath(*(part for part in member.name.split("/") if part not in ("", ".")))
         try:
             if member.is_folder:
@@ -117,9 +123,8 @@ class _Unpacking:
             raise self._refusal(
                 member,
                 "its name is there already, and nothing is overwritten",
-                "pack it again without doubles",
+                "Pack it again without doubles, or unpack it yourself",
             ) from None
-        tick()
 
     def _make_folder(self, path: Path) -> None:
         if path == self._into or path.is_dir():
@@ -139,7 +144,7 @@ class _Unpacking:
                 tick()
         if copied_bytes != member.size_bytes:
             what = f"{copied_bytes} bytes came out, its header says {member.size_bytes}"
-            raise self._refusal(member, what, "fetch or pack the archive again")
+            raise self._refusal(member, what, "Fetch or pack the archive again, or unpack it yourself")
 
     def _check_growth(self, member: _Member, more_bytes: int) -> None:
         total = self.written_bytes + more_bytes
@@ -147,7 +152,7 @@ class _Unpacking:
             raise self._refusal(
                 member,
                 f"the whole would take {total} bytes, the limit is {self._limits.total_bytes}",
-                "unpack it yourself",
+                _UNPACK,
             )
         if total > self._free_bytes:
             raise StorageError(
@@ -160,12 +165,12 @@ class _Unpacking:
             what = (
                 f"{total} bytes of {self.archive_bytes} are {ratio:.0f} : 1, over {self._limits.ratio:g} : 1"
             )
-            raise self._refusal(member, what, "unpack it yourself, if it is meant to be so")
+            raise self._refusal(member, what, _UNPACK)
 
     def _refusal(self, member: _Member, rule: str, remedy: str) -> DataError:
         return DataError(
             f"{self._archive.name} is not unpacked: {_shown(member.name)}: {rule}.\n"
-            f"To go on, {remedy}, and give the folder instead (extract: false)."
+            f"{remedy} and give the folder."
         )
 
     @contextmanager
@@ -285,7 +290,7 @@ def _tar_members(stream: Any) -> Iterator[_Member]:
             elif not (info.isreg() or info.isdir()):
                 refusal = "it is neither a file nor a folder"
             yield _Member(info.name, info.size, info.isdir(), refusal, partial(_file_in, archive, info))
-        _check_end(reader, archive.offset)
+        _check_end(reader)
 
 
 def _file_in(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
@@ -295,17 +300,20 @@ def _file_in(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     return file
 
 
-def _check_end(reader: _BoundedReader, offset: int) -> None:
-    """The library ends silently where a tar is cut between two members, or the next header is damaged."""
-    reader.seek(offset)
-    if len(reader.read(_TAR_BLOCK_BYTES)) < _TAR_BLOCK_BYTES:
+def _check_end(reader: _BoundedReader) -> None:
+    """The library ends silently where a tar is cut between two members, or the next header is damaged.
+
+    The last block it read tells the three ends apart. Nothing is read twice: going back in a compressed
+    stream means to unpack it from the start.
+    """
+    if len(reader.last_read) < _TAR_BLOCK_BYTES:
         raise ValueError("it ends without its end mark, as one that was cut does")
-    reader.seek(offset)
-    padding_bytes = 0
-    while chunk := reader.read(_CHUNK_BYTES):  # to the very end, where gzip and xz keep their checksum
-        padding_bytes += len(chunk)
-        if chunk.count(0) != len(chunk) or padding_bytes > _PADDING_BYTES:
-            raise ValueError(f"there is something after byte {offset} that is no member of it")
+    padding, padding_bytes = reader.last_read, 0
+    while padding:  # to the very end, where gzip and xz keep their checksum
+        padding_bytes += len(padding)
+        if any(padding) or padding_bytes > _PADDING_BYTES:
+            raise ValueError("after its last member comes something that is no member")
+        padding = reader.read(_CHUNK_BYTES)
 
 
 class _BoundedReader:
@@ -314,9 +322,10 @@ class _BoundedReader:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.seek, self.tell = stream.seek, stream.tell
+        self.last_read = b""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _HEADER_BYTES:
             raise ValueError(f"a header of it says that it is {size} bytes long")
-        data: bytes = self._stream.read(size)
-        return data
+        self.last_read = self._stream.read(size)
+        return self.last_read

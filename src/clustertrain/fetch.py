@@ -120,10 +120,9 @@ def fetch(source: Source, part: Part, *, uri: str, sha256: str | None, tick: Tic
         DataError: it cannot be had, or has another checksum; then nothing of it is kept.
         StorageError: it does not fit on the disk, or cannot be written.
     """
-    resumed = part.size_bytes > 0
-    _complete(source, part, uri, tick)
-    if sha256 is not None and part.sha256 != sha256 and resumed:
-        part.begin(None)  # the server may have told two different files for one
+    in_one_piece = _complete(source, part, uri, tick)
+    if sha256 is not None and part.sha256 != sha256 and not in_one_piece:
+        part.begin(None)  # the server may have taken two different files for one
         _complete(source, part, uri, tick)
     if sha256 is not None and part.sha256 != sha256:
         received, size_bytes = part.sha256, part.size_bytes
@@ -135,11 +134,12 @@ def fetch(source: Source, part: Part, *, uri: str, sha256: str | None, tick: Tic
         )
 
 
-def _complete(source: Source, part: Part, uri: str, tick: Tick) -> None:
+def _complete(source: Source, part: Part, uri: str, tick: Tick) -> bool:
+    """True when the last transfer brought everything, False when it went on from an earlier one."""
     tries, most_bytes = 0, part.size_bytes
     while True:
         try:
-            _transfer(source, part, uri, tick)
+            return _transfer(source, part, uri, tick)
         except CutShort as cut:
             tries = 1 if part.size_bytes > most_bytes else tries + 1
             most_bytes = max(most_bytes, part.size_bytes)
@@ -149,8 +149,6 @@ def _complete(source: Source, part: Part, uri: str, tick: Tick) -> None:
                     f"{TRIES} tries in a row brought nothing beyond byte {most_bytes}. Run again to go on."
                 ) from cut
             _pause(max(BACKOFF_S * 2 ** (tries - 1), cut.retry_after_s), part, tick)
-        else:
-            return
 
 
 def _pause(seconds: float, part: Part, tick: Tick) -> None:
@@ -160,8 +158,8 @@ def _pause(seconds: float, part: Part, tick: Tick) -> None:
         time.sleep(min(left, 0.2))
 
 
-def _transfer(source: Source, part: Part, uri: str, tick: Tick) -> None:
-    """One try: ask for what is missing, and append what comes."""
+def _transfer(source: Source, part: Part, uri: str, tick: Tick) -> bool:
+    """One try: ask for what is missing, and append what comes. True when that was everything."""
     stream = source.open(part.size_bytes, part.validator)
     with stream.file:
         if stream.offset != part.size_bytes or stream.offset == 0:
@@ -184,6 +182,7 @@ def _transfer(source: Source, part: Part, uri: str, tick: Tick) -> None:
         raise CutShort(f"{part.size_bytes} of {stream.total_bytes} bytes came")
     if isinstance(source, FileSource) and source.validator() != stream.validator:
         raise CutShort(f"{source.path} changed while it was copied")
+    return stream.offset == 0
 
 
 def _read(file: Any) -> bytes:

@@ -257,7 +257,7 @@ def _escaped(path: Keys, value: Any) -> Any:
     """The inverse of _expanded, for writing."""
     if isinstance(value, dict):
         return {key: _escaped((*path, key), inner) for key, inner in value.items()}
-    return value.replace("$", "$") if isinstance(value, str) and _may_expand(path) else value
+    return value.replace("$", "$$") if isinstance(value, str) and _may_expand(path) else value
 
 
 def _absolute(job: Job, folder: Path) -> Job:

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import ssl
+import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -103,13 +104,16 @@ class FileSource:
 
     def open(self, offset: int, validator: str | None) -> Stream:
         try:
+            if not stat.S_ISREG(self.path.stat().st_mode):
+                raise DataError(f"{self.path} is not a regular file.\nGive a file or a folder.")
             file = self.path.open("rb")
         except OSError as error:
             raise missing(self.path, error) from error
-        now = self._validator(os.fstat(file.fileno()))
+        found = os.fstat(file.fileno())
+        now = self._validator(found)
         offset = offset if now == validator else 0
         file.seek(offset)
-        return Stream(file, offset, os.fstat(file.fileno()).st_size, now)
+        return Stream(file, offset, found.st_size, now)
 
     def validator(self) -> str:
         """What `open` would give now."""
@@ -137,9 +141,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(  # noqa: PLR0917  the library calls it so
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
-        if req.type == "https" and not newurl.lower().startswith("https://"):
+        if not newurl.lower().startswith(("https://", "http://" if req.type == "http" else "https://")):
             raise DataError(
-                f"{masked(req.full_url)} redirects to {masked(newurl)}, which is not encrypted.\n"
+                f"{masked(req.full_url)} redirects to {masked(newurl)}, which is less safe.\n"
                 "Give the address it should come from."
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
@@ -197,6 +201,8 @@ class HttpSource:
                     "Correct the address, or name your site's certificates in SSL_CERT_FILE."
                 ) from error
             raise CutShort(str(error.reason)) from error
+        except http.client.InvalidURL as error:
+            raise DataError(f"{masked(self.url)} is not a URL: {error}.\nCorrect the address.") from error
         except (OSError, http.client.HTTPException) as error:
             raise CutShort(f"{type(error).__name__}: {error}") from error
 

@@ -1,6 +1,6 @@
 """What was lost is done again, to the last bit: real kills of real processes, in mid-epoch.
 
-50 samples on 2 workers of 4 are 7 steps an epoch, on 3 workers 5; with a checkpoint every 4 steps every resume
+54 samples on 2 workers of 4 are 7 steps an epoch, on 3 workers 5; with a checkpoint every 4 steps every resume
 below is from the middle of an epoch.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -82,19 +83,26 @@ def probe(store: Store) -> None:
     Raises:
         StorageError: names the path, the user and what the operating system said.
     """
-    key, data = f".probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
+    key = f".probe-{uuid.uuid4().hex}"
     try:
-        if not store.create_exclusive(key, data):
-            raise _unfit(store, key, "a new file was said to exist already")
-        if store.create_exclusive(key, b""):
-            raise _unfit(store, key, "a file was created twice")
-        if store.read_or_none(key) != data:
-            raise _unfit(store, key, "other bytes were read than were written")
-        store.write_atomic(key, data[::-1])
-        if store.read_or_none(key) != data[::-1]:
-            raise _unfit(store, key, "a file that was replaced reads as before")
-    finally:
-        store.remove(key)
+        _try_writes(store, key, uuid.uuid4().bytes)
+    except StorageError:
+        with suppress(StorageError):  # the first error is the one to tell
+            store.remove(key)
+        raise
+    store.remove(key)
+
+
+def _try_writes(store: Store, key: str, data: bytes) -> None:
+    if not store.create_exclusive(key, data):
+        raise _unfit(store, key, "a new file was said to exist already")
+    if store.create_exclusive(key, b""):
+        raise _unfit(store, key, "a file was created twice")
+    if store.read_or_none(key) != data:
+        raise _unfit(store, key, "other bytes were read than were written")
+    store.write_atomic(key, data[::-1])
+    if store.read_or_none(key) != data[::-1]:
+        raise _unfit(store, key, "a file that was replaced reads as before")
 
 
 def _unfit(store: Store, key: str, what: str) -> StorageError:

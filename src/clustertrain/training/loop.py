@@ -81,15 +81,16 @@ def train(
     training_data, eval_data = load_datasets(task, data, place)
     sizes = BatchSizes.of(settings, place.world_size, len(training_data))
     order = TrainOrder(
-        sizes,
-        len(training_data),
-        settings.seed,
-        place.rank,
-        settings.epochs,
-        settings.steps,
-        Position.of(state),
+        sizes=sizes,
+        samples=len(training_data),
+        seed=settings.seed,
+        rank=place.rank,
+        epochs=settings.epochs,
+        steps=settings.steps,
+        start=Position.of(state),
     )
     if state is not None and order.done(order.settle(order.start)):
+        run.finish()
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], finished=True)
 
     collate = default_collate if type(task).collate is Task.collate else task.collate
@@ -177,6 +178,7 @@ class _Loop:
         self._load_model(state["model"])
         self._optimization.load(state)
         self.metrics, self._best = dict(state["metrics"]), dict(state["best"])
+        self._meter.load(state["meter"])
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
         if len(random_states) == self._place.world_size:
             restore_rng(random_states[self._place.rank], self._place.device)
@@ -198,6 +200,7 @@ class _Loop:
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`; False when a stop was asked for before their end."""
+        self._meter.start_clock()
         for key, batch in batches:
             self._accumulate(key, batch)
             if key.after is None:
@@ -315,6 +318,7 @@ class _Loop:
                 "rng_of_ranks": gather_rng(self._place),
                 "best": self._best,
                 "metrics": self.metrics,
+                "meter": self._meter.state(),
                 "position": self.position.as_dict(),
             }
             progress = {

@@ -67,9 +67,12 @@ class Meter:
         self._counts: list[int] = []
         self._restart()
 
-    def _restart(self) -> None:
-        self._loss_sum = self._count = 0.0
+    def start_clock(self) -> None:
         self._since = time.perf_counter()
+
+    def _restart(self) -> None:
+        self._loss_sum = self._count = self._carried = 0.0
+        self.start_clock()
 
     def add(self, step: int, loss: torch.Tensor, count: int) -> None:
         """The mean loss of `count` samples of this rank, taken in `step`."""
@@ -113,6 +116,14 @@ class Meter:
         step, loss = of_ranks[rank]
         return NonFiniteLoss(int(step), rank, loss)
 
+    def state(self) -> list[float]:
+        """The unfinished line, right after `flush`: a resumed run ends it as an uninterrupted one does."""
+        return [self._loss_sum, self._count]
+
+    def load(self, state: list[float]) -> None:
+        self._loss_sum, self._count = state
+        self._carried = self._count  # counted in another process's time
+
     def read(self) -> tuple[float, float]:
         """(mean loss over samples, samples per second), over all ranks since the last `read`.
 
@@ -121,7 +132,7 @@ class Meter:
         """
         self.flush()
         loss = self._loss_sum / self._count if self._count else float("nan")
-        samples_per_s = self._count / max(time.perf_counter() - self._since, 1e-9)
+        samples_per_s = (self._count - self._carried) / max(time.perf_counter() - self._since, 1e-9)
         self._restart()
         return loss, samples_per_s
 

@@ -1,7 +1,7 @@
 """A task with everything that makes an exact resume hard, and faults on request.
 
 Dropout needs every rank's random numbers, BatchNorm has buffers, momentum and the scheduler have state of
-their own, 50 samples leave a short last step, and a step in mid-epoch is where the faults happen.
+their own, 54 samples leave a short last step, and a step in mid-epoch is where the faults happen.
 """
 
 import os
@@ -29,7 +29,7 @@ class Faulty(Task):
 
     def train_data(self, data):
         generator = torch.Generator().manual_seed(5)
-        x = torch.randn(50, 6, generator=generator)
+        x = torch.randn(54, 6, generator=generator)
         return TensorDataset(x, (x.sum(1) > 0).long() + (x[:, 0] > 1).long())
 
     def eval_data(self, data):

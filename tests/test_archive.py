@@ -1,0 +1,292 @@
+"""Unpacking: what goes in comes out, and nothing else does."""
+
+import gzip
+import io
+import re
+import stat
+import struct
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain import archive as archive_module
+from clustertrain.archive import Limits, extract
+from clustertrain.errors import DataError, StorageError
+
+TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
+KINDS = [*TAR_MODES, "zip"]
+
+
+def make_tar(path, members, mode="w", format=tarfile.PAX_FORMAT):
+    """`members`: (name, bytes), or (TarInfo, bytes)."""
+    with tarfile.open(path, mode, format=format) as archive:
+        for name, data in members:
+            info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+            if not isinstance(name, tarfile.TarInfo):
+                info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def make_zip(path, members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+def make(kind, path, members):
+    return make_zip(path, members) if kind == "zip" else make_tar(path, members, TAR_MODES[kind])
+
+
+def files_under(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def typed(name, kind, linkname=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, linkname
+    return info
+
+
+def refusal_of(path, tmp_path, **options):
+    """The text of the refusal; it names the archive and has two lines, and nothing is outside the folder."""
+    before = {p for p in tmp_path.rglob("*")}
+    with pytest.raises(DataError) as refusal:
+        extract(path, tmp_path / "out", **options)
+    new = {p for p in tmp_path.rglob("*")} - before
+    assert all(p.is_relative_to(tmp_path / "out") for p in new)
+    assert not any(p.is_symlink() for p in new)
+    assert path.name in str(refusal.value)
+    assert str(refusal.value).count("\n") == 1
+    return str(refusal.value)
+
+
+names = st.text(st.characters(categories=["L", "N"], include_characters="._- "), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..") and name.isprintable() and len(name.encode()) < 200
+)
+trees = st.recursive(st.binary(max_size=3000), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=12)
+
+
+def flat(tree, prefix=""):
+    if isinstance(tree, bytes):
+        return [(prefix, tree)]
+    return [item for name, inner in tree.items() for item in flat(inner, f"{prefix}/{name}" if prefix else name)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(tree=st.dictionaries(names, trees, max_size=4), kind=st.sampled_from(KINDS))
+def test_whatever_goes_in_comes_out(tree, kind, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trip")
+    members = flat(tree)
+    path = make(kind, folder / "a", members)
+    ticks = []
+    written = extract(path, folder / "out", tick=lambda done, total: ticks.append((done, total)))
+    assert files_under(folder / "out") == dict(members)
+    assert written == sum(len(data) for _, data in members)
+    assert all(0 <= done <= total == path.stat().st_size for done, total in ticks)
+
+
+def test_modes_are_ours(tmp_path):
+    info = tarfile.TarInfo("d/run.sh")
+    info.mode = 0o6777
+    make_tar(tmp_path / "a.tar", [(info, b""), (typed("e", tarfile.DIRTYPE), b"")])
+    extract(tmp_path / "a.tar", tmp_path / "out")
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "out").rglob("*")}
+    assert modes == {"d": 0o755, "run.sh": 0o644, "e": 0o755}
+
+
+def test_names_that_are_common_and_harmless(tmp_path):
+    members = [(typed("./", tarfile.DIRTYPE), b""), ("./a//b", b"1"), (typed("a/", tarfile.DIRTYPE), b"")]
+    extract(make_tar(tmp_path / "a.tar", members), tmp_path / "out")
+    assert files_under(tmp_path / "out") == {"a/b": b"1"}
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names(tmp_path, format):
+    name = "/".join(["n" * 200] * 5)
+    extract(make_tar(tmp_path / "a", [(name, b"1")], format=format), tmp_path / "out")
+    assert files_under(tmp_path / "out") == {name: b"1"}
+
+
+BAD_NAMES = [
+    ("../evil", r"'\.\.'"),
+    ("a/../../evil", r"'\.\.'"),
+    ("a/..", r"'\.\.'"),
+    ("/etc/evil", "absolute"),
+    ("//evil", "absolute"),
+    ("C:/evil", "another system"),
+    ("a\\..\\evil", "another system"),
+    ("a\nb", "cannot be printed"),
+    ("a\x1b[2Jb", "cannot be printed"),
+    ("a" * 256, "256|255 bytes"),
+    ("/".join("a" * 101), "100 parts"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), BAD_NAMES)
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_names_that_lead_astray(tmp_path, kind, name, rule):
+    text = refusal_of(make(kind, tmp_path / "a.x", [("fine", b"1"), (name, b"evil")]), tmp_path)
+    assert re.search(rule, text)
+    assert repr(name)[1:20] in text
+    assert "Pack it again" in text
+
+
+def test_a_name_that_is_no_utf8(tmp_path):
+    make_tar(tmp_path / "a.tar", [("b\udcff", b"1")], format=tarfile.GNU_FORMAT)
+    assert "not UTF-8" in refusal_of(tmp_path / "a.tar", tmp_path)
+
+
+def test_a_nul_hides_no_part_of_a_name(tmp_path):
+    path = make_zip(tmp_path / "a.zip", [("okXevil", b"1")])
+    path.write_bytes(path.read_bytes().replace(b"okXevil", b"ok\0evil"))
+    assert "cannot be printed" in refusal_of(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        (tarfile.SYMTYPE, "it is a link"),
+        (tarfile.LNKTYPE, "it is a link"),
+        (tarfile.CHRTYPE, "it is neither a file nor a folder"),
+        (tarfile.BLKTYPE, "it is neither a file nor a folder"),
+        (tarfile.FIFOTYPE, "it is neither a file nor a folder"),
+    ],
+)
+def test_tar_members_of_other_kinds(tmp_path, kind, rule):
+    (tmp_path / "secret").write_text("secret")
+    members = [(typed("door", kind, "../secret"), b""), ("door", b"overwritten")]
+    text = refusal_of(make_tar(tmp_path / "a.tar", members), tmp_path)
+    assert f"'door': {rule}" in text
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+@pytest.mark.parametrize(
+    ("mode", "rule"), [(stat.S_IFLNK, "it is a link"), (stat.S_IFCHR, "neither"), (stat.S_IFIFO, "neither")]
+)
+def test_zip_members_of_other_kinds(tmp_path, mode, rule):
+    info = zipfile.ZipInfo("door")
+    info.external_attr = (mode | 0o777) << 16
+    assert rule in refusal_of(make_zip(tmp_path / "a.zip", [(info, b"/etc/passwd")]), tmp_path)
+
+
+def test_an_encrypted_zip(tmp_path):
+    path = make_zip(tmp_path / "a.zip", [("a", b"1")])
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    assert "encrypted" in refusal_of(path, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("members", [[("a", b"1"), ("a", b"2")], [("a", b"1"), ("a/b", b"2")], [("a/b", b""), ("a", b"")]])
+@pytest.mark.filterwarnings("ignore:Duplicate name")  # the zip writer warns of what is made here on purpose
+def test_nothing_is_overwritten(tmp_path, kind, members):
+    text = refusal_of(make(kind, tmp_path / "a.x", members), tmp_path)
+    assert "nothing is overwritten" in text
+    assert files_under(tmp_path / "out") == dict(members[:1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_many_members(tmp_path, kind):
+    path = make(kind, tmp_path / "a.x", [(str(n), b"") for n in range(5)])
+    assert "'4': it holds more than 4 members" in refusal_of(path, tmp_path, limits=Limits(members=4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_large_in_all(tmp_path, kind):
+    path = make(kind, tmp_path / "a.x", [("a", b"x" * 600), ("b", b"x" * 600)])
+    text = refusal_of(path, tmp_path, limits=Limits(total_bytes=1000))
+    assert "'b': the whole would take 1200 bytes, the limit is 1000" in text
+    assert files_under(tmp_path / "out") == {"a": b"x" * 600}
+
+
+@pytest.mark.parametrize("kind", ["tar.gz", "tar.bz2", "tar.xz", "zip"])
+def test_a_bomb_by_its_ratio(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(archive_module, "_RATIO_FROM_BYTES", 1 << 20)
+    path = make(kind, tmp_path / "a.x", [(str(n), bytes(1 << 19)) for n in range(8)])
+    assert "over 200 : 1" in refusal_of(path, tmp_path)
+    assert sum(map(len, files_under(tmp_path / "out").values())) <= 1 << 20
+
+
+def test_a_size_that_no_disk_has_is_refused_before_a_byte_is_written(tmp_path):
+    info = tarfile.TarInfo("a")
+    info.size = 1 << 45
+    path = tmp_path / "a.tar"
+    path.write_bytes(info.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(StorageError, match=f"takes {1 << 45} bytes or more, .* were free"):
+        extract(path, tmp_path / "out")
+    assert files_under(tmp_path / "out") == {}
+
+
+def test_a_header_of_gigabytes_is_not_read_into_memory(tmp_path):
+    info = typed("././@LongLink", tarfile.GNUTYPE_LONGNAME)
+    info.size = 4 << 30
+    with gzip.open(tmp_path / "a.tgz", "wb") as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+    assert "says that it is" in refusal_of(tmp_path / "a.tgz", tmp_path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_a_cut_archive_is_never_taken_for_a_whole_one(data, kind, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cut")
+    members = [("a", b"1" * 1000), ("b/c", bytes(range(256)) * 5)]
+    whole = make(kind, folder / "a", members).read_bytes()
+    # tar pads its end mark to 10 KiB: what is behind the first block of zeros is no loss
+    needed = len(whole) if kind != "tar" else 512 * (1 + 2 + 1 + 3) + 512
+    cut = data.draw(st.integers(0, needed - 1))
+    (folder / "cut").write_bytes(whole[:cut])
+    with pytest.raises(DataError):
+        extract(folder / "cut", folder / "out")
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz"])
+def test_a_damaged_header_ends_nothing_silently(tmp_path, kind):
+    path = make_tar(tmp_path / "a", [("a", b"1"), ("b", b"2")])
+    data = bytearray(path.read_bytes())
+    data[1024] ^= 1  # the second header
+    path.write_bytes(data if kind == "tar" else gzip.compress(data))
+    assert "no member" in refusal_of(path, tmp_path)
+
+
+def test_a_second_archive_behind_the_first_is_not_dropped(tmp_path):
+    one, two = make_tar(tmp_path / "1", [("a", b"1")]), make_tar(tmp_path / "2", [("b", b"2")])
+    (tmp_path / "both.tar").write_bytes(one.read_bytes() + two.read_bytes())
+    assert "no member" in refusal_of(tmp_path / "both.tar", tmp_path)
+
+
+def test_a_wrong_checksum_inside_a_zip(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", b"0123456789")
+    path.write_bytes(path.read_bytes().replace(b"0123456789", b"0123456780"))
+    assert "CRC" in refusal_of(path, tmp_path)
+
+
+def test_a_zip_whose_sizes_lie(tmp_path):
+    path = make_zip(tmp_path / "a.zip", [("a", b"x" * 5000)])
+    data = bytearray(path.read_bytes())
+    place = data.index(b"PK\x01\x02") + 24
+    data[place : place + 4] = struct.pack("<I", 10)
+    path.write_bytes(data)
+    refusal_of(path, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here"), b"PK\x03\x04"])
+def test_what_is_no_archive_is_said(tmp_path, content):
+    (tmp_path / "a.bin").write_bytes(content)
+    refusal_of(tmp_path / "a.bin", tmp_path)
+
+
+def test_what_the_tick_raises_ends_it(tmp_path):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(make_tar(tmp_path / "a.tar", [("a", b"1"), ("b", b"2")]), tmp_path / "out", tick=stop)
+    assert "b" not in files_under(tmp_path / "out")

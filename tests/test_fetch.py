@@ -1,0 +1,356 @@
+"""Fetching one file, from servers that cut, stall, lie and change."""
+
+import errno
+import hashlib
+import os
+import random
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain import fetch as fetch_module
+from clustertrain import sources
+from clustertrain.errors import DataError, JobError, StorageError
+from clustertrain.fetch import TRIES, Part, fetch, noted_progress
+from clustertrain.sources import masked, open_source
+from web import Answer, serving
+
+BODY = random.Random(1).randbytes(300_000)
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        web.files["/f"] = BODY
+        yield web
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(fetch_module, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def part(tmp_path):
+    (tmp_path / "part").mkdir()
+    return Part(tmp_path / "part")
+
+
+def get(uri, part, sha256=None, tick=lambda *_: None):
+    fetch(open_source(uri), part, uri=uri, sha256=sha256, tick=tick)
+    assert hashlib.sha256(part.path.read_bytes()).hexdigest() == part.sha256
+    assert part.path.stat().st_size == part.size_bytes
+    return part.path.read_bytes()
+
+
+def test_a_good_server(web, part):
+    ticks = []
+    assert get(f"{web.url}/f", part, SHA256, lambda *tick: ticks.append(tick)) == BODY
+    assert web.ranges == [None]
+    assert ticks[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in ticks] == sorted(done for done, _ in ticks)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_an_empty_file(web, part, framing):
+    web.files["/f"] = b""
+    web.answers = [Answer(framing=framing)]
+    assert get(f"{web.url}/f", part) == b""
+
+
+def test_a_cut_is_resumed_where_it_happened(web, part):
+    web.answers = [Answer(cut_after=100_000), Answer(cut_after=50_000)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_by_date_where_there_is_no_etag(web, part):
+    web.etag, web.last_modified = None, "Wed, 21 Oct 2015 07:28:00 GMT"
+    web.answers = [Answer(cut_after=100_000)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_proof_that_it_is_the_same_it_begins_again(web, part, etag):
+    web.etag = etag
+    web.answers = [Answer(cut_after=100_000)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert web.ranges == [None, None]
+
+
+def test_a_server_that_ignores_ranges(web, part):
+    web.answers = [Answer(cut_after=100_000), Answer(ignores_range=True)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+def test_a_file_that_changes_between_two_tries(web, part):
+    web.answers = [Answer(cut_after=100_000)]
+
+    def change(done, total):
+        web.files["/f"], web.etag = BODY[::-1] + b"longer", '"two"'
+
+    assert get(f"{web.url}/f", part, tick=change) == BODY[::-1] + b"longer"
+
+
+def test_a_range_of_another_version_is_not_appended(web, part):
+    """A server that honours Range and not If-Range, behind which the file changed."""
+    web.answers = [Answer(cut_after=100_000), Answer(etag='"one"')]
+    real = web.files["/f"]
+
+    def change(done, total):
+        web.files["/f"] = real[::-1]
+
+    assert get(f"{web.url}/f", part, hashlib.sha256(real[::-1]).hexdigest(), tick=change) == real[::-1]
+
+
+def test_a_range_that_begins_elsewhere(web, part):
+    web.answers = [Answer(cut_after=100_000), Answer(shift=7)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+
+
+def test_a_length_that_is_never_reached(web, part):
+    web.answers = [Answer(says_length=len(BODY) + 1)] + [Answer(says_length=1)] * 0
+    assert get(f"{web.url}/f", part, SHA256) == BODY  # what was too much to promise is asked for again
+
+
+def test_a_server_that_always_cuts_at_one_place(web, part):
+    web.etag = None
+    web.answers = [Answer(cut_after=1000)] * 20
+    with pytest.raises(DataError, match=rf"1000 of {len(BODY)} bytes came") as refusal:
+        get(f"{web.url}/f", part)
+    assert len(web.ranges) == TRIES
+    assert "beyond byte 1000" in str(refusal.value)
+
+
+def test_progress_renews_the_tries(web, part):
+    web.answers = [Answer(cut_after=1000)] * (3 * TRIES)
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert len(web.ranges) == 3 * TRIES + 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_faults_that_may_pass_are_tried_again(web, part, status):
+    web.answers = [Answer(status=status)] * 2
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert len(web.ranges) == 3
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(404, "Correct the address"), (401, "give the path"), (403, "give the path")])
+def test_faults_that_will_not_pass_are_not(web, part, status, remedy):
+    web.answers = [Answer(status=status)] * 9
+    with pytest.raises(DataError, match=rf"HTTP {status}.*\n.*{remedy}") as refusal:
+        get(f"{web.url}/f?token=secret", part)
+    assert len(web.ranges) == 1
+    assert "secret" not in str(refusal.value)
+    assert refusal.value.exit_code == 4
+
+
+def test_a_closed_port_is_given_up_after_bounded_tries(part, monkeypatch):
+    tries = []
+    real = sources.HttpSource.open
+    monkeypatch.setattr(sources.HttpSource, "open", lambda *args: tries.append(1) or real(*args))
+    with serving() as web:
+        url = web.url
+    with pytest.raises(DataError, match="refused"):
+        get(f"{url}/f", part)
+    assert len(tries) == TRIES
+
+
+def test_a_server_that_falls_silent_is_left_after_the_timeout(web, part, monkeypatch):
+    monkeypatch.setattr(sources, "TIMEOUT_S", 0.2)
+    web.answers = [Answer(hold_after=100_000)]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+def test_a_length_is_needed(web, part):
+    web.answers = [Answer(framing="none")]
+    with pytest.raises(DataError, match="does not say how long"):
+        get(f"{web.url}/f", part)
+
+
+def test_chunked_is_as_good_and_its_cut_is_seen(web, part):
+    web.answers = [Answer(framing="chunked", cut_after=100_000), Answer(framing="chunked")]
+    assert get(f"{web.url}/f", part, SHA256) == BODY
+    assert len(web.ranges) == 2
+
+
+def test_both_checksums_are_printed_and_nothing_is_kept(web, part):
+    with pytest.raises(DataError) as refusal:
+        get(f"{web.url}/f", part, "0" * 64)
+    assert "expected sha256 " + "0" * 64 in str(refusal.value)
+    assert f"received sha256 {SHA256}" in str(refusal.value)
+    assert part.path.stat().st_size == 0
+    assert noted_progress(part.path.parent) is None
+
+
+def test_redirects_are_followed_within_http_only(web, part):
+    web.answers = [Answer(status=302, location="/f")]
+    web.files["/old"] = b""
+    assert get(f"{web.url}/old", part, SHA256) == BODY
+    for location in ("ftp://localhost/x", "file:///etc/passwd"):
+        web.answers = [Answer(status=302, location=location)]
+        with pytest.raises(DataError, match=r"less safe|cannot be fetched"):
+            get(f"{web.url}/f", part)
+
+
+def test_what_does_not_fit_is_refused_before_it_comes(web, part):
+    web.answers = [Answer(says_length=1 << 60)]
+    with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are still to come, \d+ are free"):
+        get(f"{web.url}/f", part)
+
+
+def test_a_full_disk_says_so(web, part, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetch_module.os, "fsync", full)
+    with pytest.raises(StorageError, match=r"No space left on device.\nFree space"):
+        get(f"{web.url}/f", part)
+
+
+@pytest.mark.parametrize("uri", ["http://me:secret@h/f", "https://me:secret@h/f?x=1"])
+def test_credentials_in_a_uri_are_refused_and_never_shown(uri):
+    with pytest.raises(JobError) as refusal:
+        open_source(uri)
+    assert "secret" not in str(refusal.value)
+    assert "***@h/f" in str(refusal.value)
+
+
+def test_masked():
+    assert masked("https://u:p@h:1/a/b?X-Amz-Signature=s#f") == "https://***@h:1/a/b?…"
+    assert masked("/plain/path?x") == "/plain/path?x"
+    assert masked("http://h/f") == "http://h/f"
+
+
+def test_unknown_schemes():
+    with pytest.raises(JobError, match="s3:// data comes with a later version"):
+        open_source("s3://bucket/key")
+
+
+class TestFiles:
+    def test_a_path_and_a_file_uri(self, tmp_path, part):
+        (tmp_path / "a b").write_bytes(BODY)
+        assert get(str(tmp_path / "a b"), part, SHA256) == BODY
+        part.begin(None)
+        assert get(f"file://{tmp_path}/a%20b", part, SHA256) == BODY
+
+    def test_one_that_is_not_there(self, tmp_path, part, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(DataError, match=f"missing does not exist on .* .working directory: {tmp_path}") as refusal:
+            get("missing", part)
+        assert refusal.value.exit_code == 4
+
+    def test_a_pipe_is_no_data_set(self, tmp_path, part):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(DataError, match="not a regular file"):
+            get(str(tmp_path / "pipe"), part)
+
+    def test_one_that_changes_while_it_is_copied(self, tmp_path, part, monkeypatch):
+        monkeypatch.setattr(fetch_module, "_CHUNK_BYTES", 1000)
+        (tmp_path / "f").write_bytes(BODY)
+        changed = []
+
+        def change(done, total):
+            if not changed:
+                (tmp_path / "f").write_bytes(BODY[::-1])
+                changed.append(done)
+
+        assert get(str(tmp_path / "f"), part, tick=change) == BODY[::-1]
+
+
+class TestTakingOver:
+    """Another process goes on from what one that was killed had noted."""
+
+    def interrupted(self, web, folder, after):
+        folder.mkdir()
+        part = Part(folder)
+        web.answers = [Answer(cut_after=after)]
+
+        def stop(done, total):
+            if done >= after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            get(f"{web.url}/f", part, tick=stop)
+        return folder
+
+    def test_it_asks_for_the_rest_only(self, web, tmp_path, part):
+        old = self.interrupted(web, tmp_path / "old", 100_000)
+        assert part.adopt(old, lambda *_: None)
+        assert get(f"{web.url}/f", part, SHA256) == BODY
+        assert web.ranges == [None, "bytes=100000-"]
+
+    def test_what_is_complete_is_not_fetched_again(self, web, tmp_path, part):
+        old = self.interrupted(web, tmp_path / "old", len(BODY))
+        assert part.adopt(old, lambda *_: None)
+        assert get(f"{web.url}/f", part, SHA256) == BODY
+        assert web.ranges == [None, f"bytes={len(BODY)}-"]
+
+    def test_what_is_longer_than_the_file_is_now(self, web, tmp_path, part):
+        old = self.interrupted(web, tmp_path / "old", 100_000)
+        assert part.adopt(old, lambda *_: None)
+        web.files["/f"] = BODY[:50_000]
+        assert get(f"{web.url}/f", part) == BODY[:50_000]
+
+    def test_bytes_that_never_reached_the_disk_are_not_believed(self, web, tmp_path, part):
+        old = self.interrupted(web, tmp_path / "old", 100_000)
+        data = bytearray((old / "download").read_bytes())
+        data[50_000:54_096] = bytes(4096)  # what a crash of the machine leaves
+        (old / "download").write_bytes(data)
+        assert not part.adopt(old, lambda *_: None)
+        assert get(f"{web.url}/f", part, SHA256) == BODY
+        assert web.ranges == [None, None]
+
+    def test_bytes_behind_the_note_are_left(self, web, tmp_path, part):
+        old = self.interrupted(web, tmp_path / "old", 100_000)
+        with (old / "download").open("ab") as file:
+            file.write(b"torn")
+        assert part.adopt(old, lambda *_: None)
+        assert part.size_bytes == 100_000
+
+    @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": null, "size_bytes": 5}'])
+    def test_a_note_that_says_nothing(self, tmp_path, part, note):
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old" / "progress.json").write_text(note)
+        assert not part.adopt(tmp_path / "old", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def shared_web():
+    with serving() as web:
+        web.files["/f"] = BODY[:20_000]
+        yield web
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 20_000), max_size=5),
+    ignores=st.lists(st.booleans(), min_size=5, max_size=5),
+    etag=st.sampled_from(['"one"', None]),
+)
+def test_however_it_is_cut_the_bytes_are_exact(shared_web, tmp_path_factory, cuts, ignores, etag):
+    fetch_module.BACKOFF_S = 0.0
+    shared_web.etag = etag
+    shared_web.answers = [Answer(cut_after=cut, ignores_range=i) for cut, i in zip(cuts, ignores, strict=False)]
+    part = Part(tmp_path_factory.mktemp("part"))
+    assert get(f"{shared_web.url}/f", part) == BODY[:20_000]
+
+
+def test_a_stop_during_a_pause_is_heard(web, part, monkeypatch):
+    monkeypatch.setattr(fetch_module, "BACKOFF_S", 1000.0)
+    web.answers = [Answer(status=503)]
+    asked = threading.Event()
+
+    def stop(done, total):
+        asked.set()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get(f"{web.url}/f", part, tick=stop)
+    assert asked.is_set()

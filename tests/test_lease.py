@@ -1,0 +1,204 @@
+"""Leases: one holder among any number, judged by its signs of life."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from clustertrain import lease as lease_module
+from clustertrain.lease import Contender, LeaseLost
+
+HOLDER = """
+import sys
+from pathlib import Path
+from clustertrain.lease import Contender
+with Contender(Path(sys.argv[1]), "x", lease_s=float(sys.argv[2])).try_acquire() as lease:
+    print("held", flush=True)
+    sys.stdin.readline()
+    print("lost" if lease.is_lost else "kept", flush=True)
+"""
+
+
+def holder(folder, lease_s):
+    """Another process that holds the lease until a line is written to it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder), str(lease_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def write_holder(folder, number, **changes):
+    """The record of a holder on another host, which nobody renews."""
+    record = {"host": "elsewhere/boot/pid", "pid": 1, "pid_started_ticks": 1, "token": "t", "counter": 0}
+    folder.mkdir(exist_ok=True)
+    (folder / f"x.{number}").write_bytes(lease_module._to_bytes({**record, **changes}))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(lease_module, "time", clock)
+    return clock
+
+
+def looks_until_acquired(contender, clock, step_s):
+    """Seconds of watching until the contender has the lease."""
+    began = clock.now
+    for _ in range(1000):
+        if contender.try_acquire() is not None:
+            return clock.now - began
+        clock.now += step_s
+    raise AssertionError("never acquired")
+
+
+def test_one_holds_it_and_the_next_follows_a_release(tmp_path):
+    with Contender(tmp_path / "l", "x").try_acquire() as first:
+        other = Contender(tmp_path / "l", "x")
+        assert other.try_acquire() is None
+        assert not first.is_lost
+        first.check()
+    with other.try_acquire() as second:
+        assert second.token != first.token
+        assert first.is_lost
+    assert sorted(path.name for path in (tmp_path / "l").iterdir()) == ["x.2"]
+
+
+def test_names_do_not_touch_each_other(tmp_path):
+    with Contender(tmp_path, "x").try_acquire(), Contender(tmp_path, "x.1").try_acquire() as second:
+        assert second is not None
+        assert Contender(tmp_path, "x").try_acquire() is None
+
+
+def test_a_holder_elsewhere_is_given_its_time_on_our_clock(tmp_path, clock):
+    write_holder(tmp_path, 1)
+    assert looks_until_acquired(Contender(tmp_path, "x", lease_s=30.0), clock, 1.0) == pytest.approx(30.0)
+
+
+def test_a_holder_that_renews_is_never_taken_over(tmp_path, clock):
+    contender = Contender(tmp_path, "x", lease_s=30.0)
+    for counter in range(50):
+        write_holder(tmp_path, 1, counter=counter)
+        for _ in range(5):
+            assert contender.try_acquire() is None
+            clock.now += 5.0
+
+
+@pytest.mark.parametrize("mtime", [0, 2**32])
+def test_time_stamps_of_files_are_not_believed(tmp_path, clock, mtime):
+    write_holder(tmp_path, 1)
+    os.utime(tmp_path / "x.1", (mtime, mtime))
+    assert looks_until_acquired(Contender(tmp_path, "x", lease_s=30.0), clock, 1.0) == pytest.approx(30.0)
+
+
+def test_a_contender_that_was_itself_stopped_does_not_count_that_time(tmp_path, clock):
+    write_holder(tmp_path, 1)
+    contender = Contender(tmp_path, "x", lease_s=30.0)
+    assert contender.try_acquire() is None
+    clock.now += 10_000.0
+    assert contender.try_acquire() is None
+
+
+def test_a_torn_record_counts_as_a_sign_of_life(tmp_path, clock):
+    write_holder(tmp_path, 1)
+    contender = Contender(tmp_path, "x", lease_s=30.0)
+    for _ in range(6):
+        assert contender.try_acquire() is None
+        clock.now += 5.0
+    (tmp_path / "x.1").write_bytes(b'{"host": "else')
+    assert contender.try_acquire() is None
+
+
+def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):
+    process = holder(tmp_path, 600.0)
+    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is None
+    process.kill()
+    process.communicate()
+    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
+
+
+def test_a_zombie_is_dead(tmp_path):
+    process = holder(tmp_path, 600.0)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it ended, and is not reaped
+    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
+    process.communicate()
+
+
+def test_a_pid_that_is_used_again_is_another_process(tmp_path):
+    host = lease_module._this_host()
+    write_holder(tmp_path, 1, host=host, pid=os.getpid(), pid_started_ticks=1)
+    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
+
+
+def test_the_same_pid_on_another_boot_or_host_is_not_looked_up(tmp_path):
+    host = lease_module._this_host().replace("/", "/other-", 1)
+    write_holder(tmp_path, 1, host=host, pid=2**22 + 1)
+    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is None
+
+
+def test_a_stopped_holder_is_taken_over_and_finds_out(tmp_path):
+    process = holder(tmp_path, 0.4)
+    os.kill(process.pid, signal.SIGSTOP)
+    contender = Contender(tmp_path, "x", lease_s=0.4)
+    began = time.monotonic()
+    while (taken := contender.try_acquire()) is None:
+        time.sleep(0.02)
+    assert time.monotonic() - began >= 0.4
+    with taken:
+        before = json.loads((tmp_path / "x.2").read_bytes())["token"]
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.communicate("\n")[0] == "lost\n"
+        assert json.loads((tmp_path / "x.2").read_bytes())["token"] == before == taken.token
+        taken.check()
+
+
+def test_a_living_holder_keeps_it_beyond_its_time(tmp_path):
+    with Contender(tmp_path, "x", lease_s=0.3).try_acquire() as held:
+        contender = Contender(tmp_path, "x", lease_s=0.3)
+        ends = time.monotonic() + 1.0
+        while time.monotonic() < ends:
+            assert contender.try_acquire() is None
+            time.sleep(0.02)
+        held.check()
+
+
+def test_exactly_one_takes_over(tmp_path):
+    """Also where a slow contender judged a holder that another one has replaced since."""
+    for round_number in range(40):
+        folder = tmp_path / str(round_number)
+        write_holder(folder, 1, host=lease_module._this_host(), pid=os.getpid(), pid_started_ticks=1)
+        barrier, taken = threading.Barrier(8), []
+
+        def contend(folder=folder, barrier=barrier, taken=taken):
+            contender = Contender(folder, "x", lease_s=600.0)
+            barrier.wait()
+            if (lease := contender.try_acquire()) is not None:
+                taken.append(lease)
+
+        threads = [threading.Thread(target=contend) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(taken) == 1
+        assert not taken[0].is_lost
+        taken[0].check()
+
+
+def test_check_says_what_happened(tmp_path):
+    with Contender(tmp_path, "x").try_acquire() as held:
+        write_holder(tmp_path, 2)
+        with pytest.raises(LeaseLost, match=f"x.1 was taken over: this process .pid {os.getpid()}.") as lost:
+            held.check()
+        assert lost.value.exit_code == 4

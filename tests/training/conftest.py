@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from training.ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Ranks]]:
+    """`ranks(3)`: three processes in a gloo group, started when first asked for."""
+    folder = tmp_path_factory.mktemp("ranks")
+    started: dict[int, Ranks] = {}
+
+    def of(world_size: int) -> Ranks:
+        if world_size not in started:
+            started[world_size] = Ranks(world_size, folder)
+        return started[world_size]
+
+    yield of
+    for group in started.values():
+        group.close()

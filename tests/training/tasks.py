@@ -1,0 +1,172 @@
+"""Tasks, and a launcher that keeps everything in memory, for the loop's tests."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, TensorDataset
+
+from clustertrain import Task
+from clustertrain.training.distributed import Place
+from clustertrain.training.loop import TrainResult, train
+from clustertrain.training.settings import TrainSettings
+
+SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
+
+
+class Jittered(Dataset):
+    """Samples with their ids; what is added to them is random, from all three generators."""
+
+    def __init__(self, n: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(n, 6, generator=generator)
+        self.y = torch.randint(0, 3, (n,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return self.x[i] + 0.1 * random.random() + 0.1 * torch.randn(6), self.y[i], i
+
+
+class Net(nn.Module):
+    """Wide enough that DDP's buckets change their order after the first step; with BatchNorm and dropout."""
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 33), nn.BatchNorm1d(33), nn.ReLU(), nn.Dropout(dropout), nn.Linear(33, 17), nn.ReLU()
+        )
+        self.head = nn.Linear(17, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x))
+
+
+class Classify(Task):
+    """Momentum, a scheduler, BatchNorm, dropout and random samples; remembers the ids it was given."""
+
+    def __init__(self, n: int = SAMPLES) -> None:
+        self.n = n
+        self.ids: list[list[int]] = []
+
+    def model(self) -> nn.Module:
+        return Net()
+
+    def train_data(self, data: Any) -> Any:
+        return Jittered(self.n)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y, ids = batch
+        self.ids.append(ids.tolist())
+        return functional.cross_entropy(model(x), y)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps + 1)
+
+
+class Plain(Task):
+    """Linear regression, without anything random."""
+
+    def __init__(self, n: int = SAMPLES, bad: int | None = None, lr: float = 0.1) -> None:
+        self.n, self.bad, self.lr = n, bad, lr
+
+    def model(self) -> nn.Module:
+        return nn.Linear(4, 1)
+
+    def train_data(self, data: Any) -> Any:
+        x = torch.randn(self.n, 4, generator=torch.Generator().manual_seed(2))
+        y = x.sum(1, keepdim=True)
+        if self.bad is not None:
+            y[self.bad] = float("nan")
+        return TensorDataset(x, y)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        x, y = batch
+        return functional.mse_loss(model(x), y)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.lr)
+
+
+class MemoryRun:
+    """A launcher in memory: each save is bytes, as a file would be."""
+
+    def __init__(self, rank: int, state: bytes | None = None, asked: Callable[[int], tuple[bool, bool]] | None = None):
+        self.rank = rank
+        self.state = state
+        self.asked = asked
+        self.calls = 0
+        self.saves: dict[int, bytes] = {}
+        self.progress: list[dict[str, Any]] = []
+        self.logs: list[dict[str, Any]] = []
+        self.phases: list[tuple[str, int]] = []
+        self.finished = False
+
+    def requests(self) -> tuple[bool, bool]:
+        self.calls += 1
+        return self.asked(self.calls) if self.asked else (False, False)
+
+    def restore(self) -> dict[str, Any] | None:
+        if self.state is None:
+            return None
+        return torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True)
+
+    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        file = io.BytesIO()
+        torch.save(state, file)
+        self.saves[progress["step"]] = file.getvalue()
+        self.progress.append(progress)
+
+    def log(self, record: dict[str, Any]) -> None:
+        self.logs.append(record)
+
+    def phase(self, name: str, step: int) -> None:
+        self.phases.append((name, step))
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+class Outcome:
+    """One rank's view of a run that ended."""
+
+    def __init__(self, result: TrainResult, run: MemoryRun, task: Task, place: Place) -> None:
+        self.result = result
+        self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
+        self.ids = getattr(task, "ids", [])[2 if place.world_size > 1 else 0 :]  # the first two settle the buckets
+
+    def state(self, step: int) -> dict[str, Any]:
+        return torch.load(io.BytesIO(self.saves[step]), weights_only=True)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return self.state(self.result.step)["model"]
+
+
+def run_task(
+    place: Place, task: Task, settings: TrainSettings, state: bytes | None = None, asked: Any = None
+) -> Outcome:
+    run = MemoryRun(place.rank, state, asked)
+    result = train(task, settings, place, run, {})
+    assert run.finished
+    return Outcome(result, run, task, place)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether nested states are equal to the last bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other

@@ -1,0 +1,175 @@
+"""Eleven samples, evaluated by any number of ranks: each counts once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from training.tasks import MemoryRun, Net
+
+from clustertrain import Task
+from clustertrain.errors import JobError
+from clustertrain.training.loop import train
+from clustertrain.training.settings import TrainSettings
+
+SETTINGS = TrainSettings(steps=1, batch_size=2)
+
+
+class Eleven(Task):
+    """Frozen: the weights, and so what is measured, are those of the start."""
+
+    lr = 0.0
+
+    def model(self):
+        return Net()
+
+    def train_data(self, data):
+        generator = torch.Generator().manual_seed(0)
+        return TensorDataset(torch.randn(32, 6, generator=generator), torch.zeros(32, dtype=torch.int64))
+
+    def eval_data(self, data):
+        generator = torch.Generator().manual_seed(1)
+        return TensorDataset(torch.randn(11, 6, generator=generator), torch.arange(11) % 3)
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.0)
+
+
+class Measured(Eleven):
+    """A metric of torchmetrics that averages over classes: no mean of means could be right."""
+
+    def metrics(self):
+        from torchmetrics import AUROC
+        from torchmetrics.classification import MulticlassF1Score
+
+        return {"f1": MulticlassF1Score(3, average="macro"), "auroc": AUROC("multiclass", num_classes=3)}
+
+
+def evaluate(place, task, settings=SETTINGS):
+    torch.manual_seed(0)
+    return train(task, settings, place, MemoryRun(place.rank), {}).metrics
+
+
+@pytest.mark.parametrize("task", [Eleven(), Measured()], ids=["built-in", "torchmetrics"])
+def test_eleven_samples_give_one_value_on_any_number_of_ranks(ranks, task):
+    class_of_all = ranks(1).results(_frozen_evaluation, task)[0]
+    assert class_of_all.keys() > {"loss"}
+    for world_size in (2, 3, 8):
+        answers = ranks(world_size).results(_frozen_evaluation, task)
+        assert all(answer == answers[0] for answer in answers), "the same on every rank"
+        for name, value in class_of_all.items():
+            exact = name not in ("loss",)
+            assert answers[0][name] == (value if exact else pytest.approx(value, rel=1e-12)), (world_size, name)
+
+
+def test_more_ranks_than_samples(ranks):
+    answers = ranks(8).results(_frozen_evaluation, Few())
+    assert answers[0] == pytest.approx(ranks(1).results(_frozen_evaluation, Few())[0], rel=1e-6)
+
+
+class Few(Measured):
+    def eval_data(self, data):
+        return TensorDataset(*(tensor[:3] for tensor in super().eval_data(data).tensors))
+
+
+def _frozen_evaluation(place, task):
+    """Evaluation alone: one training step would move BatchNorm's running values by other batches."""
+    from torch.utils.data import default_collate
+
+    from clustertrain.training.evaluation import Evaluation
+    from clustertrain.training.precision import Precision
+
+    torch.manual_seed(0)
+    model = task.model().double()  # sums of doubles agree to 1e-12 in any order
+    dataset = task.eval_data({})
+    dataset = TensorDataset(dataset.tensors[0].double(), dataset.tensors[1])
+    with torch.no_grad():
+        model.layers[1].running_mean += place.rank  # as after steps on different batches
+    return Evaluation(
+        task=task,
+        model=model,
+        dataset=dataset,
+        collate=default_collate,
+        batch_size=2,
+        settings=SETTINGS,
+        precision=Precision("fp32", place.device),
+        place=place,
+    ).run(step=1)
+
+
+@dataclass
+class Modes:
+    frozen: bool
+    trained: bool
+
+
+class Watching(Eleven):
+    """Freezes a layer by hand, and uses random numbers in its evaluation."""
+
+    def model(self):
+        model = Net()
+        self.net = model
+        return model
+
+    def eval_step(self, model, batch):
+        assert not any(module.training for module in model.modules())
+        random.random()
+        torch.randn(1)
+        assert not torch.is_grad_enabled()
+        return super().eval_step(model, batch)
+
+
+def _leaves_no_trace(place):
+    from clustertrain.training.evaluation import Evaluation
+    from clustertrain.training.precision import Precision
+    from clustertrain.training.rng import pack_rng
+
+    task = Watching()
+    model = task.model()
+    model.layers[1].eval()
+    from torch.utils.data import default_collate
+
+    evaluation = Evaluation(
+        task=task,
+        model=model,
+        dataset=task.eval_data({}),
+        collate=default_collate,
+        batch_size=4,
+        settings=SETTINGS,
+        precision=Precision("bf16", place.device),
+        place=place,
+    )
+    before = pack_rng(place.device)
+    first, second = evaluation.run(3), evaluation.run(3)
+    return (
+        first == second,
+        torch.equal(before, pack_rng(place.device)),
+        model.training and model.layers[3].training,
+        model.layers[1].training,
+    )
+
+
+def test_evaluation_leaves_modes_and_random_numbers_as_they_were(ranks):
+    assert ranks(2).results(_leaves_no_trace) == [(True, True, True, False)] * 2
+
+
+class Silent(Eleven):
+    def loss(self, model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+class SilentButMeasured(Silent):
+    def metrics(self):
+        return Measured.metrics(self)
+
+
+def test_an_own_loss_is_evaluated_and_metrics_without_outputs_are_refused(ranks):
+    alone = ranks(1)
+    assert alone.results(evaluate, Silent())[0].keys() == {"loss"}
+    assert alone.results(evaluate, Eleven())[0].keys() == {"loss", "accuracy"}
+    with pytest.raises(JobError, match="Override eval_step"):
+        alone.results(evaluate, SilentButMeasured())

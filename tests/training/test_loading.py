@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import namedtuple
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset, default_collate
+from training.tasks import Jittered
+
+from clustertrain.errors import JobError
+from clustertrain.training.loading import Fetch, Loader, map_tensors
+from clustertrain.training.sampling import MicroBatch
+
+CPU = torch.device("cpu")
+KEYS = [MicroBatch([4, 1, 7], 11, 1.0, None), MicroBatch([0, 2], 12, 1.0, None)]
+
+
+class Counting(TensorDataset):
+    """Not a TensorDataset itself: its own __getitem__ must be heard."""
+
+    def __getitem__(self, i):
+        return -1, i
+
+
+class Whole:
+    """Gives all samples of a batch at once."""
+
+    def __len__(self):
+        return 10
+
+    def __getitems__(self, ids):
+        self.asked = ids
+        return [(torch.tensor(i), i * i) for i in ids]
+
+
+def test_a_tensor_dataset_gives_what_default_collate_would():
+    dataset = TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
+    fast = Fetch(dataset, default_collate)[KEYS[0]]
+    slow = default_collate([dataset[i] for i in KEYS[0].ids])
+    assert type(fast) is type(slow)
+    assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
+
+
+def test_a_subclass_and_an_own_collate_are_heard():
+    assert Fetch(Counting(torch.arange(10)), default_collate)[KEYS[1]][1].tolist() == [0, 2]
+    assert Fetch(TensorDataset(torch.arange(10)), len)[KEYS[0]] == 3
+
+
+def test_getitems_is_asked_once_for_the_batch():
+    dataset = Whole()
+    ids, squares = Fetch(dataset, default_collate)[KEYS[0]]
+    assert dataset.asked == [4, 1, 7] and ids.tolist() == [4, 1, 7] and squares.tolist() == [16, 1, 49]
+
+
+def test_random_numbers_of_a_batch_are_its_own_and_the_training_s_go_on():
+    fetch = Fetch(Jittered(10), default_collate)
+    torch.manual_seed(0)
+    expected = torch.randn(1)
+    torch.manual_seed(0)
+    first, other, again = fetch[KEYS[0]], fetch[KEYS[0]._replace(seed=1)], fetch[KEYS[0]]
+    assert torch.equal(first[0], again[0]) and not torch.equal(first[0], other[0])
+    assert torch.equal(torch.randn(1), expected)
+
+
+def test_loader_processes_give_the_same_bits_and_serve_again():
+    fetch = Fetch(Jittered(10), default_collate)
+    here = list(Loader(fetch, KEYS, processes=0, device=CPU, reuse=False))
+    torch.manual_seed(0)
+    expected = torch.randn(1)
+    torch.manual_seed(0)
+    loader = Loader(fetch, KEYS, processes=1, device=CPU, reuse=True)
+    for _ in range(2):
+        there = list(loader)
+        assert [key for key, _ in there] == KEYS
+        for (_, one), (_, other) in zip(here, there, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert torch.equal(torch.randn(1), expected), "starting them draws no number from the training"
+
+
+@pytest.mark.filterwarnings("ignore:Got pickle error")  # torch's own words, beside the error's
+def test_a_dataset_that_cannot_travel_is_refused_by_name():
+    class Local(Whole):
+        pass
+
+    loader = Loader(Fetch(Local(), default_collate), KEYS, processes=1, device=CPU, reuse=False)
+    with pytest.raises(JobError, match="top of a module, or set loader_workers: 0"):
+        next(iter(loader))
+
+
+def test_tensors_are_found_in_nested_values():
+    pair = namedtuple("pair", "a b")  # noqa: PYI024  the untyped kind must work too
+    box = dataclasses.make_dataclass("box", ["t", "n"])
+    one = torch.ones(1)
+    value = {"l": [one, "text"], "p": pair(one, 3), "b": box(one, None), "t": (one,)}
+    got = map_tensors(value, lambda t: t + 1)
+    assert got["l"][0] == 2 and got["l"][1] == "text" and got["p"].a == 2 and got["p"].b == 3
+    assert got["b"].t == 2 and got["t"][0] == 2 and one == 1

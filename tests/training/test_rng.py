@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import io
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from clustertrain.training.rng import derive_seed, gather_rng, pack_rng, private_rng, restore_rng, seed_all
+
+CPU = torch.device("cpu")
+
+
+def draw():
+    return (random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.randn(2).tolist())
+
+
+def test_a_packed_state_goes_on_where_it_was_through_a_file_with_weights_only():
+    seed_all(7, rank=1)
+    draw()  # an odd number of gauss() leaves one cached in each generator
+    file = io.BytesIO()
+    torch.save(pack_rng(CPU), file)
+    expected = [draw(), draw()]
+    file.seek(0)
+    restore_rng(torch.load(file, weights_only=True), CPU)
+    assert [draw(), draw()] == expected
+
+
+def test_seeds_differ_between_ranks_and_rank_0_has_the_users_own():
+    drawn = []
+    for rank in (0, 1, 2, 0):
+        seed_all(5, rank)
+        drawn.append(draw())
+    assert drawn[0] == drawn[3] and len({str(d) for d in drawn}) == 3
+    torch.manual_seed(5)
+    assert torch.randn(2).tolist() == drawn[0][-1]
+
+
+def test_private_numbers_depend_on_the_seed_and_leave_no_trace():
+    seed_all(1, rank=0)
+    expected = draw()
+    seed_all(1, rank=0)
+    drawn = []
+    for seed in (3, 4, 3):
+        with private_rng(seed):
+            drawn.append(draw())
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert draw() == expected
+
+
+def test_a_state_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="Random states of 3 bytes"):
+        restore_rng(torch.zeros(3, dtype=torch.uint8), CPU)
+
+
+def test_derived_seeds_fit_torch_and_do_not_meet():
+    seeds = {derive_seed(a, b) for a in range(30) for b in range(30)}
+    assert len(seeds) == 900 and all(0 <= seed < 2**63 for seed in seeds)
+
+
+def _gather(place):
+    seed_all(9, place.rank)
+    mine = pack_rng(place.device)
+    states = gather_rng(place)
+    return bool(torch.equal(states[place.rank], mine)), states
+
+
+def test_states_of_all_ranks_are_gathered_on_every_rank(ranks):
+    answers = ranks(3).results(_gather)
+    assert [own for own, _ in answers] == [True] * 3
+    states = answers[0][1]
+    assert states.shape[0] == 3 and states.dtype == torch.uint8
+    assert all(torch.equal(states, other) for _, other in answers)
+    assert not torch.equal(states[0], states[1])

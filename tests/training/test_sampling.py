@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain.errors import JobError
+from clustertrain.training.sampling import BatchSizes, Position, TrainOrder, epoch_order, evaluation_order
+from clustertrain.training.settings import TrainSettings
+
+few = settings(max_examples=60, deadline=None)
+
+
+def orders(world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=Position(), seed=0):
+    sizes = BatchSizes(batch_size, world_size, accumulate)
+    return [TrainOrder(sizes, samples, seed, rank, epochs, steps, start) for rank in range(world_size)]
+
+
+def by_step(order):
+    """[(ids of the step, position after it)] of one rank."""
+    steps, ids = [], []
+    for key in order:
+        ids += key.ids
+        if key.after:
+            steps.append((ids, key.after))
+            ids = []
+    assert not ids, "the last micro-batch of a run ends a step"
+    return steps
+
+
+shapes = st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 3)).flatmap(
+    lambda t: st.tuples(*map(st.just, t), st.integers(t[0] * t[1] * t[2], t[0] * t[1] * t[2] + 60))
+)
+
+
+@few
+@given(shapes, st.integers(0, 9))
+def test_an_epoch_takes_each_sample_once_but_a_tail_shorter_than_the_ranks(shape, seed):
+    world_size, batch_size, accumulate, samples = shape
+    ranks = orders(world_size, samples=samples, batch_size=batch_size, accumulate=accumulate, seed=seed)
+    seen = Counter(i for order in ranks for key in order for i in key.ids)
+    assert set(seen.values()) == {1}
+    assert samples - len(seen) < world_size
+    assert seen.keys() <= set(range(samples))
+
+
+@few
+@given(shapes)
+def test_ranks_agree_on_positions_numbers_and_shares(shape):
+    world_size, batch_size, accumulate, samples = shape
+    ranks = [list(order) for order in orders(world_size, samples=samples, batch_size=batch_size, accumulate=accumulate)]
+    for keys in zip(*ranks, strict=True):
+        assert len({(len(key.ids), key.share, key.after) for key in keys}) == 1
+        assert len({key.seed for key in keys}) == world_size
+    step_shares = 0.0
+    for key in ranks[0]:
+        step_shares += key.share
+        if key.after:
+            assert math.isclose(step_shares, 1.0)
+            step_shares = 0.0
+
+
+@few
+@given(st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]), st.integers(12, 80), st.integers(0, 3))
+def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, samples, seed):
+    world_size, batch_size = shape
+    steps = [by_step(order) for order in orders(world_size, samples=samples, batch_size=batch_size, seed=seed)]
+    consumed = 0
+    for of_ranks in zip(*steps, strict=True):
+        taken = sorted(i for ids, _ in of_ranks for i in ids)
+        assert taken == sorted(epoch_order(seed, 0, samples)[consumed : consumed + len(taken)].tolist())
+        consumed += len(taken)
+
+
+@few
+@given(shapes, st.integers(1, 5), st.data())
+def test_going_on_from_any_step_gives_the_same_steps_and_length(shape, epochs, data):
+    world_size, batch_size, accumulate, samples = shape
+    shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate, "epochs": epochs}
+    order = orders(world_size, **shape)[0]
+    steps = by_step(order)
+    assert order.total_steps == len(steps)
+    at = data.draw(st.integers(1, len(steps)))
+    rest = orders(world_size, **shape, start=steps[at - 1][1])[0]
+    assert by_step(rest) == steps[at:]
+    assert rest.total_steps == len(steps)
+
+
+def test_steps_bound_a_run_across_epochs():
+    order = orders(2, samples=10, batch_size=2, epochs=None, steps=7)[0]
+    assert [after.step for _, after in by_step(order)] == [1, 2, 3, 4, 5, 6, 7]
+    assert by_step(order)[-1][1].epoch == 2
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    assert sorted(epoch_order(0, 0, 20).tolist()) == list(range(20))
+    assert len({tuple(epoch_order(seed, epoch, 20).tolist()) for seed in range(2) for epoch in range(2)}) == 4
+
+
+@few
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(1, 9))
+def test_evaluation_deals_out_each_sample_once(world_size, samples, batch_size):
+    ranks = [evaluation_order(samples, batch_size, rank, world_size) for rank in range(world_size)]
+    assert sorted(i for keys in ranks for key in keys for i in key.ids) == list(range(samples))
+
+
+def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
+    with pytest.raises(JobError) as error:
+        BatchSizes.of(TrainSettings(epochs=1, global_batch_size=50, accumulate=2), 3, 1000)
+    assert str(error.value) == (
+        "train.global_batch_size is 50, not a multiple of workers × accumulate.\n"
+        "3 × 2 = 6; 50 / 6 = 8.333.\n"
+        "Nearest that fit: 48 and 54."
+    )
+    with pytest.raises(JobError, match=r"Nearest that fit: 6\.$"):
+        BatchSizes.of(TrainSettings(epochs=1, global_batch_size=5, accumulate=2), 3, 1000)
+
+
+def test_a_global_batch_is_shared_out():
+    sizes = BatchSizes.of(TrainSettings(epochs=1, global_batch_size=48, accumulate=2), 3, 1000)
+    assert (sizes.batch_size, sizes.global_batch_size) == (8, 48)
+
+
+def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
+    with pytest.raises(JobError) as error:
+        BatchSizes.of(TrainSettings(epochs=1, batch_size=16), 4, 50)
+    assert str(error.value) == (
+        "train: a step takes 64 samples; the training data has 50.\n"
+        "batch_size 16 × workers 4 × accumulate 1 = 64; the largest batch_size that fits is 12.\n"
+        "Take a smaller batch, fewer workers or more data."
+    )
+
+
+@pytest.mark.parametrize("given", [{}, {"epochs": 1, "steps": 2, "batch_size": 1}, {"epochs": 1}])
+def test_settings_need_one_length_and_one_batch(given):
+    with pytest.raises(JobError, match="exactly one of them is needed"):
+        TrainSettings(**given)

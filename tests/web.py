@@ -1,0 +1,120 @@
+"""A real web server on loopback, whose next answers can be told to go wrong."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Answer:
+    """How one request is answered; the default is a well-behaved server."""
+
+    status: int = 200
+    cut_after: int | None = None  # body bytes that go out before the connection is closed
+    hold_after: int | None = None  # body bytes that go out before it waits for `Web.go_on`
+    ignores_range: bool = False
+    says_length: int | None = None
+    framing: str = "length"  # or "chunked", "none"
+    location: str | None = None
+    etag: str | None = None  # instead of the server's own
+    shift: int = 0  # of the range that is sent, against the one that was asked for
+
+
+@dataclass
+class Web:
+    """`answers` are for the next requests, one each; after them all is well."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    etag: str | None = '"one"'
+    last_modified: str | None = None
+    answers: list[Answer] = field(default_factory=list)
+    ranges: list[str | None] = field(default_factory=list)  # of every request, in order
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def serving() -> Iterator[Web]:
+    web = Web()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *args):
+            """Say nothing."""
+
+        def do_GET(self):
+            web.ranges.append(self.headers["Range"])
+            answer = web.answers.pop(0) if web.answers else Answer()
+            self.close_connection = True
+            body = web.files.get(self.path)
+            if body is None or answer.status != 200:
+                self._status_only(404 if body is None else answer.status, answer)
+            else:
+                self._send(body, answer)
+
+        def _status_only(self, status, answer):
+            self.send_response(status)
+            if answer.location:
+                self.send_header("Location", answer.location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _send(self, body, answer):
+            etag = answer.etag or web.etag
+            start = self._start(etag, answer)
+            if start and start >= len(body):
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(body)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if start else 200)
+            if start:
+                start += answer.shift
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            if etag:
+                self.send_header("ETag", etag)
+            if web.last_modified:
+                self.send_header("Last-Modified", web.last_modified)
+            rest = body[start:]
+            if answer.framing == "length":
+                self.send_header("Content-Length", str(answer.says_length or len(rest)))
+            elif answer.framing == "chunked":
+                self.send_header("Transfer-Encoding", "chunked")
+                rest = b"%x\r\n%s\r\n0\r\n\r\n" % (len(rest), rest)
+            self.end_headers()
+            if answer.hold_after is not None:
+                self.wfile.write(rest[: answer.hold_after])
+                self.wfile.flush()
+                web.go_on.wait(60)
+                rest = rest[answer.hold_after :]
+            self.wfile.write(rest if answer.cut_after is None else rest[: answer.cut_after])
+
+        def _start(self, etag, answer):
+            asked, condition = self.headers["Range"], self.headers["If-Range"]
+            if asked is None or answer.ignores_range:
+                return 0
+            if condition not in (None, etag, web.last_modified):
+                return 0
+            return int(asked.removeprefix("bytes=").removesuffix("-"))
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request, client_address):
+            """A client that was killed is what these tests are about."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    web.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.go_on.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
