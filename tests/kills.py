@@ -1,5 +1,6 @@
 """A real SIGKILL at every point of a piece of work that touches the file system."""
 
+import itertools
 import os
 import signal
 import sys
@@ -9,13 +10,13 @@ from collections.abc import Callable, Iterator
 _POINTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.chmod", "os.scandir"}
 
 
-def killed_at_every_point(prepare: Callable[[], None], work: Callable[[], None]) -> Iterator[int]:
+def killed_at_every_point(
+    prepare: Callable[[], None], work: Callable[[], None], *, stride: int = 1
+) -> Iterator[int]:
     """Runs `work` in a child process again and again, killed just before its 1st, 2nd, 3rd, … operation on
     files, until it comes through; yields after every kill. `prepare` runs before each, in this process.
     """
-    point = 0
-    while True:
-        point += 1
+    for point in itertools.count(1, stride):
         prepare()
         if not _is_killed(work, point):
             return
@@ -47,7 +48,7 @@ def _work_until(work: Callable[[], None], point: int) -> None:
     try:
         sys.addaudithook(count)
         work()
-    except BaseException:
+    except BaseException:  # noqa: BLE001  a forked child must never return into the tests
         traceback.print_exc()
         os._exit(1)
     os._exit(0)

@@ -54,10 +54,10 @@ def typed(name, kind, linkname=""):
 
 def refusal_of(path, tmp_path, **options):
     """The text of the refusal; it names the archive and has two lines, and nothing is outside the folder."""
-    before = {p for p in tmp_path.rglob("*")}
+    before = set(tmp_path.rglob("*"))
     with pytest.raises(DataError) as refusal:
         extract(path, tmp_path / "out", **options)
-    new = {p for p in tmp_path.rglob("*")} - before
+    new = set(tmp_path.rglob("*")) - before
     assert all(p.is_relative_to(tmp_path / "out") for p in new)
     assert not any(p.is_symlink() for p in new)
     assert path.name in str(refusal.value)
@@ -65,16 +65,20 @@ def refusal_of(path, tmp_path, **options):
     return str(refusal.value)
 
 
-names = st.text(st.characters(categories=["L", "N"], include_characters="._- "), min_size=1, max_size=12).filter(
-    lambda name: name not in (".", "..") and name.isprintable() and len(name.encode()) < 200
+names = st.text(
+    st.characters(categories=["L", "N"], include_characters="._- "), min_size=1, max_size=12
+).filter(lambda name: name not in (".", "..") and name.isprintable() and len(name.encode()) < 200)
+trees = st.recursive(
+    st.binary(max_size=3000), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=12
 )
-trees = st.recursive(st.binary(max_size=3000), lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=12)
 
 
 def flat(tree, prefix=""):
     if isinstance(tree, bytes):
         return [(prefix, tree)]
-    return [item for name, inner in tree.items() for item in flat(inner, f"{prefix}/{name}" if prefix else name)]
+    return [
+        item for name, inner in tree.items() for item in flat(inner, f"{prefix}/{name}" if prefix else name)
+    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -183,7 +187,9 @@ def test_an_encrypted_zip(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-@pytest.mark.parametrize("members", [[("a", b"1"), ("a", b"2")], [("a", b"1"), ("a/b", b"2")], [("a/b", b""), ("a", b"")]])
+@pytest.mark.parametrize(
+    "members", [[("a", b"1"), ("a", b"2")], [("a", b"1"), ("a/b", b"2")], [("a/b", b""), ("a", b"")]]
+)
 @pytest.mark.filterwarnings("ignore:Duplicate name")  # the zip writer warns of what is made here on purpose
 def test_nothing_is_overwritten(tmp_path, kind, members):
     text = refusal_of(make(kind, tmp_path / "a.x", members), tmp_path)
@@ -277,7 +283,9 @@ def test_a_zip_whose_sizes_lie(tmp_path):
     refusal_of(path, tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here"), b"PK\x03\x04"])
+@pytest.mark.parametrize(
+    "content", [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here"), b"PK\x03\x04"]
+)
 def test_what_is_no_archive_is_said(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)
     refusal_of(tmp_path / "a.bin", tmp_path)

@@ -175,7 +175,7 @@ def test_a_living_holder_keeps_it_beyond_its_time(tmp_path):
 
 def test_exactly_one_takes_over(tmp_path):
     """Also where a slow contender judged a holder that another one has replaced since."""
-    for round_number in range(40):
+    for round_number in range(20):
         folder = tmp_path / str(round_number)
         write_holder(folder, 1, host=lease_module._this_host(), pid=os.getpid(), pid_started_ticks=1)
         barrier, taken = threading.Barrier(8), []

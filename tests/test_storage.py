@@ -42,7 +42,7 @@ def test_unfinished_files_are_not_listed(store):
 
 
 def test_exactly_one_creates(store):
-    for round_number in range(40):
+    for round_number in range(20):
         barrier = threading.Barrier(8)
         won = []
 

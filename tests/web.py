@@ -49,7 +49,7 @@ def serving() -> Iterator[Web]:
             web.ranges.append(self.headers["Range"])
             answer = web.answers.pop(0) if web.answers else Answer()
             self.close_connection = True
-            body = web.files.get(self.path)
+            body = web.files.get(self.path.partition("?")[0])
             if body is None or answer.status != 200:
                 self._status_only(404 if body is None else answer.status, answer)
             else:

@@ -47,7 +47,7 @@ class Run:
         )
         return self
 
-    def end(self, code: int, *, within_s: float = 120) -> str:
+    def end(self, code: int, *, within_s: float = 120, all_gone: bool = True) -> str:
         """Wait for the program's end; returns what it printed. Nothing of it may be left then."""
         try:
             output, _ = self.process.communicate(timeout=within_s)
@@ -56,7 +56,9 @@ class Run:
             output, _ = self.process.communicate()
             raise AssertionError(f"still running after {within_s} s:\n{output}") from None
         assert self.process.returncode == code, output
-        assert self.left(0) == {}
+        if all_gone:
+            left = self.left(0)
+            assert left == {}, left
         return output
 
     def left(self, after_s: float) -> dict[int, str]:

@@ -102,13 +102,15 @@ class _Unpacking:
     def add(self, member: _Member, tick: Callable[[], None]) -> None:
         self._members += 1
         if self._members > self._limits.members:
-            raise self._refusal(
-                member, f"it holds more than {self._limits.members} members", _UNPACK
-            )
+            raise self._refusal(member, f"it holds more than {self._limits.members} members", _UNPACK)
         if member.refusal is not None:
-            raise self._refusal(member, member.refusal, "Pack it again with files and folders alone, or unpack it yourself")
+            raise self._refusal(
+                member, member.refusal, "Pack it again with files and folders alone, or unpack it yourself"
+            )
         if (wrong := _wrong_name(member.name)) is not None:
-            raise self._refusal(member, wrong, "Pack it again with plain relative names, or unpack it yourself")
+            raise self._refusal(
+                member, wrong, "Pack it again with plain relative names, or unpack it yourself"
+            )
         path = self._into.joinpath(*(part for part in member.name.split("/") if part not in ("", ".")))
         try:
             if member.is_folder:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +25,7 @@ from clustertrain.storage.tree import PosixTree, collect_leftovers, remove_tree
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
+_OWN_SHA256 = "manifest_sha256"
 _NAME = re.compile(r"^(\d{8,})-(\d+)\.(\d+)$")
 _CHUNK_BYTES = 1 << 20
 
@@ -50,7 +52,10 @@ class CheckpointName:
     @classmethod
     def parse(cls, text: str) -> CheckpointName | None:
         match = _NAME.match(text)
-        return cls(*(int(group) for group in match.groups())) if match else None
+        if match is None:
+            return None
+        name = cls(*(int(group) for group in match.groups()))
+        return name if str(name) == text else None  # one spelling, so that a name always finds its folder
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,10 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), indent=1, sort_keys=True).encode() + b"\n"
+        """The one spelling of this manifest, with a checksum of itself: a flipped digit is seen."""
+        fields = asdict(self)
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        return json.dumps({**fields, _OWN_SHA256: digest}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,13 @@ def read_manifest(folder: Path) -> Manifest:
     """Parse the manifest of a checkpoint folder.
 
     Raises:
-        CheckpointDamaged: it is missing, not JSON, lacks a field, or names another format version.
+        CheckpointDamaged: it is missing, not JSON, lacks a field, names another format version, or does not
+            match its own checksum.
     """
     path = folder / MANIFEST
     try:
-        value = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        value = json.loads(data)
     except FileNotFoundError:
         raise CheckpointDamaged(f"{path} is missing: the checkpoint was never finished.") from None
     except OSError as error:
@@ -105,7 +115,9 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} has format version {found!r}; this version of clustertrain reads {FORMAT_VERSION}."
         )
     try:
-        manifest = Manifest(**value)
+        manifest = Manifest(**{key: item for key, item in value.items() if key != _OWN_SHA256})
+        if manifest.to_bytes() != data:
+            raise CheckpointDamaged(f"{path} does not match its own checksum: a part of it was changed.")
         for name, entry in manifest.files.items():
             if not isinstance(entry["size_bytes"], int) or not isinstance(entry["sha256"], str):
                 raise TypeError(f"files.{name} has no size and sha256")
@@ -204,7 +216,7 @@ class Retention:
                 value = read_manifest(checkpoints / str(name)).metrics.get(self.best_metric or "")
             except CheckpointDamaged:
                 continue  # it cannot be the best; whether it goes is decided by its age
-            if value is not None:
+            if value is not None and math.isfinite(value):  # NaN compares as neither better nor worse
                 scored.append((value if self.best_mode == "max" else -value, name))
         return {max(scored)[1]} if scored else set()
 
@@ -242,7 +254,10 @@ class Writer:
         name = CheckpointName(progress["step"], self.attempt, self.restart)
         if (self.checkpoints / str(name)).exists():  # a stop right after a periodic save: the same bytes
             return name, 0
-        tree = PosixTree(self.checkpoints / str(name))
+        try:
+            tree = PosixTree(self.checkpoints / str(name))
+        except OSError as error:
+            raise self._not_written(name, error) from error
         try:
             for file_name, write in files.items():
                 with tree.create(file_name) as file:
@@ -251,16 +266,30 @@ class Writer:
             tree.commit(MANIFEST, self._manifest(tree, progress).to_bytes())
         except OSError as error:
             tree.abort()
-            raise StorageError(
-                f"Checkpoint {name} could not be written to {self.checkpoints}: {error}\n"
-                "The checkpoints before it are untouched. Free space or make it writable, then run again."
-            ) from error
+            raise self._not_written(name, error) from error
         except BaseException:
             tree.abort()
             raise
-        for old in self.retention.doomed(self.checkpoints, name):
-            remove_tree(self.checkpoints / str(old))
+        self._prune(name)
         return name, sum(file.size_bytes for file in tree.files.values())
+
+    def _not_written(self, name: CheckpointName, error: OSError) -> StorageError:
+        return StorageError(
+            f"Checkpoint {name} could not be written to {self.checkpoints}: {error}\n"
+            "The checkpoints before it are untouched. Free space or make it writable, then run again."
+        )
+
+    def _prune(self, just_committed: CheckpointName) -> None:
+        for old in self.retention.doomed(self.checkpoints, just_committed):
+            try:
+                remove_tree(self.checkpoints / str(old))
+            except FileNotFoundError:
+                continue  # someone else removed it
+            except OSError as error:
+                raise StorageError(
+                    f"Checkpoint {just_committed} is committed, but {self.checkpoints / str(old)} "
+                    f"cannot be removed: {error}\nRemove it by hand, or the disk fills up."
+                ) from error
 
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():

@@ -290,7 +290,7 @@ def _of_exception(rank: int, error: BaseException) -> dict[str, Any]:
         "error": type(error).__name__,
         "text": text,
         "kit_exit_code": getattr(error, "exit_code", 1),
-        "cause": "not_finite" if type(error).__name__ == "NonFiniteLoss" else "error",
+        "cause": "not_finite" if type(error).__name__.startswith("NonFinite") else "error",
         "signature": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
         "fatal": fatal,
     }

@@ -50,6 +50,8 @@ class Saver:
         Raises:
             Fenced: an earlier save found that another start has taken the run over.
             StorageError: three saves in a row could not be written.
+            Exception: what an earlier save met that no later one can escape, such as a state that cannot be
+                pickled.
         """
         started = time.monotonic()
         self._join()
@@ -72,9 +74,9 @@ class Saver:
             raise self._error
 
     def check(self) -> None:
-        """Raise Fenced when the save in the background met it; costs nothing otherwise."""
-        if isinstance(self._error, Fenced):
-            raise self._error
+        """Raise what makes further saves pointless, when a save in the background met it; costs nothing
+        otherwise."""
+        self._raise_if_hopeless()
 
     def _write(
         self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None = None
@@ -85,7 +87,7 @@ class Saver:
             files = {MODEL_FILE: partial(torch.save, state["model"]), **files}
         try:
             name, size_bytes = self._writer.commit(files, progress)
-        except (StorageError, OSError, RuntimeError) as error:  # torch.save wraps ENOSPC in RuntimeError
+        except Exception as error:  # noqa: BLE001  a thread has nobody above it: the loop is told by `check`
             self._error = error
             self._failures += 1
             self._on_failed(f"the checkpoint of step {progress['step']} was not written: {error}")
@@ -108,9 +110,11 @@ class Saver:
             self._thread = None
 
     def _raise_if_hopeless(self) -> None:
-        if self._error is not None and (
-            isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW
-        ):
+        if self._error is None:
+            return
+        # torch.save wraps ENOSPC in RuntimeError. Anything else is a state that cannot be saved, ever.
+        may_pass = isinstance(self._error, StorageError | OSError | RuntimeError)
+        if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
 
 

@@ -42,7 +42,10 @@ class Ranks:
         """What `function(place, *args)` returned, or raised, on each rank."""
         for pipe in self._pipes:
             pipe.send((function, args))
-        return [pipe.recv() if pipe.poll(_ANSWER_S) else TimeoutError(f"rank {r}") for r, pipe in enumerate(self._pipes)]
+        return [
+            pipe.recv() if pipe.poll(_ANSWER_S) else TimeoutError(f"rank {r}")
+            for r, pipe in enumerate(self._pipes)
+        ]
 
     def results(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """What `function(place, *args)` returned on each rank; raises the first exception."""
@@ -66,7 +69,11 @@ def _serve(rank: int, world_size: int, store: str, pipe: Any) -> None:
     warnings.simplefilter("error")
     if world_size > 1:
         dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=60),
         )
     place = Place(rank, rank, world_size, torch.device("cpu"))
     while (request := pipe.recv()) is not None:

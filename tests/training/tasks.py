@@ -101,7 +101,9 @@ class Plain(Task):
 class MemoryRun:
     """A launcher in memory: each save is bytes, as a file would be."""
 
-    def __init__(self, rank: int, state: bytes | None = None, asked: Callable[[int], tuple[bool, bool]] | None = None):
+    def __init__(
+        self, rank: int, state: bytes | None = None, asked: Callable[[int], tuple[bool, bool]] | None = None
+    ):
         self.rank = rank
         self.state = state
         self.asked = asked
@@ -143,7 +145,9 @@ class Outcome:
     def __init__(self, result: TrainResult, run: MemoryRun, task: Task, place: Place) -> None:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
-        self.ids = getattr(task, "ids", [])[2 if place.world_size > 1 else 0 :]  # the first two settle the buckets
+        self.ids = getattr(task, "ids", [])[
+            2 if place.world_size > 1 else 0 :
+        ]  # the first two settle the buckets
 
     def state(self, step: int) -> dict[str, Any]:
         return torch.load(io.BytesIO(self.saves[step]), weights_only=True)

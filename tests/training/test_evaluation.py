@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -63,7 +62,10 @@ def test_eleven_samples_give_one_value_on_any_number_of_ranks(ranks, task):
         assert all(answer == answers[0] for answer in answers), "the same on every rank"
         for name, value in class_of_all.items():
             exact = name not in ("loss",)
-            assert answers[0][name] == (value if exact else pytest.approx(value, rel=1e-12)), (world_size, name)
+            assert answers[0][name] == (value if exact else pytest.approx(value, rel=1e-12)), (
+                world_size,
+                name,
+            )
 
 
 def test_more_ranks_than_samples(ranks):
@@ -101,19 +103,8 @@ def _frozen_evaluation(place, task):
     ).run(step=1)
 
 
-@dataclass
-class Modes:
-    frozen: bool
-    trained: bool
-
-
 class Watching(Eleven):
     """Freezes a layer by hand, and uses random numbers in its evaluation."""
-
-    def model(self):
-        model = Net()
-        self.net = model
-        return model
 
     def eval_step(self, model, batch):
         assert not any(module.training for module in model.modules())

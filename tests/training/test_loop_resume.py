@@ -25,7 +25,9 @@ def test_resume_in_mid_epoch_is_bit_identical(ranks, world_size, accumulate, pro
     resumed = group.results(run_task, Classify(), settings, whole[0].saves[middle])
     end = whole[0].result.step
     assert resumed[0].result == whole[0].result and end > middle
-    assert same(resumed[0].state(end), whole[0].state(end)), "weights, optimizer, scheduler, random states, position"
+    assert same(resumed[0].state(end), whole[0].state(end)), (
+        "weights, optimizer, scheduler, random states, position"
+    )
     for before, after in zip(whole, resumed, strict=True):
         assert before.ids[middle * accumulate :] == after.ids
 
@@ -69,7 +71,9 @@ def test_every_epoch_takes_each_sample_once(ranks):
         part = slice(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)
         seen = Counter(i for rank in outcomes for ids in rank.ids[part] for i in ids)
         assert seen == Counter(range(48))
-    assert outcomes[0].ids[:steps_per_epoch] != outcomes[0].ids[steps_per_epoch:], "each epoch is shuffled anew"
+    assert outcomes[0].ids[:steps_per_epoch] != outcomes[0].ids[steps_per_epoch:], (
+        "each epoch is shuffled anew"
+    )
 
 
 def test_more_epochs_continue_a_finished_run_and_the_same_number_ends_at_once(ranks):

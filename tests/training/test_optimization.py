@@ -39,7 +39,9 @@ def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
 
 def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
     outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, warmup_steps=4))[0]
-    assert lrs(outcome) == pytest.approx([0.1 * 1 / 4, 0.1 * 2 / 4, 0.05 * 3 / 4, 0.05, 0.025, 0.025], rel=1e-12)
+    assert lrs(outcome) == pytest.approx(
+        [0.1 * 1 / 4, 0.1 * 2 / 4, 0.05 * 3 / 4, 0.05, 0.025, 0.025], rel=1e-12
+    )
     assert outcome.state(6)["optimizer"]["param_groups"][0]["lr"] == 0.1 / 8
 
 
@@ -70,13 +72,18 @@ def test_accumulation_and_ranks_equal_one_larger_batch(ranks):
             continue
         assert outcome.result.step == expected.result.step
         for name, value in expected.weights().items():
-            assert torch.allclose(outcome.weights()[name], value, rtol=1e-4, atol=1e-6), (world_size, accumulate)
+            assert torch.allclose(outcome.weights()[name], value, rtol=1e-4, atol=1e-6), (
+                world_size,
+                accumulate,
+            )
 
 
 def test_clipping_bounds_the_step_and_logs_the_norm_before(ranks):
     outcome = ranks(2).results(run_task, Plain(lr=1.0), replace(SETTINGS, steps=1, clip_norm=0.01))[0]
     still = ranks(2).results(run_task, Plain(lr=0.0), replace(SETTINGS, steps=1))[0]
-    moved = math.sqrt(sum(float((outcome.weights()[k] - v).square().sum()) for k, v in still.weights().items()))
+    moved = math.sqrt(
+        sum(float((outcome.weights()[k] - v).square().sum()) for k, v in still.weights().items())
+    )
     assert moved == pytest.approx(0.01, rel=1e-3)
     assert outcome.logs[0]["grad_norm"] > 0.01
 

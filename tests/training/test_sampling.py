@@ -51,7 +51,10 @@ def test_an_epoch_takes_each_sample_once_but_a_tail_shorter_than_the_ranks(shape
 @given(shapes)
 def test_ranks_agree_on_positions_numbers_and_shares(shape):
     world_size, batch_size, accumulate, samples = shape
-    ranks = [list(order) for order in orders(world_size, samples=samples, batch_size=batch_size, accumulate=accumulate)]
+    ranks = [
+        list(order)
+        for order in orders(world_size, samples=samples, batch_size=batch_size, accumulate=accumulate)
+    ]
     for keys in zip(*ranks, strict=True):
         assert len({(len(key.ids), key.share, key.after) for key in keys}) == 1
         assert len({key.seed for key in keys}) == world_size
@@ -64,10 +67,16 @@ def test_ranks_agree_on_positions_numbers_and_shares(shape):
 
 
 @few
-@given(st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]), st.integers(12, 80), st.integers(0, 3))
+@given(
+    st.sampled_from([(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]),
+    st.integers(12, 80),
+    st.integers(0, 3),
+)
 def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, samples, seed):
     world_size, batch_size = shape
-    steps = [by_step(order) for order in orders(world_size, samples=samples, batch_size=batch_size, seed=seed)]
+    steps = [
+        by_step(order) for order in orders(world_size, samples=samples, batch_size=batch_size, seed=seed)
+    ]
     consumed = 0
     for of_ranks in zip(*steps, strict=True):
         taken = sorted(i for ids, _ in of_ranks for i in ids)

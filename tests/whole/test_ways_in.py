@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -57,35 +58,37 @@ def cluster():
             "RAY_AUTH_TOKEN_PATH": str(token),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        ray = str(Path(sys.executable).parent / "ray")
         port = 20000 + os.getpid() % 10000
-        head = subprocess.Popen(
-            [
-                *(ray, "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1"),
-                *("--num-cpus=2", "--include-dashboard=false", f"--temp-dir={folder}/ray"),
-                "--object-store-memory=100000000",
-            ],
+        ray_start = [
+            *(str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"),
+            *("--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false"),
+            *("--object-store-memory=100000000", f"--temp-dir={folder}/ray"),
+        ]
+        log = Path(folder) / "log"
+        guardian = subprocess.Popen(  # it ends the cluster, whatever Ray does about it
+            [sys.executable, "-m", "clustertrain.guardian", f"{folder}/ray", str(log), *ray_start],
+            stdin=subprocess.PIPE,
             env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
         )
-        for line in head.stdout:
-            if "started" in line:
-                break
-        else:
-            raise AssertionError("ray start ended without starting")
+        ends = time.monotonic() + 60
+        while not log.exists() or "Ray runtime started" not in log.read_text():
+            assert time.monotonic() < ends, log.read_text()
+            time.sleep(0.05)
         yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        head.terminate()
-        head.communicate(timeout=30)
+        guardian.stdin.close()
+        guardian.wait(10)
 
 
 def test_a_cluster_that_is_there_is_used(make_run, cluster):
     run = make_run("clustered", script="torchrun_script.py", args=[])
     run.start(**cluster)
-    output = run.end(0)
+    output = run.end(0, all_gone=False)
     assert "done (finished)" in output
     assert next(e for e in run.events if e["kind"] == "ray_started")["address"] == cluster["RAY_ADDRESS"]
+    ends = time.monotonic() + 10
+    while any("ray::Ray" in command or "ray::Train" in command for command in run.left(0).values()):
+        assert time.monotonic() < ends, run.left(0)
     too_large = make_run("large", script="torchrun_script.py", args=[], resources={"workers": 3})
-    output = too_large.start(**cluster).end(3)
+    output = too_large.start(**cluster).end(3, all_gone=False)
     assert "3 workers × 1 CPU = 3 CPUs" in output
+    assert f"the Ray cluster at {cluster['RAY_ADDRESS']} has 2" in output

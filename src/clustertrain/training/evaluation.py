@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,12 +40,16 @@ class Evaluation:
         self._precision = precision
         self._seed = settings.seed
         self._metrics = dict(task.metrics())
+        # With fewer samples than ranks some would have none, and torchmetrics cannot gather states without
+        # a dtype: every rank then evaluates all of these few samples, alone.
+        self._counted = place if len(dataset) >= place.world_size else replace(place, rank=0, world_size=1)
         for metric in self._metrics.values():
             if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
                 metric.to(place.device)
+                _sync_over_ranks(metric, self._counted.world_size > 1)
         self._loader = Loader(
             Fetch(dataset, collate),
-            evaluation_order(len(dataset), batch_size, place.rank, place.world_size),
+            evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size),
             processes=settings.loader_workers,
             device=place.device,
             reuse=True,
@@ -82,8 +88,8 @@ class Evaluation:
             self._update_metrics(outputs, targets)
             sums[0] += loss.detach().reshape(()).double() * len(key.ids)
             sums[1] += len(key.ids)
-        loss_sum, samples = sum_over_ranks(sums, self._place).tolist()
-        return {"loss": loss_sum / samples, **compute_over_ranks(self._metrics, self._place)}
+        loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
+        return {"loss": loss_sum / samples, **compute_over_ranks(self._metrics, self._counted)}
 
     def _update_metrics(self, outputs: Any, targets: Any) -> None:
         if outputs is None and self._metrics:
@@ -94,3 +100,11 @@ class Evaluation:
             )
         for metric in self._metrics.values():
             metric.update(outputs, targets)
+
+
+def _sync_over_ranks(metric: nn.Module, sync: bool) -> None:
+    """Tell a torchmetrics metric, or each of a collection, whether other ranks have states to add."""
+    parts: Iterable[Any] = metric.modules()
+    for part in parts:
+        if hasattr(part, "distributed_available_fn"):
+            part.distributed_available_fn = lambda: sync

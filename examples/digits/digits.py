@@ -1,0 +1,44 @@
+"""Handwritten digits: 1,797 images of 8×8 pixels, and a LeNet-style network that reads them."""
+
+import numpy as np
+import torch
+from clustertrain import Task
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+class Digits(Task):
+    """The loss is Task's own, cross entropy; so are its metric, accuracy, and its optimizer, AdamW."""
+
+    def __init__(self, lr: float) -> None:
+        self.lr = lr
+
+    def model(self):
+        return nn.Sequential(
+            nn.Conv2d(1, 32, kernel_size=3, padding=1),  # (batch, 1, 8, 8) -> (batch, 32, 8, 8)
+            nn.ReLU(),
+            nn.Conv2d(32, 64, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),  # -> (batch, 64, 4, 4)
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, 128),
+            nn.ReLU(),
+            nn.Dropout(0.25),
+            nn.Linear(128, 10),
+        )
+
+    def train_data(self, data):
+        images, labels, held_out = read(data["digits"])
+        return TensorDataset(images[~held_out], labels[~held_out])
+
+    def eval_data(self, data):
+        images, labels, held_out = read(data["digits"])
+        return TensorDataset(images[held_out], labels[held_out])
+
+
+def read(folder):
+    """Images as float32 (1797, 1, 8, 8) from 0 to 1, labels as int64 (1797,), and which ones are held out."""
+    rows = torch.from_numpy(np.loadtxt(folder / "digits.csv", delimiter=",", dtype=np.int64))
+    images = rows[:, :64].float().div(16).reshape(-1, 1, 8, 8)
+    held_out = torch.arange(len(rows)) % 5 == 0  # every fifth image, the same ones in every run
+    return images, rows[:, 64], held_out

@@ -1,0 +1,408 @@
+"""A data set arrives once, whole and verified, whoever asks and whoever dies on the way."""
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clustertrain import fetch as fetch_module
+from clustertrain import staging
+from clustertrain.errors import DataError, JobError, RunStopped, StorageError
+from clustertrain.lease import Lease
+from clustertrain.staging import StagingInterrupted, stage
+from kills import killed_at_every_point
+from web import Answer, serving
+
+BODY = random.Random(2).randbytes(200_000)
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+CHILD = """
+import json, sys
+from pathlib import Path
+from clustertrain import fetch, staging
+options = json.loads(sys.argv[1])
+fetch.NOTE_EVERY_BYTES, fetch.BACKOFF_S = 1, 0.01
+path = staging.stage(
+    "d", options["uri"], sha256=options["sha256"], extract=options["extract"], into=Path(options["into"]),
+    lease_s=options["lease_s"], on_event=lambda event: print(json.dumps(event), flush=True),
+)
+print(json.dumps({"path": str(path)}), flush=True)
+"""
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        web.files["/f"] = BODY
+        web.files["/a.tar.gz"] = archive_of({"a/x": b"1" * 5000, "y": b"2"})
+        yield web
+
+
+@pytest.fixture
+def into(tmp_path):
+    return tmp_path / "data"
+
+
+def archive_of(files):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def get(uri, into, sha256=None, extract=False, **options):
+    return stage("d", str(uri), sha256=sha256, extract=extract, into=into, **options)
+
+
+def child(uri, into, sha256=None, extract=False, lease_s=600.0):
+    """Another process that stages; its lines of stdout are events, the last one is the path."""
+    options = {"uri": uri, "into": str(into), "sha256": sha256, "extract": extract, "lease_s": lease_s}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(options)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def path_from(process):
+    with process:
+        lines = process.stdout.readlines()
+    assert process.returncode == 0
+    return Path(json.loads(lines[-1])["path"])
+
+
+def files_under(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def unfinished(into):
+    return [p.name for p in into.iterdir() if p.name.startswith(".") and p.name != ".leases"]
+
+
+# ------------------------------------------------------------------------------------------ one process
+
+
+def test_a_file_keeps_its_name_and_comes_once(web, into):
+    path = get(f"{web.url}/f", into, SHA256)
+    assert path.name == "f"
+    assert path.read_bytes() == BODY
+    assert get(f"{web.url}/f", into, SHA256) == path
+    assert web.ranges == [None]
+    assert unfinished(into) == []
+    marker = json.loads((path.parent.parent / "READY.json").read_text())
+    assert (marker["sha256"], marker["bytes"], marker["uri"]) == (SHA256, len(BODY), f"{web.url}/f")
+
+
+def test_an_archive_becomes_a_folder(web, into):
+    path = get(f"{web.url}/a.tar.gz", into, extract=True)
+    assert files_under(path) == {"a/x": b"1" * 5000, "y": b"2"}
+    assert get(f"{web.url}/a.tar.gz", into, extract=True) == path
+    assert web.ranges == [None]
+    assert not list(into.rglob("download"))
+
+
+def test_the_same_content_from_another_place_is_the_same_data_set(web, into):
+    web.files["/mirror/f"] = BODY
+    assert get(f"{web.url}/f", into, SHA256.upper()) == get(f"{web.url}/mirror/f", into, SHA256)
+    assert web.ranges == [None]
+
+
+def test_file_and_folder_of_one_archive_are_two_things(web, into):
+    assert get(f"{web.url}/a.tar.gz", into, extract=True).is_dir()
+    assert get(f"{web.url}/a.tar.gz", into).is_file()
+
+
+def test_what_is_ready_needs_neither_network_nor_lease_nor_right_to_write(web, into, monkeypatch):
+    path = get(f"{web.url}/f", into)
+    opened = len(web.ranges)
+    monkeypatch.setattr(staging, "Contender", None)
+    assert get(f"{web.url}/f", into) == path
+    assert len(web.ranges) == opened
+
+
+def test_a_url_without_checksum_stays_what_it_was(web, into):
+    path = get(f"{web.url}/f", into)
+    web.files["/f"], web.etag = BODY[::-1], '"two"'
+    assert get(f"{web.url}/f", into) == path
+    assert path.read_bytes() == BODY
+
+
+@pytest.mark.parametrize("keep_mtime", [False, True])
+def test_a_local_file_that_changed_is_another_data_set(tmp_path, into, keep_mtime):
+    source = tmp_path / "train.bin"
+    source.write_bytes(b"old")
+    times = source.stat()
+    first = get(source, into)
+    source.write_bytes(b"new")
+    if keep_mtime:
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = get(source, into)
+    assert (first.read_bytes(), second.read_bytes()) == (b"old", b"new")
+    assert get(f"file://{source}", into) == second
+
+
+def test_a_local_file_that_is_gone_is_still_there_by_its_checksum(tmp_path, into):
+    source = tmp_path / "train.bin"
+    source.write_bytes(BODY)
+    path = get(source, into, SHA256)
+    source.unlink()
+    assert get(source, into, SHA256) == path
+
+
+def test_a_folder_is_used_where_it_lies(tmp_path, into):
+    (tmp_path / "images").mkdir()
+    assert get(tmp_path / "images", into) == tmp_path / "images"
+    assert get(f"file://{tmp_path}/images", into) == tmp_path / "images"
+    assert not into.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "key"), [({"extract": True}, "extract: true"), ({"sha256": SHA256}, "sha256")]
+)
+def test_a_folder_has_neither_checksum_nor_archive(tmp_path, into, options, key):
+    with pytest.raises(DataError, match=f"{tmp_path} is a folder, and {key} is for one file"):
+        get(tmp_path, into, **options)
+
+
+def test_what_is_missing_is_named(tmp_path, into, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for sha256 in (None, SHA256):
+        with pytest.raises(DataError, match=f"nothing/here does not exist on .*{tmp_path}") as refusal:
+            get("nothing/here", into, sha256)
+        assert refusal.value.exit_code == 4
+    assert not into.exists() or unfinished(into) == []
+
+
+def test_s3_comes_later(into):
+    with pytest.raises(JobError, match="s3:// data comes with a later version"):
+        get("s3://bucket/key", into)
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"), [("/f%2e%2e?x=/../y", "f.."), ("/", "data"), ("/.hidden", "hidden"), ("/a%2Fb c", "b_c")]
+)
+def test_file_names_from_urls_are_plain(web, into, uri, name):
+    assert staging._Entry.of(web.url + uri, SHA256, False, into).file_name == name
+
+
+def test_a_wrong_checksum_leaves_nothing(web, into):
+    with pytest.raises(DataError, match=f"(?s)expected sha256 {'0' * 64}.*received sha256 {SHA256}"):
+        get(f"{web.url}/f", into, "0" * 64)
+    assert [p.name for p in into.iterdir()] == [".leases"]
+
+
+def test_a_bad_archive_leaves_nothing(web, into):
+    for data, rule in ((archive_of({"../evil": b"1"}), r"'\.\.'"), (b"no archive", "not a tar")):
+        web.files["/a.tar.gz"] = data
+        with pytest.raises(DataError, match=rule):
+            get(f"{web.url}/a.tar.gz", into, extract=True)
+        assert [p.name for p in into.iterdir()] == [".leases"]
+    assert not list(into.parent.rglob("evil"))
+
+
+def test_a_place_that_cannot_be_written_is_named(web, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=rf"{tmp_path}/file/data.* uid {os.geteuid()}: Not a directory"):
+        get(f"{web.url}/f", tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"cut")])
+def test_content_that_was_lost_or_cut_is_brought_again(web, into, spoil):
+    path = get(f"{web.url}/f", into)
+    spoil(path)
+    assert get(f"{web.url}/f", into) == path
+    assert path.read_bytes() == BODY
+
+
+def test_a_marker_that_cannot_be_read_is_not_guessed_about(web, into):
+    path = get(f"{web.url}/f", into)
+    (path.parent.parent / "READY.json").write_text("{")
+    with pytest.raises(DataError, match="Remove that folder"):
+        get(f"{web.url}/f", into)
+
+
+def test_events_tell_the_phases_and_are_few(web, into, monkeypatch):
+    monkeypatch.setattr(fetch_module, "_CHUNK_BYTES", 100)
+    events = []
+    get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
+    assert [event["phase"] for event in events] == ["download", "extract", "ready"]
+    assert all(event["event"] == "stage" and event["name"] == "d" for event in events)
+    assert events[-1]["bytes"] == 5001
+    assert [event["seconds"] for event in events] == sorted(event["seconds"] for event in events)
+    assert events[0]["total_bytes"] == len(web.files["/a.tar.gz"])
+    json.dumps(events)
+
+
+def test_a_stop_keeps_what_came_and_the_next_start_goes_on(web, into, monkeypatch):
+    monkeypatch.setattr(fetch_module, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
+    asked = []
+    with pytest.raises(StagingInterrupted, match="d was on its way") as stopped:
+        get(f"{web.url}/f", into, should_stop=lambda: asked.append(1) or len(asked) > 10)
+    assert stopped.value.exit_code == 130
+    assert isinstance(stopped.value, RunStopped)
+    again = pickle.loads(pickle.dumps(stopped.value))
+    assert (str(again), again.exit_code, again.name) == (str(stopped.value), 130, "d")
+    assert get(f"{web.url}/f", into).read_bytes() == BODY
+    first, second = web.ranges
+    assert first is None
+    assert int(second.removeprefix("bytes=").removesuffix("-")) >= 1000
+    assert unfinished(into) == []
+
+
+def test_a_stop_is_heard_while_waiting_for_another(web, into):
+    web.answers = [Answer(hold_after=1000)]
+    other = child(f"{web.url}/f", into)
+    assert "download" in other.stdout.readline()
+    events = []
+    with pytest.raises(StagingInterrupted):
+        get(f"{web.url}/f", into, on_event=events.append, should_stop=lambda: True)
+    assert [event["phase"] for event in events] == ["wait"]
+    web.go_on.set()
+    assert path_from(other).read_bytes() == BODY
+
+
+# -------------------------------------------------------------------------------------- many processes
+
+
+def test_eight_processes_download_once(web, into):
+    web.answers = [Answer(hold_after=100)]
+    children = [child(f"{web.url}/a.tar.gz", into, extract=True) for _ in range(8)]
+    phases = sorted(json.loads(process.stdout.readline())["phase"] for process in children)
+    assert phases == ["download"] + ["wait"] * 7  # all are at it before the download ends
+    web.go_on.set()
+    paths = {path_from(process) for process in children}
+    assert len(paths) == 1
+    assert files_under(paths.pop()) == {"a/x": b"1" * 5000, "y": b"2"}
+    assert web.ranges == [None]
+    assert unfinished(into) == []
+
+
+def test_two_jobs_start_at_once_again_and_again(web, tmp_path):
+    for round_number in range(10):
+        into, barrier, paths = tmp_path / str(round_number), threading.Barrier(2), []
+
+        def run(into=into, barrier=barrier, paths=paths):
+            barrier.wait()
+            paths.append(get(f"{web.url}/f", into, lease_s=1.0))
+
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert paths[0] == paths[1]
+        assert paths[0].read_bytes() == BODY
+        assert len(web.ranges) == round_number + 1
+
+
+def test_a_killed_holder_is_replaced_at_once_and_its_bytes_are_used(web, into):
+    web.answers = [Answer(hold_after=50_000)]
+    other = child(f"{web.url}/f", into, SHA256)
+    assert "download" in other.stdout.readline()
+    other.kill()
+    with other:
+        other.stdout.read()
+    web.go_on.set()
+    began = time.monotonic()
+    assert get(f"{web.url}/f", into, SHA256, lease_s=600.0).read_bytes() == BODY
+    assert time.monotonic() - began < 10
+    first, second = web.ranges
+    assert first is None
+    assert 0 < int(second.removeprefix("bytes=").removesuffix("-")) <= 50_000
+    assert unfinished(into) == []
+
+
+def test_a_stopped_holder_loses_and_does_no_harm_when_it_wakes(web, into):
+    web.answers = [Answer(hold_after=50_000)]
+    other = child(f"{web.url}/f", into, lease_s=0.5)
+    assert "download" in other.stdout.readline()
+    os.kill(other.pid, signal.SIGSTOP)
+    path = get(f"{web.url}/f", into, lease_s=0.5)
+    before = path.stat()
+    web.go_on.set()
+    os.kill(other.pid, signal.SIGCONT)
+    assert path_from(other) == path
+    after = path.stat()
+    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (before.st_ino, before.st_mtime_ns, len(BODY))
+    assert path.read_bytes() == BODY
+    assert unfinished(into) == []
+
+
+def test_a_holder_that_lost_between_its_last_look_and_the_rename_replaces_nothing(web, into, monkeypatch):
+    """The worst moment: it passed `check`, slept, and everything was published meanwhile."""
+    winner = into.parent / "winner"
+    won = get(f"{web.url}/f", winner)
+    real, calls = staging._publish, []
+
+    def sleep_first(entry, whole):
+        shutil.copytree(won.parent.parent, entry.folder)
+        calls.append((entry.folder / "READY.json").stat().st_ino)
+        real(entry, whole)
+
+    monkeypatch.setattr(staging, "_publish", sleep_first)
+    path = get(f"{web.url}/f", into)
+    assert (path.parent.parent / "READY.json").stat().st_ino == calls[0]
+    assert path.read_bytes() == BODY
+    assert unfinished(into) == []
+
+
+def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, monkeypatch):
+    """A process that dies takes its lease; it has its turn again, and nothing of the first stays."""
+    monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
+    turns = []
+    real = Lease.check
+
+    def taken_over_once(lease):
+        if not turns:
+            number = int(lease._path.suffix[1:]) + 1
+            dead = json.loads(lease._path.read_text()) | {"pid": 2**22 + 1}
+            lease._path.with_suffix(f".{number}").write_text(json.dumps(dead))
+        turns.append(lease.token)
+        real(lease)
+
+    monkeypatch.setattr(Lease, "check", taken_over_once)
+    assert get(f"{web.url}/f", into, lease_s=5.0).read_bytes() == BODY
+    assert len(set(turns)) == 2
+    assert unfinished(into) == []
+
+
+@pytest.mark.parametrize(("extract", "stride"), [(False, 3), (True, 1)])
+def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
+    source, into = tmp_path / "source.tar.gz", tmp_path / "data"
+    source.write_bytes(archive_of({"a/x": b"1" * 5000, "y": b"2"}))
+    entry = staging._Entry.of(str(source), None, extract, into)
+    kills = seen_ready = 0
+
+    def whole():
+        path = get(source, into, extract=extract)
+        if extract:
+            return files_under(path) == {"a/x": b"1" * 5000, "y": b"2"}
+        return path.read_bytes() == source.read_bytes()
+
+    def prepare():
+        shutil.rmtree(into, ignore_errors=True)
+
+    for _ in killed_at_every_point(prepare, lambda: get(source, into, extract=extract), stride=stride):
+        kills += 1
+        was_ready = entry.ready() is not None
+        seen_ready += was_ready
+        assert whole()  # by the next start, at once: the holder is dead
+        if not was_ready:
+            assert unfinished(into) == []
+    assert kills * stride > 25
+    assert 0 < seen_ready < kills
+    assert whole()

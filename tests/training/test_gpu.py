@@ -1,0 +1,169 @@
+"""On NVIDIA GPUs: NCCL over all there are. Needs torch and pytest alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from training.tasks import Classify, MemoryRun, Plain, run_task, same
+
+from clustertrain.training.distributed import Place
+from clustertrain.training.loop import train
+from clustertrain.training.settings import TrainSettings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: GPU tests need one"),
+]
+SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2, log_every=2)
+
+
+@pytest.fixture
+def gpu() -> Place:
+    torch.cuda.set_device(0)
+    return Place(0, 0, 1, torch.device("cuda", 0))
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_resume_is_bit_identical(gpu, deterministic, precision):
+    settings = replace(SETTINGS, precision=precision, clip_norm=1.0)
+    whole = run_task(gpu, Classify(), settings)
+    resumed = run_task(gpu, Classify(), settings, whole.saves[4])
+    end = whole.result.step
+    assert end > 4 and same(resumed.state(end), whole.state(end))
+
+
+def test_loader_processes_and_pinned_memory_give_the_same_bits(gpu, deterministic):
+    here = run_task(gpu, Classify(), SETTINGS)
+    there = run_task(gpu, Classify(), replace(SETTINGS, loader_workers=1))
+    assert same(here.weights(), there.weights())
+
+
+class Overflowing(Plain):
+    """Gradients of 1e5 in the first steps: too large for fp16 at the scale it starts with."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * 1e3
+
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+
+
+def test_fp16_skips_steps_that_overflow_and_goes_on(gpu):
+    settings = TrainSettings(steps=40, batch_size=4, precision="fp16", log_every=1)
+    outcome = run_task(gpu, Overflowing(lr=1e-5), settings)
+    state = outcome.state(40)
+    assert outcome.result.step == 40
+    assert state["scaler"]["scale"] < 65536, "the scale was lowered: some step overflowed"
+    skipped = 40 - state["scheduler"]["last_epoch"]
+    assert 0 < skipped < 40, "the scheduler counts the steps that were made"
+    assert all(bool(value.isfinite().all()) for value in state["model"].values())
+
+
+def test_weights_stay_fp32_under_bf16(gpu):
+    outcome = run_task(gpu, Classify(), replace(SETTINGS, precision="bf16"))
+    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
+
+
+class Snapshot(MemoryRun):
+    """Keeps host copies, made as the launcher makes them."""
+
+    def save(self, state, progress):
+        from clustertrain.saving import copy_to_host
+
+        assert state["model"]["head.weight"].is_cuda
+        host = copy_to_host(state)
+        assert not host["model"]["head.weight"].is_cuda
+        assert torch.equal(host["model"]["head.weight"], state["model"]["head.weight"].cpu())
+        super().save(host, progress)
+
+
+def test_a_checkpoint_of_device_memory_is_a_copy_on_the_host(gpu, deterministic):
+    run = Snapshot(0)
+    train(Classify(), SETTINGS, gpu, run, {})
+    direct = run_task(gpu, Classify(), SETTINGS)
+    assert run.saves.keys() == direct.saves.keys()
+    assert same(torch_load(run.saves[2]), torch_load(direct.saves[2])), "later steps did not change it"
+
+
+def torch_load(data):
+    import io
+
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def test_the_random_state_of_the_gpu_is_kept(gpu):
+    from clustertrain.training.rng import pack_rng, restore_rng
+
+    packed = pack_rng(gpu.device)
+    drawn = torch.randn(4, device=gpu.device)
+    restore_rng(packed, gpu.device)
+    assert torch.equal(torch.randn(4, device=gpu.device), drawn)
+
+
+def _nccl_rank(rank, world_size, store, answers):
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=120),
+        device_id=device,
+    )
+    settings = replace(SETTINGS, sync_batchnorm=True, compile=False, save_every_steps=None)
+    outcome = run_task(
+        Place(rank, rank, world_size, device), Classify(54 * world_size), settings, None, stop_soon
+    )
+    answers.put((rank, outcome.result.step, outcome.result.finished))
+    dist.destroy_process_group()
+
+
+def stop_soon(calls):
+    return calls >= 3, False
+
+
+def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
+    world_size = torch.cuda.device_count()
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    started = [
+        context.Process(target=_nccl_rank, args=(rank, world_size, str(tmp_path / "store"), answers))
+        for rank in range(world_size)
+    ]
+    for process in started:
+        process.start()
+    step = 3 if world_size == 1 else 4
+    got = sorted(answers.get(timeout=200) for _ in started)
+    assert got == [(rank, step, False) for rank in range(world_size)]
+    for process in started:
+        process.join(60)
+        assert process.exitcode == 0
+
+
+def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
+    from clustertrain.errors import ClusterError
+    from clustertrain.training.distributed import join
+
+    monkeypatch.setitem(os.environ, "LOCAL_RANK", str(torch.cuda.device_count()))
+    with pytest.raises(ClusterError, match="Start one process per GPU"):
+        join()
+
+
+def test_compile_trains_the_same_parameters(gpu):
+    outcome = run_task(gpu, Classify(), replace(SETTINGS, compile=True, epochs=1))
+    assert outcome.result.finished and "head.weight" in outcome.weights()

@@ -1,0 +1,249 @@
+"""What the loop does between two steps: requests, saves, logs, losses that are not finite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+from training.tasks import Classify, MemoryRun, Plain, run_task
+
+from clustertrain.errors import JobError
+from clustertrain.training.loop import train
+from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
+from clustertrain.training.settings import TrainSettings
+
+SETTINGS = TrainSettings(steps=8, batch_size=4)
+
+
+def stop_at_call(calls, call=3):
+    return calls >= call, False
+
+
+def save_at_call(calls, call=3):
+    return False, calls == call
+
+
+@pytest.mark.parametrize(("world_size", "step"), [(1, 3), (2, 4), (3, 4)])
+def test_a_stop_ends_all_ranks_at_the_same_step_with_a_checkpoint(ranks, world_size, step):
+    outcomes = ranks(world_size).results(run_task, Plain(), SETTINGS, None, stop_at_call)
+    assert {(o.result.step, o.result.finished) for o in outcomes} == {(step, False)}
+    assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(step, "stop")]
+
+
+def test_a_save_on_request_goes_on(ranks):
+    outcomes = ranks(2).results(run_task, Plain(), SETTINGS, None, save_at_call)
+    assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(4, "save"), (8, "end")]
+    assert outcomes[1].progress == outcomes[0].progress, "the random states of all ranks are gathered by all"
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        ({"save_every_steps": 3}, [(3, "steps"), (6, "steps"), (8, "end")]),
+        ({"save_every_epochs": 1, "batch_size": 9}, [(3, "epochs"), (6, "epochs"), (8, "end")]),
+        ({"save_every_minutes": 1e-9}, [(s, "minutes") for s in (2, 3, 4, 5, 6, 7)] + [(8, "end")]),
+        ({}, [(8, "end")]),
+    ],
+)
+def test_saves_come_due(ranks, every, expected):
+    outcome = ranks(2).results(run_task, Plain(54), replace(SETTINGS, **every))[0]
+    assert [(p["step"], p["reason"]) for p in outcome.progress] == expected
+
+
+def test_progress_and_records_say_where_the_run_is(ranks):
+    settings = replace(SETTINGS, log_every=5, steps=None, epochs=1)
+    outcome = ranks(2).results(run_task, Plain(50), settings)[0]
+    assert outcome.progress == [
+        {
+            "step": 7,
+            "epoch": 1,
+            "samples_seen": 50,
+            "world_size": 2,
+            "metrics": {},
+            "reason": "end",
+        }
+    ]
+    five, seven = outcome.logs
+    assert (five["step"], five["epoch"], five["epoch_progress"], five["total_steps"]) == (5, 0, 0.8, 7)
+    assert (seven["step"], seven["epoch"]) == (7, 1) and seven["samples_per_s"] > 0
+    assert outcome.phases == [
+        ("first_step", 0),
+        *[("step", s) for s in range(1, 8)],
+        ("save", 7),
+        ("step", 7),
+    ]
+    assert outcome.result.metrics == {"loss": seven["loss"]}
+
+
+def poisoned(place, settings):
+    """The outcome on this rank of a NaN among the samples: what was raised, and the steps saved."""
+    run = MemoryRun(place.rank)
+    task = Plain(bad=33)
+    try:
+        train(task, settings, place, run, {})
+    except NonFiniteLoss as error:
+        return error.step, error.rank, sorted(run.saves)
+    return None
+
+
+def test_a_nan_on_one_rank_stops_all_and_nothing_is_saved_from_its_step_on(ranks):
+    from clustertrain.training.sampling import epoch_order
+
+    position = epoch_order(0, 0, 54).tolist().index(33)
+    step, rank = position // 8 + 1, position % 8 % 2
+    assert step > 2, "otherwise nothing could be saved before"
+    settings = TrainSettings(epochs=1, batch_size=4, log_every=1000, save_every_steps=1)
+    assert ranks(2).results(poisoned, settings) == [(step, rank, list(range(1, step)))] * 2
+    rare = replace(settings, save_every_steps=step + 1)
+    assert ranks(2).results(poisoned, rare) == [(step, rank, [])] * 2, "named exactly, found later"
+
+
+class Exploding(Plain):
+    """A finite loss whose gradient is not."""
+
+    def loss(self, model, batch):
+        return (model(batch[0]) * 0).abs().sqrt().mean()
+
+
+def test_weights_that_overflowed_are_not_saved(ranks):
+    errors = ranks(2).call(run_task, Exploding(), replace(SETTINGS, save_every_steps=1))
+    assert {type(e) for e in errors} == {NonFiniteWeights}
+
+
+def count_collectives(place, steps):
+    counts = {}
+    names = ["all_reduce", "all_gather", "broadcast", "barrier", "all_gather_into_tensor"]
+    originals = {name: getattr(dist, name) for name in names}
+
+    def counting(name):
+        def call(*args, **kwargs):
+            counts[name] = counts.get(name, 0) + 1
+            counts["waiting"] = counts.get("waiting", 0) + (not kwargs.get("async_op", False))
+            return originals[name](*args, **kwargs)
+
+        return call
+
+    for name in names:
+        setattr(dist, name, counting(name))
+    try:
+        run_task(place, Plain(200), replace(SETTINGS, steps=steps, log_every=1000))
+    finally:
+        for name, original in originals.items():
+            setattr(dist, name, original)
+    return counts
+
+
+def test_a_step_waits_for_no_collective_but_ddp_s_own(ranks):
+    few, many = (ranks(2).results(count_collectives, steps)[0] for steps in (5, 15))
+    assert many["waiting"] == few["waiting"]
+    assert many["all_reduce"] - few["all_reduce"] == 10, "the requests' own, which nobody waits for"
+    assert ranks(1).results(count_collectives, 5) == [{}]
+
+
+class NoParameters(Plain):
+    def model(self):
+        return nn.ReLU()
+
+
+class Frozen(Plain):
+    def model(self):
+        return nn.Linear(4, 1).requires_grad_(False)
+
+
+class NoModule(Plain):
+    def model(self):
+        return "resnet"
+
+
+class Vector(Plain):
+    def loss(self, model, batch):
+        return model(batch[0])
+
+
+class Stream(Plain):
+    def train_data(self, data):
+        class Endless(IterableDataset):
+            def __iter__(self):
+                yield 1
+
+        return Endless()
+
+
+class Nothing(Plain):
+    def train_data(self, data):
+        return TensorDataset(torch.zeros(0, 4), torch.zeros(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "text"),
+    [
+        (NoParameters(), {}, "whose model has no parameters"),
+        (Frozen(), {}, "no parameters that need a gradient \\(2 in all\\)"),
+        (NoModule(), {}, "returned str, not an nn.Module"),
+        (Vector(), {}, r"returned shape \(4, 1\), not one number"),
+        (Stream(), {}, "lacks __len__ or __getitem__"),
+        (Nothing(), {}, "0 samples"),
+        (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
+        (Plain(), {"sync_batchnorm": True}, "torch has it for GPUs alone"),
+        (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(ranks, task, settings, text):
+    with pytest.raises(JobError, match=text) as error:
+        ranks(1).results(run_task, task, replace(SETTINGS, **settings))
+    assert len(str(error.value).splitlines()) <= 3
+
+
+class OfRank(Plain):
+    def train_data(self, data):
+        n = 40 + dist.get_rank()
+        return TensorDataset(torch.zeros(n, 4), torch.zeros(n, 1))
+
+
+def test_ranks_with_different_data_are_refused_on_all(ranks):
+    errors = ranks(2).call(run_task, OfRank(), SETTINGS)
+    assert all(isinstance(e, JobError) and "[[40, 0], [41, 0]]" in str(e) for e in errors)
+
+
+class Wider(Classify):
+    def model(self):
+        return nn.Linear(6, 4)
+
+
+def test_a_checkpoint_of_another_model_is_refused(ranks):
+    saves = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=2))[0].saves
+    with pytest.raises(JobError, match="Undo the change to the model, or start anew with --fresh"):
+        ranks(1).results(run_task, Wider(), SETTINGS, saves[2])
+
+
+def test_bf16_and_unused_parameters_train(ranks):
+    settings = replace(SETTINGS, precision="bf16", find_unused_parameters=True)
+    outcome = ranks(2).results(run_task, Classify(), settings)[0]
+    assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
+
+
+def test_it_runs_under_torchrun_without_ray(tmp_path):
+    """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
+    script = Path(__file__).parent / "under_torchrun.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for start, world_size in (([], 1), (torchrun, 2)):
+        done = subprocess.run(
+            [sys.executable, *start, str(script), str(tmp_path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        for rank in range(world_size):
+            assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
