@@ -274,11 +274,12 @@ def test_a_wrong_checksum_inside_a_zip(tmp_path):
     assert "CRC" in refusal_of(path, tmp_path)
 
 
-def test_a_zip_whose_sizes_lie(tmp_path):
+@pytest.mark.parametrize("says", [10, 9000])
+def test_a_zip_whose_sizes_lie(tmp_path, says):
     path = make_zip(tmp_path / "a.zip", [("a", b"x" * 5000)])
     data = bytearray(path.read_bytes())
     place = data.index(b"PK\x01\x02") + 24
-    data[place : place + 4] = struct.pack("<I", 10)
+    data[place : place + 4] = struct.pack("<I", says)
     path.write_bytes(data)
     refusal_of(path, tmp_path)
 

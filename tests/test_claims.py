@@ -47,7 +47,8 @@ def test_one_of_many_contenders_gets_an_attempt(run):
 def test_a_killed_process_runs_nothing(run, tmp_path):
     code = (
         "import sys; from clustertrain.claims import claim_attempt; from clustertrain.run_dir import RunDir\n"
-        f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True); sys.stdin.read()"
+        f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True)\n"
+        "sys.stdin.read()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"claimed\n"

@@ -65,6 +65,7 @@ def test_a_cut_is_resumed_where_it_happened(web, part):
     web.answers = [Answer(cut_after=100_000), Answer(cut_after=50_000)]
     assert get(f"{web.url}/f", part, SHA256) == BODY
     assert web.ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert web.conditions == [None, '"one"', '"one"']
 
 
 def test_by_date_where_there_is_no_etag(web, part):
@@ -97,8 +98,17 @@ def test_a_file_that_changes_between_two_tries(web, part):
     assert get(f"{web.url}/f", part, tick=change) == BODY[::-1] + b"longer"
 
 
-def test_a_range_of_another_version_is_not_appended(web, part):
-    """A server that honours Range and not If-Range, behind which the file changed."""
+def test_a_server_that_does_not_know_if_range(web, part):
+    web.answers = [Answer(cut_after=100_000), Answer(ignores_condition=True)]
+
+    def change(done, total):
+        web.files["/f"], web.etag = BODY[::-1], '"two"'
+
+    assert get(f"{web.url}/f", part, tick=change) == BODY[::-1]
+
+
+def test_two_versions_under_one_etag_are_told_apart_by_the_checksum(web, part):
+    """And the whole is asked for once more."""
     web.answers = [Answer(cut_after=100_000), Answer(etag='"one"')]
     real = web.files["/f"]
 

@@ -72,14 +72,15 @@ def test_everything_ends_when_stdin_closes(start, tmp_path):
 
 
 def test_everything_ends_when_the_launcher_is_killed(tmp_path):
-    """The launcher is a real process that is killed with SIGKILL: its pipe closes, and nothing else is said."""
+    """A real launcher is killed with SIGKILL: its pipe closes, and nothing else is said."""
     before = set(living_descendants())
     launcher = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import subprocess, sys, time\n"
-            f"g = subprocess.Popen([sys.executable, '-m', 'clustertrain.guardian', {str(tmp_path / 'temp')!r},"
+            "g = subprocess.Popen([sys.executable, '-m', 'clustertrain.guardian',"
+            f" {str(tmp_path / 'temp')!r},"
             f" {str(tmp_path / 'log')!r}, 'sh', '-c', {DAEMON + f'touch {tmp_path}/up; sleep 600'!r}],"
             " stdin=subprocess.PIPE)\n"
             "time.sleep(600)",

@@ -297,7 +297,7 @@ def test_two_jobs_start_at_once_again_and_again(web, tmp_path):
 
         def run(into=into, barrier=barrier, paths=paths):
             barrier.wait()
-            paths.append(get(f"{web.url}/f", into, lease_s=1.0))
+            paths.append(get(f"{web.url}/f", into))
 
         threads = [threading.Thread(target=run) for _ in range(2)]
         for thread in threads:

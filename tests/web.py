@@ -15,6 +15,7 @@ class Answer:
     cut_after: int | None = None  # body bytes that go out before the connection is closed
     hold_after: int | None = None  # body bytes that go out before it waits for `Web.go_on`
     ignores_range: bool = False
+    ignores_condition: bool = False  # sends the range whatever If-Range says
     says_length: int | None = None
     framing: str = "length"  # or "chunked", "none"
     location: str | None = None
@@ -32,6 +33,7 @@ class Web:
     last_modified: str | None = None
     answers: list[Answer] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)  # of every request, in order
+    conditions: list[str | None] = field(default_factory=list)  # their If-Range
     go_on: threading.Event = field(default_factory=threading.Event)
 
 
@@ -47,6 +49,7 @@ def serving() -> Iterator[Web]:
 
         def do_GET(self):
             web.ranges.append(self.headers["Range"])
+            web.conditions.append(self.headers["If-Range"])
             answer = web.answers.pop(0) if web.answers else Answer()
             self.close_connection = True
             body = web.files.get(self.path.partition("?")[0])
@@ -97,7 +100,7 @@ def serving() -> Iterator[Web]:
             asked, condition = self.headers["Range"], self.headers["If-Range"]
             if asked is None or answer.ignores_range:
                 return 0
-            if condition not in (None, etag, web.last_modified):
+            if not answer.ignores_condition and condition not in (None, etag, web.last_modified):
                 return 0
             return int(asked.removeprefix("bytes=").removesuffix("-"))
 

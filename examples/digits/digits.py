@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
-from clustertrain import Task
 from torch import nn
 from torch.utils.data import TensorDataset
+
+from clustertrain import Task
 
 
 class Digits(Task):

@@ -14,7 +14,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-CSV_SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"  # of the unpacked text, the same in every scikit-learn
+# Of the unpacked text, which is the same in every scikit-learn.
+CSV_SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 ARCHIVE = Path(__file__).with_name("digits.tar.gz")
 
 

@@ -1,15 +1,18 @@
 """A function with its own training loop: the kit supplies ranks, data, checkpoints and the wish to stop."""
 
 import torch
-from clustertrain import session
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from clustertrain import session
 
 
 def train(config):
     s = session.current()
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, config["hidden"]), nn.Tanh(), nn.Linear(config["hidden"], 1)).to(s.device)
+    model = nn.Sequential(nn.Linear(1, config["hidden"]), nn.Tanh(), nn.Linear(config["hidden"], 1)).to(
+        s.device
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
     start = 0
     if (state := s.restore()) is not None:

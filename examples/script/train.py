@@ -1,7 +1,7 @@
 """The DDP tutorial, unchanged: it knows torchrun's environment and nothing of clustertrain.
 
-    torchrun --nproc-per-node 2 train.py --epochs 3
-    clustertrain run job.yaml
+torchrun --nproc-per-node 2 train.py --epochs 3
+clustertrain run job.yaml
 """
 
 import argparse

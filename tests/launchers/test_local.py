@@ -1,4 +1,4 @@
-"""What is decided before anything starts: may it run, and with how many workers. Whole runs are in tests/whole."""
+"""What is decided before anything starts: may it run, with how many workers. Whole runs: tests/whole."""
 
 import os
 

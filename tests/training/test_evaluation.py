@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from training.tasks import MemoryRun, Net
 
 from clustertrain import Task
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
+from training.tasks import MemoryRun, Net
 
 SETTINGS = TrainSettings(steps=1, batch_size=2)
 

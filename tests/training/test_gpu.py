@@ -10,11 +10,11 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
+from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 pytestmark = [
     pytest.mark.gpu,
@@ -164,6 +164,7 @@ def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
         join()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's advice on number formats and GPU size
 def test_compile_trains_the_same_parameters(gpu):
     outcome = run_task(gpu, Classify(), replace(SETTINGS, compile=True, epochs=1))
     assert outcome.result.finished and "head.weight" in outcome.weights()

@@ -6,11 +6,11 @@ from collections import namedtuple
 import pytest
 import torch
 from torch.utils.data import TensorDataset, default_collate
-from training.tasks import Jittered
 
 from clustertrain.errors import JobError
 from clustertrain.training.loading import Fetch, Loader, map_tensors
 from clustertrain.training.sampling import MicroBatch
+from training.tasks import Jittered
 
 CPU = torch.device("cpu")
 KEYS = [MicroBatch([4, 1, 7], 11, 1.0, None), MicroBatch([0, 2], 12, 1.0, None)]
@@ -89,7 +89,7 @@ def test_a_dataset_that_cannot_travel_is_refused_by_name():
 
 
 def test_tensors_are_found_in_nested_values():
-    pair = namedtuple("pair", "a b")  # noqa: PYI024  the untyped kind must work too
+    pair = namedtuple("pair", "a b")
     box = dataclasses.make_dataclass("box", ["t", "n"])
     one = torch.ones(1)
     value = {"l": [one, "text"], "p": pair(one, 3), "b": box(one, None), "t": (one,)}

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
-from training.tasks import Classify, MemoryRun, Plain, run_task
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
 from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
 from clustertrain.training.settings import TrainSettings
+from training.tasks import Classify, MemoryRun, Plain, run_task
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
 

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from training.tasks import Classify, run_task, same
 
 from clustertrain.training.settings import TrainSettings
+from training.tasks import Classify, run_task, same
 
 SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=1, clip_norm=1.0, warmup_steps=4)
 
@@ -33,7 +33,7 @@ def test_resume_in_mid_epoch_is_bit_identical(ranks, world_size, accumulate, pro
 
 
 def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):
-    """Without the discarded passes three ranks add up in another order after a resume: the test above can fail."""
+    """Without the discarded passes three ranks add up in another order after a resume."""
     group = ranks(3)
     settings = SETTINGS
     whole = group.results(_run_unsettled, Classify(), settings)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training.tasks import Plain, run_task
 
 from clustertrain.errors import JobError
 from clustertrain.training.optimization import lr_factor
 from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain, run_task
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)
 
@@ -60,6 +60,19 @@ def test_another_global_batch_on_resume_takes_the_learning_rate_along(ranks):
     rest = ranks(2).results(run_task, Halving(), settings, first.saves[2])[0]
     assert lrs(first)[2:] == [0.05, 0.05, 0.025, 0.025]
     assert lrs(rest) == [0.1, 0.1, 0.05, 0.05]
+
+
+class Cosine(Plain):
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+
+def test_a_longer_run_follows_its_own_schedule_from_where_it_goes_on(ranks):
+    alone = ranks(1)
+    short = alone.results(run_task, Cosine(), replace(SETTINGS, steps=4))[0]
+    rest = alone.results(run_task, Cosine(), replace(SETTINGS, steps=8), short.saves[4])[0]
+    whole = alone.results(run_task, Cosine(), replace(SETTINGS, steps=8))[0]
+    assert lrs(rest) == lrs(whole)[4:] and lrs(rest)[0] == pytest.approx(0.05)
 
 
 def test_accumulation_and_ranks_equal_one_larger_batch(ranks):

@@ -14,9 +14,12 @@ from clustertrain.training.settings import TrainSettings
 few = settings(max_examples=60, deadline=None)
 
 
-def orders(world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=Position(), seed=0):
+def orders(world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=None, seed=0):
     sizes = BatchSizes(batch_size, world_size, accumulate)
-    return [TrainOrder(sizes, samples, seed, rank, epochs, steps, start) for rank in range(world_size)]
+    return [
+        TrainOrder(sizes, samples, seed, rank, epochs, steps, start or Position())
+        for rank in range(world_size)
+    ]
 
 
 def by_step(order):
@@ -120,8 +123,8 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
     with pytest.raises(JobError) as error:
         BatchSizes.of(TrainSettings(epochs=1, global_batch_size=50, accumulate=2), 3, 1000)
     assert str(error.value) == (
-        "train.global_batch_size is 50, not a multiple of workers × accumulate.\n"
-        "3 × 2 = 6; 50 / 6 = 8.333.\n"
+        "train.global_batch_size is 50, no multiple of workers × accumulate.\n"
+        "3 × 2 = 6; 50 / 6 leaves 2.\n"
         "Nearest that fit: 48 and 54."
     )
     with pytest.raises(JobError, match=r"Nearest that fit: 6\.$"):

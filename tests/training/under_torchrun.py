@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
-from training.tasks import MemoryRun, Plain
-
 from clustertrain.training.distributed import join, leave
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
+from training.tasks import MemoryRun, Plain
 
 if __name__ == "__main__":
     place = join()

@@ -2,7 +2,6 @@
 
 import tarfile
 
-
 TRAIN = {"epochs": 1, "batch_size": 4}
 
 

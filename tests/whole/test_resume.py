@@ -1,7 +1,7 @@
 """What was lost is done again, to the last bit: real kills of real processes, in mid-epoch.
 
-54 samples on 2 workers of 4 are 7 steps an epoch, on 3 workers 5; with a checkpoint every 4 steps every resume
-below is from the middle of an epoch.
+54 samples on 2 workers of 4 are 7 steps an epoch, on 3 workers 5; with a checkpoint every 4 steps every
+resume below is from the middle of an epoch.
 """
 
 import functools
@@ -9,6 +9,7 @@ import json
 import signal
 
 import pytest
+
 from clustertrain.checkpoint import newest_verified
 from whole_run import Run, same_weights
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from clustertrain.cli import main
 
 
@@ -36,7 +37,7 @@ def test_a_script_finds_what_torchrun_gives_it(make_run):
     for rank in (0, 1):
         log = rank_log(run, rank)
         assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
-        assert "sum over 2 ranks: 3; ray loaded: False; args: ['--lr', '0.1']" in log
+        assert "sum over 2 ranks: 3; ray: False; args: ['--lr', '0.1']" in log
 
 
 def test_a_scripts_own_exit_code_and_last_words_come_through(make_run):

@@ -50,7 +50,7 @@ def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
 
 def wrap(model: nn.Module, settings: TrainSettings, place: Place) -> nn.Module:
     """`model`, compiled if asked for, and in DDP if there are several ranks; its parameters stay in place."""
-    module = cast(nn.Module, torch.compile(model)) if settings.compile else model
+    module = cast(nn.Module, torch.compile(model, dynamic=False)) if settings.compile else model
     if place.world_size == 1:
         return module
     return DistributedDataParallel(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
 from clustertrain.training.sampling import BatchSizes
@@ -38,7 +39,7 @@ class Optimization:
         scaler: torch.amp.GradScaler,
     ) -> None:
         self._settings = settings
-        self._global_batch_size = sizes.global_batch_size
+        self._horizon = {"global_batch_size": sizes.global_batch_size, "total_steps": total_steps}
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaler = scaler
         self._optimizer = task.optimizer(model)
@@ -98,24 +99,34 @@ class Optimization:
             "optimizer": self._optimizer.state_dict(),
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaler.state_dict(),
-            "global_batch_size": self._global_batch_size,
+            "horizon": self._horizon,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up `state`; where the global batch is another one now, the learning rate follows it."""
+        """Take up `state`: to the bit, where batch and length of the run are the same.
+
+        Where they are not (more epochs, another number of ranks), a saved schedule would end at the wrong
+        step or at the wrong learning rate: this run's own is stepped to where the saved one was.
+        """
+        own = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._scheduler is not None and state["scheduler"] is not None:
-            self._scheduler.load_state_dict(state["scheduler"])
         if self._scaler.is_enabled() and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
-        factor = lr_factor(self._settings.lr_scaling, self._global_batch_size, state["global_batch_size"])
-        if factor != 1.0:
-            self._multiply_lr(factor)
+        if state["horizon"] == self._horizon:
+            if self._scheduler is not None:
+                self._scheduler.load_state_dict(state["scheduler"])
+            return
+        for group, options in zip(self._optimizer.param_groups, own, strict=True):
+            group.update(options)
+        if self._scheduler is not None:
+            _step(self._scheduler, state["scheduler"]["last_epoch"])
 
-    def _multiply_lr(self, factor: float) -> None:
-        for group in self._optimizer.param_groups:
-            for key in ("lr", "initial_lr", "max_lr", "min_lr"):  # the last two: OneCycleLR keeps them here
-                if key in group:
-                    group[key] *= factor
-        if self._scheduler is not None and hasattr(self._scheduler, "base_lrs"):
-            self._scheduler.base_lrs = [lr * factor for lr in self._scheduler.base_lrs]
+
+def _step(scheduler: LRScheduler, steps: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch expects an optimizer step before each
+        for _ in range(steps):
+            scheduler.step()

@@ -71,8 +71,8 @@ class BatchSizes:
         if wanted is not None and wanted % share:
             below, above = wanted // share * share, (wanted // share + 1) * share
             raise JobError(
-                f"train.global_batch_size is {wanted}, not a multiple of workers × accumulate.\n"
-                f"{world_size} × {settings.accumulate} = {share}; {wanted} / {share} = {wanted / share:.4g}.\n"
+                f"train.global_batch_size is {wanted}, no multiple of workers × accumulate.\n"
+                f"{world_size} × {settings.accumulate} = {share}; {wanted} / {share} leaves {wanted % share}.\n"
                 f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
             )
         sizes = cls(settings.batch_size or (wanted or 0) // share, world_size, settings.accumulate)

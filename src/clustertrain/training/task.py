@@ -80,7 +80,7 @@ class Task:
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
         """A scheduler, stepped after each optimizer step of `total_steps`, or None.
 
-        A resumed run restores its state, and so the horizon it was made with.
+        Resumed with another length or global batch, it is made anew and stepped to where it was.
         """
         return None
 

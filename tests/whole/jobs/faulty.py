@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import torch
-from clustertrain import Task
 from torch import nn
 from torch.utils.data import TensorDataset
+
+from clustertrain import Task
 
 
 class Faulty(Task):

@@ -3,8 +3,9 @@
 import time
 
 import torch
-from clustertrain import session
 from torch.nn.parallel import DistributedDataParallel
+
+from clustertrain import session
 
 
 def train(config):

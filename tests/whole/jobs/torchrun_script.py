@@ -23,9 +23,7 @@ def main():
         "TORCHELASTIC_RESTART_COUNT",
     )
     print(" ".join(f"{name}={os.environ[name]}" for name in names))
-    print(
-        f"sum over {world_size} ranks: {total.item():g}; ray loaded: {'ray' in sys.modules}; args: {sys.argv[1:]}"
-    )
+    print(f"sum over {world_size} ranks: {total.item():g}; ray: {'ray' in sys.modules}; args: {sys.argv[1:]}")
     dist.destroy_process_group()
     if "--fail" in sys.argv and rank == 1:
         print("the disk of rank 1 is full of eels", file=sys.stderr)

@@ -1,0 +1,33 @@
+"""CLUSTERTRAIN_REQUIRE=local,gpu,…: a skipped test of a component named there is a failure.
+
+A component is a marker of its tests; `local` is every test without one.
+"""
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+COMPONENTS = {"gpu"}
+REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
+
+
+def pytest_configure() -> None:
+    if unknown := REQUIRED - COMPONENTS - {"local"}:
+        raise pytest.UsageError(
+            f"CLUSTERTRAIN_REQUIRE names {', '.join(sorted(unknown))}; "
+            f"there are: {', '.join(sorted(COMPONENTS | {'local'}))}."
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    components = COMPONENTS & {mark.name for mark in item.iter_markers()} or {"local"}
+    if report.skipped and components & REQUIRED:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{reason}\nCLUSTERTRAIN_REQUIRE={','.join(sorted(REQUIRED))}: this may not be skipped."
+        )
+    return report

@@ -1,0 +1,57 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TARGETS = {
+    *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
+    *("test-gpu", "constraints", "help"),
+}
+NOT_THERE_YET = ["bench", "image", "submit-slurm", "submit-k8s"]
+
+
+def make(*arguments):
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_target():
+    listed = {line.split()[1] for line in make("help").stdout.splitlines()}
+    assert listed == TARGETS
+
+
+@pytest.mark.parametrize("target", NOT_THERE_YET)
+def test_a_target_that_is_not_there_yet_says_so_and_exits_2(target):
+    done = make(target)
+    assert done.returncode == 2
+    assert f"make {target}: not there yet" in done.stderr
+
+
+def packages(tmp_path, *arguments):
+    """The packages that make would install from constraints.txt."""
+    done = make(f"VENV={tmp_path}", f"{tmp_path}/constraints.txt", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "constraints.txt").read_text().splitlines()
+    assert all(line.startswith(" ") for line in lines if "==" not in line)  # hashes stay with their package
+    return {line.partition("==")[0] for line in lines if "==" in line}
+
+
+def test_another_torch_index_leaves_torch_and_cuda_to_it(tmp_path):
+    (tmp_path / "all").mkdir()
+    everything = packages(tmp_path / "all")
+    (tmp_path / "cpu").mkdir()
+    without = packages(tmp_path / "cpu", "TORCH_INDEX=https://example.org/cpu")
+    gone = everything - without
+    assert {"torch", "triton", "nvidia-cudnn-cu13", "cuda-toolkit"} <= gone
+    assert {"ray", "torchmetrics", "sympy", "uv", "hatchling"} <= without
+    assert all(name in ("torch", "triton") or name.startswith(("nvidia-", "cuda-")) for name in gone)
+
+
+def test_everything_that_is_installed_has_a_hash():
+    blocks = (ROOT / "constraints.txt").read_text().split("\n")
+    pinned = [n for n, line in enumerate(blocks) if line and line[0] not in " #"]
+    assert len(pinned) > 60
+    for n in pinned:
+        assert "==" in blocks[n]
+        assert "--hash=sha256:" in blocks[n + 1]

@@ -1,0 +1,46 @@
+"""CLUSTERTRAIN_REQUIRE turns skips into failures: seen by an inner pytest with this conftest."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.gpu
+@pytest.mark.skipif(True, reason="no CUDA device")
+def test_gpu(): pass
+
+@pytest.mark.skipif({skip_local}, reason="something is missing")
+def test_local(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("required", "skip_local", "outcome"),
+    [
+        ("", True, "2 skipped"),
+        ("local", False, "1 passed, 1 skipped"),
+        ("local", True, "1 skipped, 1 error"),
+        ("gpu", False, "1 passed, 1 error"),
+        ("local,gpu", True, "2 errors"),
+        ("slrum", False, "CLUSTERTRAIN_REQUIRE names slrum"),
+    ],
+)
+def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local, outcome):
+    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(TESTS.format(skip_local=skip_local))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "CLUSTERTRAIN_REQUIRE": required},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome in done.stdout + done.stderr
+    assert (done.returncode == 0) == ("error" not in outcome and "slrum" not in outcome)
