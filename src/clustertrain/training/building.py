@@ -50,6 +50,8 @@ def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
 
 def wrap(model: nn.Module, settings: TrainSettings, place: Place) -> nn.Module:
     """`model`, compiled if asked for, and in DDP if there are several ranks; its parameters stay in place."""
+    # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
+    # ones, and a run resumed after it would differ in the last bits.
     module = cast(nn.Module, torch.compile(model, dynamic=False)) if settings.compile else model
     if place.world_size == 1:
         return module
