@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from clustertrain.claims import Heartbeat, claim_attempt, this_process, who_runs
+from clustertrain.claims import Heartbeat, claim_attempt, who_runs
 from clustertrain.errors import ClusterError
+from clustertrain.processes import this_process
 from clustertrain.run_dir import RunDir
 
 

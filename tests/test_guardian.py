@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import left_after, living_descendants
+from leftovers import left_after, living_descendants
 
 # A daemon as Ray makes them: in a session of its own, its parent gone.
 DAEMON = "setsid sh -c 'sleep 600 & sleep 600' & "

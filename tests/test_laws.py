@@ -58,7 +58,7 @@ def test_training_imports_neither_ray_nor_pydantic():
 
 
 def test_help_answers_at_once():
-    """0.3 s is the law; the median of five, so that one slow start of a busy machine does not speak for all."""
+    """0.3 s is the law; the median of five, so one slow start of a busy machine does not count."""
     seconds = []
     for _ in range(5):
         started = time.monotonic()

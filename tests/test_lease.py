@@ -13,6 +13,7 @@ import pytest
 
 from clustertrain import lease as lease_module
 from clustertrain.lease import Contender, LeaseLost
+from clustertrain.processes import this_host
 
 HOLDER = """
 import sys
@@ -136,13 +137,13 @@ def test_a_zombie_is_dead(tmp_path):
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path):
-    host = lease_module._this_host()
+    host = this_host()
     write_holder(tmp_path, 1, host=host, pid=os.getpid(), pid_started_ticks=1)
     assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
 
 
 def test_the_same_pid_on_another_boot_or_host_is_not_looked_up(tmp_path):
-    host = lease_module._this_host().replace("/", "/other-", 1)
+    host = this_host().replace("/", "/other-", 1)
     write_holder(tmp_path, 1, host=host, pid=2**22 + 1)
     assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is None
 
@@ -180,7 +181,7 @@ def test_exactly_one_takes_over(tmp_path):
     """Also where a slow contender judged a holder that another one has replaced since."""
     for round_number in range(20):
         folder = tmp_path / str(round_number)
-        write_holder(folder, 1, host=lease_module._this_host(), pid=os.getpid(), pid_started_ticks=1)
+        write_holder(folder, 1, host=this_host(), pid=os.getpid(), pid_started_ticks=1)
         barrier, taken = threading.Barrier(8), []
 
         def contend(folder=folder, barrier=barrier, taken=taken):

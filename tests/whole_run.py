@@ -12,7 +12,7 @@ import yaml
 from clustertrain.observe.joined import AttemptFollower, events_of_attempt
 from clustertrain.result import Result, read_result
 from clustertrain.run_dir import Attempt, RunDir
-from processes import left_after, living_descendants
+from leftovers import left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
 

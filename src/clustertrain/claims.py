@@ -1,35 +1,23 @@
 """Who runs an attempt, and whether they still live.
 
-On the same machine a process is known by its pid, its start time and its pid namespace. Of another machine
-only the heartbeat is visible, and clocks of two machines need not agree: a heartbeat is alive when it is seen
-to change, judged on our own clock.
+On the same machine a process is known by its pid and its start (processes.py). Of another machine only the
+heartbeat is visible, and clocks of two machines need not agree: a heartbeat is alive when it is seen to
+change, judged on our own clock.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import ClusterError
+from clustertrain.processes import is_gone, is_here, this_process
 from clustertrain.run_dir import Attempt, RunDir
 
 HEARTBEAT_PERIOD_S = 2.0
 _WATCH_S = 3 * HEARTBEAT_PERIOD_S
-
-
-def this_process() -> dict[str, Any]:
-    """What identifies this process among all that share the storage."""
-    return {
-        "host": _host(),
-        "pid": os.getpid(),
-        "pid_started_ticks": _started_ticks(os.getpid()),
-        "time": time.time(),
-    }
 
 
 def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
@@ -40,7 +28,7 @@ def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
     """
     newest = run.newest_attempt()
     attempt = run.attempt(newest.n + 1 if newest else 1)
-    claim = json.dumps({**this_process(), **fields}, indent=1).encode()
+    claim = json.dumps({**this_process(), "time": time.time(), **fields}, indent=1).encode()
     if not run.store.create_exclusive(f"{attempt.key}/claim.json", claim):
         raise ClusterError(
             f"Attempt {attempt.n} of {run.path} was claimed by another start at the same moment.\n"
@@ -59,9 +47,9 @@ def who_runs(attempt: Attempt, *, watch_s: float = _WATCH_S) -> str | None:
     claim = attempt.read("claim.json") or {}
     heartbeat = attempt.read("heartbeat.json") or {}
     for record in (claim, heartbeat):
-        if record.get("host") == _host() and _lives(record):
+        if is_here(record) and not is_gone(record):
             return f"pid {record['pid']} on this machine"
-    if claim.get("host") in (None, _host()):
+    if not claim or is_here(claim):
         return None
     return _watched(attempt, heartbeat, claim, watch_s)
 
@@ -73,25 +61,6 @@ def _watched(attempt: Attempt, before: dict[str, Any], claim: dict[str, Any], wa
         if (attempt.read("heartbeat.json") or {}).get("counter") != before.get("counter"):
             return f"pid {claim.get('pid')} on {str(claim.get('host')).split('/', maxsplit=1)[0]}"
     return None
-
-
-def _host() -> str:
-    """This machine; a container with its own pids counts as another one, since its pids mean nothing here."""
-    return f"{socket.gethostname()}/{Path('/proc/self/ns/pid').readlink().name}"
-
-
-def _started_ticks(pid: int) -> int | None:
-    """Field 22 of /proc/<pid>/stat, another one when a pid is used again; None where none lives."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
-
-
-def _lives(record: dict[str, Any]) -> bool:
-    started = _started_ticks(int(record["pid"]))
-    return started is not None and started == record.get("pid_started_ticks")
 
 
 class Heartbeat:
@@ -114,6 +83,6 @@ class Heartbeat:
         counter = 0
         while True:
             counter += 1
-            self._attempt.write("heartbeat.json", {**this_process(), "counter": counter})
+            self._attempt.write("heartbeat.json", {**this_process(), "time": time.time(), "counter": counter})
             if self._ended.wait(HEARTBEAT_PERIOD_S):
                 return

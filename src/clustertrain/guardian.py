@@ -68,7 +68,7 @@ def kill_descendants() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `arguments[2:]`, its output into file `arguments[1]`; remove folder `arguments[0]` at last.
+    """Run the command `arguments[2:]`, output into `arguments[1]`; at last remove the folder `arguments[0]`.
 
     Returns the exit code of the command; 128 + number when a signal ended it.
     """
@@ -97,14 +97,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _die_with_guardian() -> None:
-    """If the guardian itself is killed, the driver goes too; what is left then falls to `clustertrain run`."""
+    """If the guardian itself is killed, the driver goes too; the rest then falls to `clustertrain run`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
-    """Until the driver has ended or stdin says so: a byte is an order to end, its close the launcher's death."""
+    """Until the driver has ended or stdin is closed: an order to end, or the launcher's death."""
     fd = os.pidfd_open(driver.pid)
     try:
         select.select([fd, sys.stdin.fileno()], [], [])

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import threading
 import time
 import uuid
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import StorageError
+from clustertrain.processes import is_gone, is_here, this_process
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
 
 _RECORD_BYTES = 1024
@@ -122,7 +122,7 @@ class Contender:
         if numbers and not self._is_over(numbers[-1]):
             return None
         number = numbers[-1] + 1 if numbers else 1
-        record = {**_this_process(), "token": uuid.uuid4().hex, "counter": 0, "released": False}
+        record = {**this_process(), "token": uuid.uuid4().hex, "counter": 0, "released": False}
         path = self._path(number)
         if not create_exclusive(path, _to_bytes(record)):
             return None
@@ -180,42 +180,4 @@ def _says_it_is_over(data: bytes) -> bool:
         return False
     if record.get("released") is True:
         return True
-    return record.get("host") == _this_host() and _is_gone(int(record["pid"]), record["pid_started_ticks"])
-
-
-def _this_process() -> dict[str, Any]:
-    _, ticks = _state_and_ticks(os.getpid()) or ("", 0)
-    return {"host": _this_host(), "pid": os.getpid(), "pid_started_ticks": ticks}
-
-
-def _this_host() -> str:
-    """Where a pid means what it means here: the same boot of the same machine, in the same pid namespace.
-
-    Host names alone will not do: on machines that are all called localhost, a live holder would look dead.
-    """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
-
-
-def _is_gone(pid: int, started_ticks: int) -> bool:
-    """Whether a process of this host ended. When in doubt it lives: its silence will tell in the end."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # another user's; where /proc hides those, nothing more can be known
-    state_and_ticks = _state_and_ticks(pid)
-    return state_and_ticks is not None and (
-        state_and_ticks[0] in ("Z", "X") or state_and_ticks[1] != started_ticks
-    )
-
-
-def _state_and_ticks(pid: int) -> tuple[str, int] | None:
-    """The state of a process and when it started, in clock ticks since boot: a pid that is used again has
-    another start."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return fields[0], int(fields[19])
+    return is_here(record) and is_gone(record)

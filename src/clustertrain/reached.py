@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Reached:
-    """The last finished step in a mapped file of 8 bytes: no system call per step, and there after a SIGKILL."""
+    """The last finished step in a mapped file: no system call per step, and still there after a SIGKILL."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(struct.pack("<q", 0))

@@ -52,7 +52,7 @@ class AttemptRef:
 
 @dataclass
 class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
-    """TorchConfig for all three ways in: data is staged before the process group, which a script makes itself."""
+    """TorchConfig for all three ways in: data is staged before the process group is made."""
 
     ref: AttemptRef | None = None
     job_yaml: str = ""
@@ -93,7 +93,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
             super().on_training_start(worker_group, backend_config)
 
     def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        """Nothing: the processes end right after; destroying the group first waits up to 30 s for dead ranks."""
+        """Nothing: the processes end right after; destroying the group would wait 30 s for dead ranks."""
 
     def _stage(self, worker_group: Any, plan: worker.Plan) -> None:
         if not plan.job.data:
@@ -169,7 +169,7 @@ def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
 
 
 def _reached_before(attempt: Attempt, restart: int) -> int:
-    """The step that the start of the group before this one had finished, in this attempt or the one before."""
+    """The step that the last start of the group had finished, in this attempt or the one before."""
     if restart > 0:
         return reached_step(attempt, restart - 1)
     earlier = [a for a in attempt.run.attempts() if a.n < attempt.n and a.restarts()]
@@ -318,7 +318,8 @@ def _of_death(attempt: Attempt, rank: int, w: Any) -> dict[str, Any]:
         line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
         text = f"rank {rank} was ended by its watchdog: {line.removeprefix('clustertrain: ')}"
         return {**_death(rank, None, text), "error": "watchdog"}
-    text = f"rank {rank} (pid {w.metadata.pid} on {w.metadata.hostname}) died of signal {int(number)} ({number.name})"
+    where = f"pid {w.metadata.pid} on {w.metadata.hostname}"
+    text = f"rank {rank} ({where}) died of signal {int(number)} ({number.name})"
     return _death(rank, int(number), text)
 
 

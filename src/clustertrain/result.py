@@ -1,4 +1,4 @@
-"""result.json: how an attempt ended. Written once, by the driver; by `clustertrain run` where the driver died.
+"""result.json: how an attempt ended. Written once: by the driver, or by `clustertrain run` where it died.
 
 state, cause    a row of states.STATES
 exit_code       what `clustertrain run` ended with

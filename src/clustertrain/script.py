@@ -8,7 +8,6 @@ signals and ends with its own exit code.
 from __future__ import annotations
 
 import collections
-import ctypes
 import os
 import signal
 import subprocess
@@ -19,7 +18,14 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError, JobError
 
-_PR_SET_PDEATHSIG = 1
+# In a session of its own a script would outlive a killed worker, so it asks for SIGKILL at its parent's death
+# (prctl 1 is PR_SET_PDEATHSIG) and then becomes the script. Not a preexec_fn: that runs Python code between
+# fork and exec of a process with many threads.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 _LAST_LINES = 8
 
 
@@ -91,14 +97,13 @@ def run_script(
     child_environment = {**os.environ, **environment}
     child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it to its own debugger
     child = subprocess.Popen(
-        [sys.executable, "-u", str(script), *args],
+        [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-u", str(script), *args],
         cwd=cwd,
         env=child_environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,  # its signals are its own
-        preexec_fn=_die_with_parent,  # in a session of its own it would outlive a killed worker
     )
     last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     stopped = threading.Event()
@@ -152,7 +157,3 @@ def _stop_on_request(
             child.wait(0.25)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -141,7 +141,7 @@ def current() -> Session:
     if _current is None:
         raise RuntimeError(
             "clustertrain.session.current() was called outside a run.\n"
-            "It works in a function that a job file names: `function: module:train`, started by `clustertrain run`."
+            "It works in a function that a job file names (function: module:train), under `clustertrain run`."
         )
     return _current
 

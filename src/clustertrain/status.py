@@ -98,7 +98,8 @@ def request_stop(run: RunDir) -> str:
     status = status_of(run)
     if status.runner is None:
         raise JobError(
-            f"{run.name} does not run: attempt {status.attempt.n} is {status.state}.\nThere is nothing to stop."
+            f"{run.name} does not run: attempt {status.attempt.n} is {status.state}.\n"
+            "There is nothing to stop."
         )
     status.attempt.write("stop", {"cause": "user", "time": time.time()})
     return status.runner

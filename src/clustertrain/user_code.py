@@ -83,7 +83,8 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
     function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
     if not callable(function):
         raise JobError(
-            f"function: {spec} is {function!r}, which cannot be called.\nName a function that takes one argument, args."
+            f"function: {spec} is {function!r}, which cannot be called.\n"
+            "Name a function that takes one argument, args."
         )
     return function
 

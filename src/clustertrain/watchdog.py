@@ -1,4 +1,4 @@
-"""Notices a rank that no longer gets on: dumps its stacks and ends the process, so that Ray restarts the group.
+"""Notices a rank that no longer gets on: dumps its stacks and ends it, so that Ray restarts the group.
 
 Ray itself notices a stopped worker only after its health-check timeout and torch after the collective's; a
 limit for each phase is both quicker and free of false alarms in slow phases (data, compilation, evaluation).

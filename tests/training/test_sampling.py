@@ -124,7 +124,7 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
         BatchSizes.of(TrainSettings(epochs=1, global_batch_size=50, accumulate=2), 3, 1000)
     assert str(error.value) == (
         "train.global_batch_size is 50, no multiple of workers × accumulate.\n"
-        "3 × 2 = 6, which leaves 2 of 50.\n"
+        "3 × 2 = 6, leaving 2 of 50.\n"
         "Nearest that fit: 48 and 54."
     )
     with pytest.raises(JobError, match=r"Nearest that fit: 6\.$"):

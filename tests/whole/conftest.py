@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import left_after
+from leftovers import left_after
 from whole_run import Run
 
 

@@ -77,7 +77,7 @@ def _check_nobody_runs(previous: Attempt, options: Options) -> None:
     if not options.takeover:
         raise ClusterError(
             f"{previous.run.name} runs already: attempt {previous.n}, {runner}.\n"
-            "Wait for it, end it with `clustertrain stop`, or take it over with `clustertrain run --takeover`."
+            "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
         )
     previous.write("stop", {"cause": "user", "by": "takeover", "time": time.time()})
 
@@ -129,7 +129,7 @@ def _world_size(run: RunDir, job: Job, options: Options) -> int:
     consents = options.allow_world_size_change or len(job.world_sizes) > 1
     if before is not None and before != world_size and not consents:
         raise JobError(
-            f"resources.workers is {world_size}, and the newest checkpoint of {run.path} is of {before} workers.\n"
+            f"resources.workers is {world_size}, and the newest checkpoint in {run.path} is of {before}.\n"
             "At another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
             f"Set workers to {before}, or consent with --allow-world-size-change or workers: [min, max]."
         )

@@ -10,7 +10,7 @@ from clustertrain.run_dir import Attempt, RunDir
 
 
 class AttemptFollower:
-    """What was added to the streams of an attempt since the last look; new streams are found as they appear."""
+    """What was added to the streams of an attempt since the last look; new streams are found, too."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -48,7 +48,8 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
 def reached_step(attempt: Attempt, restart: int) -> int:
     """The last step that a start of the group finished; 0 where it finished none.
 
-    The mapped counter knows every step; where it was lost with its machine, the curve knows the last logged one.
+    The mapped counter knows every step; where it was lost with its machine, the curve knows the last
+    logged one.
     """
     logged = (int(r.get("step", 0)) for r in read_events(attempt.metrics(restart)))
     return max(read_reached(attempt.reached(restart)), *logged, 0)

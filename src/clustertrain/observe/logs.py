@@ -1,4 +1,4 @@
-"""What `clustertrain logs` prints: the events of the newest attempt, or the output of a rank or of the driver."""
+"""What `clustertrain logs` prints: the events of the newest attempt, or what a rank or the driver printed."""
 
 from __future__ import annotations
 

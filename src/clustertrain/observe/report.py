@@ -21,7 +21,9 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         ("state", f"{result.state} ({result.cause})"),
     ]
     if result.step:  # a script counts its own
-        rows.append(("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else "")))
+        rows.append(
+            ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
+        )
     rows += [(name, f"{value:.4f}") for name, value in result.metrics.items() if name not in _HIDDEN]
     if result.restarts:
         rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps done again"))

@@ -72,7 +72,7 @@ class BatchSizes:
             below, above = wanted // share * share, (wanted // share + 1) * share
             raise JobError(
                 f"train.global_batch_size is {wanted}, no multiple of workers × accumulate.\n"
-                f"{world_size} × {settings.accumulate} = {share}, which leaves {wanted % share} of {wanted}.\n"
+                f"{world_size} × {settings.accumulate} = {share}, leaving {wanted % share} of {wanted}.\n"
                 f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
             )
         sizes = cls(settings.batch_size or (wanted or 0) // share, world_size, settings.accumulate)
