@@ -70,6 +70,7 @@ def torchrun_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(retries),
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCHELASTIC_ERROR_FILE": "",
     }
 
@@ -112,12 +113,13 @@ def run_script(
     )
     watcher.start()
     # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
-    for raw in child.stdout or ():
-        line = raw.decode(errors="replace")
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        last_lines.append(line.rstrip())
-    code = child.wait()
+    with child:
+        for raw in child.stdout or ():
+            line = raw.decode(errors="replace")
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            last_lines.append(line.rstrip())
+        code = child.wait()
     watcher.join()
     if stopped.is_set():
         return False

@@ -131,7 +131,7 @@ def test_another_world_size_needs_consent(job, tmp_path):
     run = RunDir.newest(job().storage.uri, "a")
     with pytest.raises(JobError) as caught:
         _world_size(run, job(), Options())
-    assert "checkpoint of" in str(caught.value)
+    assert "newest checkpoint" in str(caught.value)
     assert "--allow-world-size-change" in str(caught.value)
     assert _world_size(run, job(), Options(allow_world_size_change=True)) == 1
     assert _world_size(run, job(resources={"workers": [1, 2]}), Options()) in (1, 2)

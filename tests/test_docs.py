@@ -1,0 +1,112 @@
+"""What the pages say is so: tables that are made from code, links that lead somewhere, job files that are jobs."""
+
+import re
+import subprocess
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import clustertrain
+from clustertrain.jobfile import load_job
+from clustertrain.states import states_markdown
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *ROOT.glob("*/README.md"),
+        *ROOT.glob("examples/*/*.md"),
+    ]
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a heading gets: lower case, spaces to hyphens, other punctuation dropped."""
+    return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_the_pages_are_found():
+    assert {"README.md", "docs/design.md", "examples/digits/README.md"} <= {page_id(page) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_relative_link_leads_somewhere(page):
+    for link in LINK.findall(page.read_text()):
+        if "://" in link:
+            continue
+        target, _, fragment = unquote(link).partition("#")
+        path = (page.parent / target) if target else page
+        assert path.exists(), f"{page_id(page)} links to {link}"
+        if fragment:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+            assert fragment in {anchor(heading) for heading in headings}, f"{page_id(page)} links to {link}"
+
+
+def test_the_readme_leads_to_every_page():
+    linked = {link.partition("#")[0] for link in LINK.findall((ROOT / "README.md").read_text())}
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").iterdir()} <= linked
+
+
+def test_the_table_of_states_is_that_of_the_code():
+    page = (ROOT / "docs" / "failures.md").read_text()
+    shown = re.search(r"<!-- states: .*?-->\n(.*)<!-- end of states -->", page, re.DOTALL)[1]
+    assert shown == states_markdown(), (
+        "put the output of clustertrain.states.states_markdown() between the marks"
+    )
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_job_files_shown_are_jobs(page, tmp_path):
+    blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        rest = "" if block.startswith("name:") else "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 1}\n"
+        path = tmp_path / "job.yaml"
+        path.write_text(rest + block)
+        assert load_job(path, environ={}).data
+
+
+def test_the_job_of_the_readme_is_the_example():
+    """It may leave keys out; what it says, the example says too, its storage apart."""
+    block = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
+    path = ROOT / "examples" / "digits" / "job.yaml"
+    lines = {line.partition("#")[0].rstrip() for line in path.read_text().splitlines()}
+    shown = {line.partition("#")[0].rstrip() for line in block.splitlines()}
+    assert shown - lines <= {"storage: runs"}
+
+
+def test_the_newest_version_of_the_changelog_is_the_packages():
+    versions = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[0] == clustertrain.__version__
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("this is no git checkout: which files are the project's is not known")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_names_a_path_of_the_machine_it_was_written_on():
+    """The checkout's own folder, and the home folder of whoever works in it, would be such paths."""
+    private = re.compile(rb"(?<![\w.~-])(/home/\w+|/root|/Users/\w+|/work)/[\w.]")
+    for path in tracked_files():
+        data = path.read_bytes()
+        if b"\0" in data:
+            continue  # not text
+        assert str(ROOT).encode() + b"/" not in data, path
+        found = private.search(data)
+        assert found is None or path == Path(__file__), f"{path}: {found[0].decode()}"
