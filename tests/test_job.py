@@ -367,14 +367,19 @@ SHARED = some(
     env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True), WORDS, max_size=3),
     code=PATHS,
 )
-CHECKPOINT = some(
-    checkpoint=some(
-        every=either(steps=COUNTS, epochs=COUNTS, minutes=SECONDS),
-        keep_last=COUNTS,
-        keep_best=st.fixed_dictionaries({"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"])}),
-        **{"async": st.booleans()},
+
+
+def checkpoint(**every):
+    return some(
+        checkpoint=some(
+            every=either(steps=COUNTS, minutes=SECONDS, **every),
+            keep_last=COUNTS,
+            keep_best=st.fixed_dictionaries({"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"])}),
+            **{"async": st.booleans()},
+        )
     )
-)
+
+
 TRAIN = merged(
     either(epochs=COUNTS, steps=COUNTS),
     either(batch_size=COUNTS, global_batch_size=COUNTS.map(lambda n: n * 3_491_888_400)),  # lcm of 1 to 20
@@ -395,10 +400,10 @@ JOBS = st.one_of(
         st.just({"name": "a", "task": "m.n:C"}),
         st.fixed_dictionaries({"train": TRAIN}),
         NAMED_ARGS,
-        CHECKPOINT,
+        checkpoint(epochs=COUNTS),
         SHARED,
     ),
-    merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, CHECKPOINT, SHARED),
+    merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, checkpoint(), SHARED),
     merged(st.just({"name": "a", "script": "x/train.py"}), some(args=st.lists(WORDS, max_size=3)), SHARED),
 )
 
@@ -419,3 +424,13 @@ def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):
     assert dump_job(again) == text
     assert job_hash(again) == job_hash(job)
     assert identity_difference(job, again) == []
+
+
+def test_a_function_saves_by_the_clock_unless_told_otherwise():
+    function = {"name": "a", "function": "m:f"}
+    assert Job.model_validate(function).checkpoint.every.minutes == 10
+    assert Job.model_validate(function | {"checkpoint": {"keep_last": 1}}).checkpoint.every.minutes == 10
+    told = Job.model_validate(function | {"checkpoint": {"every": {"steps": 5}}}).checkpoint.every
+    assert (told.steps, told.minutes, told.epochs) == (5, None, None)
+    with pytest.raises(ValidationError, match="only a function's own loop knows its epochs"):
+        Job.model_validate(function | {"checkpoint": {"every": {"epochs": 1}}})

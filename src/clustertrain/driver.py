@@ -99,7 +99,7 @@ def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
         if job.resources.gpus_per_worker:
             check.wait()  # torch is imported by then
             _check_gpus(job, world_size)
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens on the network
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: gradients stay on it
         ray.init(
             address="local",
             num_cpus=max(1, round(world_size * job.resources.cpus_per_worker + 0.5)),

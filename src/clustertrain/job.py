@@ -88,9 +88,14 @@ class Job(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _args_of_a_script_are_a_list(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("script") is not None and data.get("args") is None:
+    def _defaults_of_the_way_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("script") is not None and data.get("args") is None:
             return {**data, "args": []}
+        checkpoint = data.get("checkpoint") or {}
+        if data.get("function") is not None and isinstance(checkpoint, dict):
+            return {**data, "checkpoint": {"every": {"minutes": 10}, **checkpoint}}
         return data
 
     @model_validator(mode="after")
@@ -131,6 +136,14 @@ def _check_way_in(job: Job) -> None:
             f"a {way} runs its own training loop, so it would do nothing\n"
             "put its numbers under args",
             "train",
+        )
+    if way == "function" and job.checkpoint.every.epochs is not None:
+        raise Refused(
+            "the key epochs stands beside a function\nonly a function's own loop knows its epochs\n"
+            "save every so many steps or minutes, for example every: {minutes: 10}",
+            "checkpoint",
+            "every",
+            "epochs",
         )
     if way == "script" and "checkpoint" in job.model_fields_set:
         raise Refused(

@@ -184,7 +184,7 @@ class SaveEvery(Section):
     """Every so many optimizer steps."""
 
     epochs: Count | None = None
-    """Every so many epochs."""
+    """Every so many epochs; not for a `function`, whose loop alone knows them."""
 
     minutes: Positive | None = None
     """When so many minutes have passed since the last save."""
@@ -213,7 +213,7 @@ class Checkpoint(Section):
     """When to save and what to keep. Refused for `script`, which saves its own."""
 
     every: SaveEvery = SaveEvery(epochs=1)
-    """How often to save."""
+    """How often to save. Left out for a `function`, it is `minutes: 10`."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""

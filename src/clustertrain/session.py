@@ -22,6 +22,7 @@ def train(config):
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ class Session:
         place: Place,
         data: Mapping[str, Path],
         args: Mapping[str, Any],
-        checkpoint_every_steps: int | None,
+        save_every_steps: int | None,
+        save_every_minutes: float | None,
     ) -> None:
         self.place = place
         self.rank = place.rank
@@ -60,7 +62,9 @@ class Session:
         self.data = data
         self.args = args
         self._run = run
-        self._every = checkpoint_every_steps
+        self._every_steps = save_every_steps
+        self._every_s = None if save_every_minutes is None else 60 * save_every_minutes
+        self._saved_at_s = time.monotonic()
 
     def restore(self) -> dict[str, Any] | None:
         """What the newest verified checkpoint holds: the dict given to `save`, and its `step`.
@@ -81,19 +85,22 @@ class Session:
     def step_done(self, step: int) -> Asked:
         """Tell the kit that `step` is finished; every rank calls it. One small all_reduce of two numbers.
 
-        `save` is true when the job's `checkpoint.every.steps` is due or somebody asked; `stop` when the run
+        `save` is true when the job's `checkpoint.every` is due or somebody asked; `stop` when the run
         was asked to end: save, then return.
         """
         import torch
         import torch.distributed as dist
 
         self._run.phase("step", step)
-        stop, save = self._run.requests() if self.rank == 0 else (False, False)
+        stop = save = False
+        if self.rank == 0:  # the clock of one rank decides for all
+            stop, save = self._run.requests()
+            save |= self._every_s is not None and time.monotonic() - self._saved_at_s >= self._every_s
         if self.world_size > 1:
             flags = torch.tensor([stop, save], dtype=torch.int32, device=self.device)
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
             stop, save = bool(flags[0]), bool(flags[1])
-        due = self._every is not None and step % self._every == 0
+        due = self._every_steps is not None and step % self._every_steps == 0
         if stop:
             self._run.stopped_by_request = True
         return Asked(stop=stop, save=save or due)
@@ -116,6 +123,7 @@ class Session:
             "metrics": dict(metrics or {}),
             "reason": "stop" if self._run.stopped_by_request else "steps",
         }
+        self._saved_at_s = time.monotonic()
         self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.place)}, progress)
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:

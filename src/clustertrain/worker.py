@@ -27,6 +27,7 @@ from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
 from clustertrain.user_code import check_function, check_task, make_task
+from clustertrain.watchdog import Watchdog
 from clustertrain.worker_run import WorkerRun
 
 
@@ -86,17 +87,30 @@ def stage_data(per: str) -> None:
     plan = _planned()
     attempt = plan.open_attempt()
     events = EventLog(attempt.node_events(socket.gethostname()))
-    for name, entry in plan.job.data.items():
-        if entry.per == per:
-            stage(
-                name,
-                entry.uri,
-                sha256=entry.sha256,
-                extract=entry.extract,
-                into=_data_folder(attempt, per),
-                on_event=lambda event: events.write(**_as_event(event)),
-                should_stop=lambda: attempt.read("stop") is not None,
-            )
+    limit_s = {"stage": plan.job.failures.watchdog.stage_s}
+    with Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog:
+        seen: set[Any] = set()
+
+        def on_event(event: dict[str, Any]) -> None:
+            events.write(**_as_event(event))
+            progress = (event["name"], event["phase"], event.get("bytes"))
+            if progress not in seen:  # an event that says the same again is no progress
+                seen.clear()
+                seen.add(progress)
+                watchdog.beat("stage")
+
+        watchdog.beat("stage")
+        for name, entry in plan.job.data.items():
+            if entry.per == per:
+                stage(
+                    name,
+                    entry.uri,
+                    sha256=entry.sha256,
+                    extract=entry.extract,
+                    into=_data_folder(attempt, per),
+                    on_event=on_event,
+                    should_stop=lambda: attempt.read("stop") is not None,
+                )
 
 
 def find_data() -> None:
@@ -107,6 +121,12 @@ def find_data() -> None:
         _process.data[name] = stage(
             name, entry.uri, sha256=entry.sha256, extract=entry.extract, into=_data_folder(attempt, entry.per)
         )
+
+
+def _rank() -> int:
+    import ray.train
+
+    return int(ray.train.get_context().get_world_rank())
 
 
 def _as_event(event: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +225,8 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
             place=_place(context),
             data=dict(_process.data),
             args=args,
-            checkpoint_every_steps=job.checkpoint.every.steps,
+            save_every_steps=job.checkpoint.every.steps,
+            save_every_minutes=job.checkpoint.every.minutes,
         )
     )
     run.phase("first_step", 0)

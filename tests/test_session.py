@@ -1,0 +1,93 @@
+"""One rank's session over a run that is a stand-in; whole runs of a function are in tests/whole."""
+
+import pytest
+import torch
+
+from clustertrain import session
+from clustertrain.session import Session
+from clustertrain.training.distributed import Place
+
+
+class StandIn:
+    """What a session asks of a WorkerRun."""
+
+    def __init__(self):
+        self.asked, self.saves, self.logs, self.stopped_by_request = (False, False), [], [], False
+
+    def phase(self, name, step):
+        self.step = step
+
+    def requests(self):
+        return self.asked
+
+    def restore(self):
+        return self.saves[-1][0] if self.saves else None
+
+    def save(self, state, progress):
+        self.saves.append((dict(state), progress))
+
+    def log(self, record):
+        self.logs.append(record)
+
+
+@pytest.fixture
+def begin():
+    def make(*, rank=0, steps=None, minutes=None):
+        run = StandIn()
+        place = Place(rank, rank, 1, torch.device("cpu"))
+        return run, Session(
+            run=run, place=place, data={}, args={}, save_every_steps=steps, save_every_minutes=minutes
+        )
+
+    return make
+
+
+def test_saves_are_due_by_steps(begin):
+    _, s = begin(steps=3)
+    assert [s.step_done(step).save for step in range(1, 7)] == [False, False, True, False, False, True]
+
+
+def test_saves_are_due_by_the_clock_since_the_last_one(begin):
+    _, s = begin(minutes=10)
+    assert not s.step_done(1).save
+    s._saved_at_s -= 600
+    assert s.step_done(2).save
+    s.save(step=2, state={})
+    assert not s.step_done(3).save
+
+
+def test_requests_are_passed_on_and_a_stop_is_remembered(begin):
+    run, s = begin()
+    run.asked = (False, True)
+    assert s.step_done(1) == session.Asked(stop=False, save=True)
+    run.asked = (True, False)
+    assert s.step_done(2) == session.Asked(stop=True, save=False)
+    s.save(step=2, state={})
+    assert run.saves[0][1]["reason"] == "stop"
+
+
+def test_what_was_saved_comes_back_with_its_step_and_random_numbers(begin):
+    _, s = begin()
+    assert s.restore() is None
+    s.save(step=7, state={"model": {"w": torch.ones(2)}})
+    expected = torch.rand(3)
+    state = s.restore()
+    assert state["step"] == 7
+    assert torch.equal(state["model"]["w"], torch.ones(2))
+    assert "rng_of_ranks" not in state
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_only_rank_0_logs_and_prints(begin, capsys):
+    for rank in (0, 1):
+        run, s = begin(rank=rank)
+        s.log(step=1, loss=0.5, accuracy=0.9)
+        s.print("hello from", rank)
+        assert len(run.logs) == (rank == 0)
+    assert capsys.readouterr().out == "hello from 0\n"
+
+
+def test_outside_a_run_there_is_no_session(monkeypatch):
+    monkeypatch.setattr(session, "_current", None)
+    with pytest.raises(RuntimeError, match="outside a run"):
+        session.current()
