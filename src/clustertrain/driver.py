@@ -28,6 +28,7 @@ RAY_ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the controller's poll: a death is seen 1.8 s sooner
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "600",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",  # for those who call ray.train.collective: none by default
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two auxiliary actors less, each a process
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice

@@ -262,8 +262,25 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             except RayActorError:
                 dead.append(rank)
             except ray.exceptions.GetTimeoutError:
-                continue  # alive or stopped; the others tell
+                self._note_state(rank, w)  # it cannot dump its stacks: the others' watchdogs have ended them
         return dead
+
+    def _note_state(self, rank: int, w: Any) -> None:
+        if w.metadata.hostname != socket.gethostname():
+            return  # another machine's /proc cannot be read from here
+        state = _process_state(w.metadata.pid)
+        if state is not None:
+            text = f"rank {rank} (pid {w.metadata.pid}) does not answer; its process is in state {state}"
+            EventLog(self._ref.open().events).write("warning", text=text)
+
+
+def _process_state(pid: int) -> str | None:
+    """The state in /proc, such as "T (stopped)"; None where there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return next(line.removeprefix("State:").strip() for line in lines if line.startswith("State:"))
 
 
 def _where(w: Any) -> dict[str, Any]:

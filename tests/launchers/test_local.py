@@ -7,6 +7,7 @@ import pytest
 from clustertrain.claims import claim_attempt
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.jobfile import dump_job, parse_job
+from clustertrain.launchers import local
 from clustertrain.launchers.local import Options, _asks_for_more, _world_size, run_local
 from clustertrain.result import Result, write_result
 from clustertrain.run_dir import RunDir
@@ -135,6 +136,17 @@ def test_another_world_size_needs_consent(job, tmp_path):
     assert "--allow-world-size-change" in str(caught.value)
     assert _world_size(run, job(), Options(allow_world_size_change=True)) == 1
     assert _world_size(run, job(resources={"workers": [1, 2]}), Options()) in (1, 2)
+
+
+def test_fresh_begins_a_generation_and_keeps_the_old_one(job, monkeypatch):
+    finished(job())
+    ended = Result("done", "finished", 0)
+    monkeypatch.setattr(local, "_supervise", lambda attempt, job, screen: ended)  # a fake: nothing starts
+    run, result = run_local(job(train={"epochs": 9, "batch_size": 4}), Options(fresh=True), Said())
+    assert result is ended
+    assert (run.generation, [a.n for a in run.attempts()]) == (2, [1])
+    assert [a.n for a in run.at(1).attempts()] == [1]
+    assert "epochs: 2" in run.at(1).store.read_or_none(run.at(1).job_key).decode()
 
 
 def test_storage_below_a_file_is_refused(job, tmp_path):

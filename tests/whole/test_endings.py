@@ -62,3 +62,19 @@ def test_nan_stops_all_ranks_and_is_never_committed(make_run):
     assert "step 8" in output  # two calls before the first step are discarded, so call 10 is step 8
     assert run.result.restarts == 0
     assert [manifest.step for manifest in checkpoints_of(run)] == [5]
+
+
+def test_a_stopped_worker_is_found_by_the_watchdog_and_named(make_run):
+    """SIGSTOP: the rank cannot say anything, the other one waits for it, and its watchdog ends the wait."""
+    failures = {"retries": 1, "watchdog": {"step": "6s"}}
+    run = make_run("frozen", args={"step_s": 0.1}, failures=failures, **SECTIONS)
+    run.start().wait_for_step(6)
+    ranks = next(e for e in run.events if e["kind"] == "group_started")["ranks"]
+    os.kill(next(r["pid"] for r in ranks if r["rank"] == 1), signal.SIGSTOP)
+    run.wait_for_event("restarting")
+    run.process.send_signal(signal.SIGINT)  # it would train on to its end
+    output = run.end(75)
+    assert "rank 0 was ended by its watchdog: no progress in phase 'step' for 6 s" in output
+    assert "state T (stopped)" in output
+    stacks = next(run.attempt.log_dir.glob("*/rank-0.log")).read_text()
+    assert "faulty.py" in stacks or "loop.py" in stacks

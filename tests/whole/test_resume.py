@@ -56,6 +56,7 @@ def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninter
     assert run.result.restarts == 1
     died = next(e for e in run.events if e["kind"] == "worker_died")
     resumed = next(e for e in run.events if e["kind"] == "resumed")
+    assert list(run.attempt.tensorboard.glob("events.out.tfevents.*"))
     assert (died["rank"], died["signal"]) == (1, signal.SIGKILL)
     assert resumed["step"] in (4, 8)
     assert resumed["redone_steps"] == died["step"] - resumed["step"] == run.result.redone_steps

@@ -89,6 +89,9 @@ def test_a_cluster_that_is_there_is_used(make_run, cluster):
     ends = time.monotonic() + 10
     while any("ray::Ray" in command or "ray::Train" in command for command in run.left(0).values()):
         assert time.monotonic() < ends, run.left(0)
+    local = make_run("local", script="torchrun_script.py", args=[])  # a Ray of its own beside that one
+    assert "done (finished)" in local.start().end(0)
+    assert next(e for e in local.events if e["kind"] == "ray_started")["address"] == "local"
     too_large = make_run("large", script="torchrun_script.py", args=[], resources={"workers": 3})
     output = too_large.start(**cluster).end(3, all_gone=False)
     assert "3 workers × 1 CPU = 3 CPUs" in output

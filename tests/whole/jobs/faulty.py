@@ -62,8 +62,3 @@ class Faulty(Task):
 
     def scheduler(self, optimizer, total_steps):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
-
-
-class Empty(Faulty):
-    def model(self):
-        return nn.ReLU()
