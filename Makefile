@@ -56,6 +56,7 @@ $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml
 	$(if $(TORCH_INDEX),$(UV_INSTALL) --no-deps --index-url $(TORCH_INDEX) "$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' constraints.txt)")
 	$(UV_INSTALL) --require-hashes --no-deps -r $<
 	$(UV_INSTALL) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q src  # an editable install is not compiled by uv
 	touch $@
 
 # With TORCH_INDEX: without torch, which comes from there, and without what its CUDA build alone needs.

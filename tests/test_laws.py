@@ -76,8 +76,8 @@ def test_help_imports_only_what_it_shows():
 
 def test_errors_is_a_leaf():
     tree = ast.parse((SRC / "errors.py").read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert [ast.unparse(node) for node in imports] == ["from __future__ import annotations"]
+    imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not [line for line in imports if "clustertrain" in line]
 
 
 @pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda path: str(path.relative_to(SRC)))

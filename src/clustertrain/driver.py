@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ RAY_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
     "RAY_DEDUP_LOGS": "0",
+    "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
 }
 _OBJECT_STORE_BYTES = 128 * 2**20  # nothing large goes through it: data and checkpoints are files
 
 
 class _CodeCheck(threading.Thread):
-    """Imports the user's code while Ray starts: its errors come sooner, and torch is loaded in parallel."""
+    """Imports the user's code, torch and Ray Train while Ray's processes start: 2 s of waiting put to use."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(name="code-check", daemon=True)
@@ -51,6 +53,7 @@ class _CodeCheck(threading.Thread):
             from clustertrain.user_code import check_code
 
             check_code(self._job)
+            import_module("clustertrain.restarts")
         except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
             self.error = error
 
@@ -79,6 +82,7 @@ def _fit(attempt: Attempt, job: Job, storage_uri: str) -> None:
     os.environ.update(job.env)
     sys.path.insert(0, job.code)
     os.chdir(job.code)
+    import_module("ray")  # before the thread: two threads may not load one package at once
     check = _CodeCheck(job)
     check.start()
     _start_ray(attempt, job, check)
@@ -162,11 +166,10 @@ def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
     from datetime import timedelta
 
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
     from clustertrain import worker
-    from clustertrain.restarts import AttemptRef, FailureWatch, KitTorchConfig
+    from clustertrain.restarts import AttemptRef, FailureWatch, KitTorchConfig, KitTrainer
 
     ref = AttemptRef(storage_uri, attempt.run.name, attempt.run.generation, attempt.n)
     watch = job.failures.watchdog
@@ -175,7 +178,7 @@ def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
     if job.resources.memory_per_worker_bytes:
         resources["memory"] = float(job.resources.memory_per_worker_bytes)
     retries = job.failures.retries
-    return TorchTrainer(
+    return KitTrainer(
         worker.train,
         train_loop_config={},
         torch_config=KitTorchConfig(

@@ -13,6 +13,9 @@ there is some, and the remedy. The command line prints that text and no tracebac
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_JOB = 2
@@ -55,4 +58,9 @@ class RunStopped(Exception):
 
     def __init__(self, message: str, *, checkpointed: bool) -> None:
         super().__init__(message)
+        self.checkpointed = checkpointed
         self.exit_code = EXIT_STOPPED if checkpointed else EXIT_INTERRUPTED
+
+    def __reduce__(self) -> tuple[Callable[..., RunStopped], tuple[str]]:
+        # It travels from the controller to the driver, and pickle passes no keywords by itself.
+        return partial(type(self), checkpointed=self.checkpointed), (str(self),)

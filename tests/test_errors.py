@@ -1,0 +1,48 @@
+import pickle
+
+import pytest
+
+from clustertrain.checkpoint import CheckpointDamaged, Fenced
+from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
+from clustertrain.restarts import StopRetrying
+from clustertrain.script import ScriptFailed
+from clustertrain.staging import StagingInterrupted
+from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
+
+ERRORS = [
+    ClusterTrainError("a"),
+    JobError("a"),
+    ClusterError("a"),
+    StorageError("a"),
+    DataError("a"),
+    CheckpointDamaged("a"),
+    Fenced("a"),
+    StopRetrying("a"),
+    RunStopped("a", checkpointed=True),
+    RunStopped("a", checkpointed=False),
+    StagingInterrupted("digits"),
+    ScriptFailed("a", 7, None),
+    NonFiniteLoss(3, 1, float("inf")),
+    NonFiniteWeights(3),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_survives_the_way_from_a_worker_to_the_driver(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+    assert again.exit_code == error.exit_code
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(ClusterTrainError, 1), (JobError, 2), (ClusterError, 3), (StorageError, 4), (DataError, 4)],
+)
+def test_exit_codes(error, code):
+    assert error("text").exit_code == code
+
+
+def test_a_stop_is_75_with_a_checkpoint_and_130_without():
+    assert RunStopped("a", checkpointed=True).exit_code == 75
+    assert RunStopped("a", checkpointed=False).exit_code == 130
