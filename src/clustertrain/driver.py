@@ -21,7 +21,7 @@ from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
 from clustertrain.result import write_result
-from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.run_dir import Attempt, AttemptRef, RunDir
 from clustertrain.verdict import of_error, of_outcome
 
 RAY_ENVIRONMENT = {
@@ -169,7 +169,7 @@ def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
     from ray.train.v2.api.config import LoggingConfig
 
     from clustertrain import worker
-    from clustertrain.restarts import AttemptRef, FailureWatch, KitTorchConfig, KitTrainer
+    from clustertrain.restarts import FailureWatch, KitTorchConfig, KitTrainer
 
     ref = AttemptRef(storage_uri, attempt.run.name, attempt.run.generation, attempt.n)
     watch = job.failures.watchdog

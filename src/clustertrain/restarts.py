@@ -33,23 +33,11 @@ from clustertrain.checkpoint import CheckpointDamaged, CheckpointName, newest_ve
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.observe.events import EventLog
 from clustertrain.observe.joined import reached_step
-from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.restart_plan import Plan
+from clustertrain.run_dir import Attempt, AttemptRef
 from clustertrain.script import ScriptFailed
 
 _LOG_TAIL_BYTES = 20_000
-
-
-@dataclass(frozen=True)
-class AttemptRef:
-    """Where an attempt is, in words that travel to another process."""
-
-    storage_uri: str
-    name: str
-    generation: int
-    attempt: int
-
-    def open(self) -> Attempt:
-        return RunDir.newest(self.storage_uri, self.name).at(self.generation).attempt(self.attempt)
 
 
 @dataclass
@@ -77,7 +65,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
         if backend_config.ref is None:
             raise ClusterTrainError("KitTorchConfig was made without an attempt: a fault of clustertrain.")
         attempt = backend_config.ref.open()
-        plan = _claim(attempt, backend_config)
+        plan = _claim(attempt, backend_config.ref, backend_config)
         try:
             worker_group.execute(worker.prepare, plan)
             self._stage(worker_group, plan)
@@ -97,7 +85,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
     def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         """Nothing: the processes end right after; destroying the group would wait 30 s for dead ranks."""
 
-    def _stage(self, worker_group: Any, plan: worker.Plan) -> None:
+    def _stage(self, worker_group: Any, plan: Plan) -> None:
         if not plan.job.data:
             return
         first_of_node = [w for w in worker_group.get_workers() if w.distributed_context.local_rank == 0]
@@ -110,7 +98,7 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
+def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
     """Make the next restart ours and fix what it resumes from.
 
     Raises:
@@ -156,18 +144,7 @@ def _claim(attempt: Attempt, config: KitTorchConfig) -> worker.Plan:
         f"{attempt.restart_key(restart)}/plan.json",
         {"checkpoint": str(checkpoint.name) if checkpoint else None, "step": step},
     )
-    ref = config.ref
-    if ref is None:
-        raise ClusterTrainError("no attempt")
-    return worker.Plan(
-        ref.storage_uri,
-        ref.name,
-        ref.generation,
-        ref.attempt,
-        restart,
-        config.job_yaml,
-        str(checkpoint.path) if checkpoint else None,
-    )
+    return Plan(ref, restart, config.job_yaml, str(checkpoint.path) if checkpoint else None)
 
 
 def _reached_before(attempt: Attempt, restart: int) -> int:

@@ -174,6 +174,19 @@ class RunDir:
         self.store.write_atomic(key, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
 
 
+@dataclass(frozen=True)
+class AttemptRef:
+    """Where an attempt is, in words that travel to another process."""
+
+    storage_uri: str
+    name: str
+    generation: int
+    attempt: int
+
+    def open(self) -> Attempt:
+        return RunDir.newest(self.storage_uri, self.name).at(self.generation).attempt(self.attempt)
+
+
 def run_names(store: Store) -> list[str]:
     """The runs of a storage: folders that hold a generation."""
     return sorted(

@@ -18,9 +18,9 @@ from typing import Any
 from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job import Job
-from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
-from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.restart_plan import Plan
+from clustertrain.run_dir import Attempt
 from clustertrain.script import run_script, torchrun_environment
 from clustertrain.staging import stage
 from clustertrain.training.distributed import Place
@@ -29,26 +29,6 @@ from clustertrain.training.settings import TrainSettings
 from clustertrain.user_code import check_function, check_task, make_task
 from clustertrain.watchdog import Watchdog
 from clustertrain.worker_run import WorkerRun
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the controller decided for one start of the worker group."""
-
-    storage_uri: str
-    name: str
-    generation: int
-    attempt: int
-    restart: int
-    job_yaml: str
-    checkpoint: str | None  # the folder to resume from
-
-    @property
-    def job(self) -> Job:
-        return parse_job(self.job_yaml, "job.yaml")
-
-    def open_attempt(self) -> Attempt:
-        return RunDir.newest(self.storage_uri, self.name).at(self.generation).attempt(self.attempt)
 
 
 @dataclass
@@ -67,7 +47,7 @@ def prepare(plan: Plan) -> None:
     import ray.train
 
     _process.plan = plan
-    attempt = plan.open_attempt()
+    attempt = plan.ref.open()
     rank = ray.train.get_context().get_world_rank()
     log = attempt.rank_log(socket.gethostname(), rank)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +65,7 @@ def prepare(plan: Plan) -> None:
 def stage_data(per: str) -> None:
     """Bring the data sets of that kind here; runs on one rank per cluster or per node."""
     plan = _planned()
-    attempt = plan.open_attempt()
+    attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
     with Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog:
@@ -116,7 +96,7 @@ def stage_data(per: str) -> None:
 def find_data() -> None:
     """Look up what was staged; runs on every rank afterwards, and finds every marker in place."""
     plan = _planned()
-    attempt = plan.open_attempt()
+    attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
         _process.data[name] = stage(
             name, entry.uri, sha256=entry.sha256, extract=entry.extract, into=_data_folder(attempt, entry.per)
@@ -244,13 +224,13 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
         group_rank=context.get_node_rank(),
         restart=run.plan.restart,
         retries=job.failures.retries,
-        run_id=f"{run.plan.name}-{run.plan.attempt}",
+        run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",
     )
     checkpoints = run.attempt.run.store_path(run.attempt.run.checkpoints_key)
     checkpoints.mkdir(parents=True, exist_ok=True)
     environment |= {
         "CLUSTERTRAIN_CHECKPOINT_DIR": str(checkpoints),
-        "CLUSTERTRAIN_ATTEMPT": str(run.plan.attempt),
+        "CLUSTERTRAIN_ATTEMPT": str(run.plan.ref.attempt),
         "CLUSTERTRAIN_RESTART": str(run.plan.restart),
         **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in _process.data.items()},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,11 +16,9 @@ from clustertrain.jobfile import job_hash
 from clustertrain.observe.board import Board
 from clustertrain.observe.events import EventLog
 from clustertrain.reached import Reached
+from clustertrain.restart_plan import Plan
 from clustertrain.saving import Saver, load
 from clustertrain.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from clustertrain.worker import Plan
 
 _POLL_S = 0.2  # how often rank 0 looks for a stop or save request
 
@@ -30,7 +28,7 @@ class WorkerRun:
 
     def __init__(self, plan: Plan, job: Job, rank: int, world_size: int) -> None:
         self.plan, self.rank, self.world_size = plan, rank, world_size
-        self.attempt = plan.open_attempt()
+        self.attempt = plan.ref.open()
         self.step = 0
         self.last_metrics: dict[str, float] = {}
         self.stopped_by_request = False
@@ -53,7 +51,7 @@ class WorkerRun:
         best = job.checkpoint.keep_best
         writer = Writer(
             checkpoints=self.attempt.run.store_path(self.attempt.run.checkpoints_key),
-            attempt=self.plan.attempt,
+            attempt=self.plan.ref.attempt,
             restart=self.plan.restart,
             job_sha256=job_hash(job),
             versions=versions(),
@@ -91,7 +89,7 @@ class WorkerRun:
         newest = self.attempt.run.newest_attempt()
         return (
             newest is not None
-            and newest.n == self.plan.attempt
+            and newest.n == self.plan.ref.attempt
             and max(self.attempt.restarts()) == self.plan.restart
         )
 

@@ -98,12 +98,28 @@ def time_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"
 
 
-def _eta_s(record: Record, first: tuple[float, int] | None) -> float | None:
-    """Remaining steps at the pace since the first record of this start of the group."""
-    if first is None or record["step"] <= first[1]:
-        return None
-    pace_s = (record["time"] - first[0]) / (record["step"] - first[1])
-    return float(pace_s * (record["total_steps"] - record["step"]))
+class _Pace:
+    """The figures of a training record, with the time left at the pace since this start of the group."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def figures(self, record: Record) -> tuple[str, str]:
+        """("step 10/100", "loss 0.5  1,234 samples/s  0:40 left"), as far as they are known."""
+        first_s, first_step = self._first = self._first or (record["time"], record["step"])
+        step, total = record["step"], record.get("total_steps")
+        parts = []
+        if isinstance(record.get("loss"), int | float):
+            parts.append(f"loss {record['loss']:.4g}")
+        if record.get("samples_per_s"):
+            parts.append(f"{record['samples_per_s']:,.0f} samples/s")
+        if total and step > first_step:
+            left_s = (record["time"] - first_s) / (step - first_step) * (total - step)
+            parts.append(f"{time_text(left_s)} left")
+        return f"step {step}" + (f"/{total}" if total else ""), "  ".join(parts)
 
 
 class Lines:
@@ -113,7 +129,7 @@ class Lines:
         self._stream = stream
         self._reader_is_gone = False
         self._last_figures = 0.0
-        self._first: tuple[float, int] | None = None
+        self._pace = _Pace()
 
     def say(self, text: str) -> None:
         if self._reader_is_gone:
@@ -126,26 +142,17 @@ class Lines:
     def show(self, records: Iterable[Record]) -> None:
         for record in records:
             if record["kind"] == "group_started":
-                self._first = None
+                self._pace.restart()
             if record["kind"] == "train":
                 self._figures(record)
             elif (text := line_of(record)) is not None:
                 self.say(text)
 
     def _figures(self, record: Record) -> None:
-        self._first = self._first or (record["time"], record["step"])
-        if time.monotonic() - self._last_figures < PLAIN_PERIOD_S:
-            return
-        self._last_figures = time.monotonic()
-        total = record.get("total_steps")
-        parts = [f"step {record['step']}" + (f"/{total}" if total else "")]
-        if isinstance(record.get("loss"), int | float):
-            parts.append(f"loss {record['loss']:.4g}")
-        if record.get("samples_per_s"):
-            parts.append(f"{record['samples_per_s']:,.0f} samples/s")
-        if total and (eta := _eta_s(record, self._first)) is not None:
-            parts.append(f"{time_text(eta)} left")
-        self.say("  ".join(parts))
+        step, figures = self._pace.figures(record)
+        if time.monotonic() - self._last_figures >= PLAIN_PERIOD_S:
+            self._last_figures = time.monotonic()
+            self.say(f"{step}  {figures}".rstrip())
 
     def close(self) -> None:
         """Nothing is open."""
@@ -169,7 +176,7 @@ class Bar:
             expand=True,
         )
         self._task = self._progress.add_task("starting", total=None, figures="")
-        self._first: tuple[float, int] | None = None
+        self._pace = _Pace()
         self._progress.start()
 
     def say(self, text: str) -> None:
@@ -188,7 +195,7 @@ class Bar:
                     total=record.get("total_bytes"),
                 )
             elif kind == "group_started":
-                self._first = None
+                self._pace.restart()
                 self._progress.update(
                     self._task, description="workers load the model", total=None, figures=""
                 )
@@ -196,21 +203,10 @@ class Bar:
                 self.say(text)
 
     def _figures(self, record: Record) -> None:
-        self._first = self._first or (record["time"], record["step"])
+        step, figures = self._pace.figures(record)
         total = record.get("total_steps")
-        figures = []
-        if isinstance(record.get("loss"), int | float):
-            figures.append(f"loss {record['loss']:.4g}")
-        if record.get("samples_per_s"):
-            figures.append(f"{record['samples_per_s']:,.0f} samples/s")
-        if total and (eta := _eta_s(record, self._first)) is not None:
-            figures.append(f"{time_text(eta)} left")
         self._progress.update(
-            self._task,
-            description=f"step {record['step']}" + (f"/{total}" if total else ""),
-            completed=record["step"],
-            total=total,
-            figures="  ".join(figures),
+            self._task, description=step, completed=record["step"], total=total, figures=figures
         )
 
     def close(self) -> None:

@@ -1,0 +1,23 @@
+"""What the controller tells every worker of one start of the group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clustertrain.job import Job
+from clustertrain.jobfile import parse_job
+from clustertrain.run_dir import AttemptRef
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was decided when the restart was claimed; it travels from the controller to the workers."""
+
+    ref: AttemptRef
+    restart: int
+    job_yaml: str
+    checkpoint: str | None  # the folder to resume from
+
+    @property
+    def job(self) -> Job:
+        return parse_job(self.job_yaml, "job.yaml")
