@@ -20,6 +20,11 @@ def pytest_configure() -> None:
         )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole runs first: the longest files begin together, and the quick ones fill the gaps at the end."""
+    items.sort(key=lambda item: "whole" not in item.path.parts)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

@@ -193,9 +193,7 @@ def _signals_heard() -> Iterator[_Signals]:
 
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
-    temp_dir = Path(
-        tempfile.mkdtemp(prefix="ct-")
-    )  # 0700, and short: Ray's socket paths have 107 bytes at most
+    temp_dir = _private_folder()
     become_subreaper()
     attempt.log_dir.mkdir(parents=True, exist_ok=True)
     screen.say(
@@ -212,6 +210,12 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
             kill_descendants()  # nothing is left, unless somebody killed the guardian
             shutil.rmtree(temp_dir, ignore_errors=True)
         return write_result(attempt, verdict) if verdict else _result_of(attempt, guardian.returncode)
+
+
+def _private_folder() -> Path:
+    """A new folder, 0700, for Ray; short, since a socket's path has 107 bytes and Ray adds 70 to this one."""
+    base = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="ct-", dir=base if len(base) <= 24 else "/tmp"))
 
 
 def _start_guardian(attempt: Attempt, job: Job, temp_dir: Path) -> subprocess.Popen[bytes]:
