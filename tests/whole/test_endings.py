@@ -19,7 +19,7 @@ def checkpoints_of(run):
 
 
 def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run):
-    run = make_run("twice", args={"step_s": 5.0}, **SECTIONS | {"checkpoint": {"every": {"steps": 1}}})
+    run = make_run("twice", args={"step_s": 2.0}, **SECTIONS | {"checkpoint": {"every": {"steps": 1}}})
     run.start().wait_for_event("checkpoint")
     run.process.send_signal(signal.SIGTERM)
     run.wait_for_event("stop_requested")

@@ -65,7 +65,7 @@ def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninter
 
 
 def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninterrupted):
-    run = make_run("stopped", **sections(3, step_s=0.3))
+    run = make_run("stopped", **sections(3, step_s=0.2))
     run.start().wait_for_step(6)
     run.process.send_signal(signal.SIGINT)
     output = run.end(75)

@@ -25,7 +25,7 @@ def main():
     print(" ".join(f"{name}={os.environ[name]}" for name in names))
     print(f"sum over {world_size} ranks: {total.item():g}; ray: {'ray' in sys.modules}; args: {sys.argv[1:]}")
     dist.destroy_process_group()
-    if "--fail" in sys.argv and rank == 1:
+    if "--fail-at-first" in sys.argv and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         print("the disk of rank 1 is full of eels", file=sys.stderr)
         sys.exit(7)
 
