@@ -28,6 +28,9 @@ class Digits(Task):
             nn.Linear(128, 10),
         )
 
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
     def train_data(self, data):
         images, labels, held_out = read(data["digits"])
         return TensorDataset(images[~held_out], labels[~held_out])

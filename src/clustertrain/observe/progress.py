@@ -175,7 +175,7 @@ class Bar:
             transient=True,
             expand=True,
         )
-        self._task = self._progress.add_task("starting", total=None, figures="")
+        self._task = self._progress.add_task("starting Ray", total=None, figures="")
         self._pace = _Pace()
         self._progress.start()
 
@@ -194,6 +194,8 @@ class Bar:
                     completed=record.get("bytes") or 0,
                     total=record.get("total_bytes"),
                 )
+            elif kind == "ray_started":
+                self._progress.update(self._task, description="starting the workers")
             elif kind == "group_started":
                 self._pace.restart()
                 self._progress.update(

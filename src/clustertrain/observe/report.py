@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from clustertrain.observe.progress import time_text
 from clustertrain.result import Result
@@ -40,13 +43,25 @@ _HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
 
 def next_step(run: RunDir, result: Result, job_file: str) -> str:
     """What to type next, after this ending."""
-    logs = f"clustertrain logs {job_file}"
+    clustertrain = _to_type("clustertrain")
+    logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} run {job_file}"
     if result.state == "done":
-        curve = f"curve:  tensorboard --logdir {run.path / 'attempts'}\n" if result.metrics else ""
-        return f"{curve}output: {logs} --rank 0\nanew:   clustertrain run {job_file} --fresh"
+        curve = (
+            f"curve:  {_to_type('tensorboard')} --logdir {run.path / 'attempts'}\n" if result.metrics else ""
+        )
+        return f"{curve}output: {logs} --rank 0\nanew:   {run_it} --fresh"
     if result.state == "failed":
-        return f"logs:   {logs}\nagain:  clustertrain run {job_file}"
-    return f"continue:  clustertrain run {job_file}"
+        return f"logs:   {logs}\nagain:  {run_it}"
+    return f"continue:  {run_it}"
+
+
+def _to_type(command: str) -> str:
+    """A command of this installation as it is typed here: by its path where the shell would find another."""
+    own = Path(sys.executable).with_name(command)
+    found = shutil.which(command)
+    if found is not None and own.exists() and Path(found).samefile(own):
+        return command
+    return str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path))))
 
 
 def print_table(rows: Sequence[Row]) -> None:
