@@ -82,7 +82,7 @@ def test_the_summary_says_how_it_ended(run):
     )
     rows = dict(summary_rows(run, result))
     assert rows["state"] == "done (finished)"
-    assert rows["accuracy"] == "0.9800"
+    assert rows["accuracy"] == "0.98"
     assert "lr" not in rows
     assert rows["restarts"] == "1, 5 steps done again"
     assert rows["folder"] == str(run.path)

@@ -47,6 +47,11 @@ def _stage_line(e: Record) -> str | None:
     return None
 
 
+def _group_line(e: Record) -> str:
+    workers = "1 worker" if e["world_size"] == 1 else f"{e['world_size']} workers"
+    return f"{workers} started" + (f", restart {e['restart']}" if e["restart"] else "")
+
+
 def _resumed_line(e: Record) -> str:
     redone = f"; {e['redone_steps']} steps to do again" if e["redone_steps"] else ""
     if e["checkpoint"] is None:
@@ -57,9 +62,7 @@ def _resumed_line(e: Record) -> str:
 _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
-    "group_started": lambda e: (
-        f"{e['world_size']} workers started" + (f", restart {e['restart']}" if e["restart"] else "")
-    ),
+    "group_started": _group_line,
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
     "worker_died": lambda e: f"{e['text']}, after step {e['step']}",

@@ -27,7 +27,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
-    rows += [(name, f"{value:.4f}") for name, value in result.metrics.items() if name not in _HIDDEN]
+    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in _HIDDEN]
     if result.restarts:
         rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps done again"))
     if result.train_s is not None:

@@ -185,7 +185,7 @@ class _Loop:
         else:
             self._log(
                 "note",
-                text=f"resumed with {self._place.world_size} workers a run of {len(random_states)}: random "
+                text=f"resumed at world size {self._place.world_size}, saved at {len(random_states)}: random "
                 "states are seeded anew, and the result is not bit-identical to an uninterrupted run",
             )
 
