@@ -141,6 +141,48 @@ def stop(target: str) -> None:
     click.echo(f"asked {runner} to save and end; `clustertrain status {target}` shows when it has")
 
 
+@main.group()
+def ckpt() -> None:
+    """List, verify and export the checkpoints of a run."""
+
+
+@ckpt.command("ls")
+@TARGET
+def ckpt_ls(target: str) -> None:
+    """List the checkpoints, oldest first."""
+    from clustertrain.ckpt import list_checkpoints
+    from clustertrain.status import find_run
+
+    click.echo("\n".join(list_checkpoints(find_run(target))))
+
+
+@ckpt.command("verify")
+@TARGET
+def ckpt_verify(target: str) -> None:
+    """Read every byte of every checkpoint; exit 4 when one is damaged."""
+    from clustertrain.ckpt import verify_checkpoints
+    from clustertrain.status import find_run
+
+    for line in verify_checkpoints(find_run(target)):
+        click.echo(line)
+
+
+@ckpt.command("export")
+@TARGET
+@click.option("--name", default=None, help="Which checkpoint; the newest without it.")
+@click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
+def ckpt_export(target: str, name: str | None, to: str) -> None:
+    """Write the weights as safetensors, and where they are from as JSON."""
+    from clustertrain.ckpt import choose
+    from clustertrain.status import find_run
+
+    checkpoint = choose(find_run(target), name)
+    needs_training("ckpt export")
+    from clustertrain.export import export
+
+    click.echo("wrote {} and {}".format(*export(checkpoint, Path(to))))
+
+
 def needs_training(command: str) -> None:
     """Refuse a command that needs torch and ray where they are not installed; looks, and imports neither."""
     from importlib.util import find_spec

@@ -1,0 +1,86 @@
+"""What `clustertrain ckpt` says of the checkpoints of a run; nothing here loads torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from clustertrain.checkpoint import CheckpointDamaged, CheckpointName, Manifest, names, read_manifest, verify
+from clustertrain.errors import JobError, StorageError
+from clustertrain.observe.progress import size_text
+from clustertrain.run_dir import RunDir
+
+
+def folder_of(run: RunDir) -> Path:
+    """Where the checkpoints of a run lie."""
+    return run.store_path(run.checkpoints_key)
+
+
+def list_checkpoints(run: RunDir) -> list[str]:
+    """A line for each checkpoint, oldest first, from the manifests alone; `verify_checkpoints` reads the bytes."""
+    rows = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
+    rows += [_row(folder_of(run), name) for name in names(folder_of(run))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(folder: Path, name: CheckpointName) -> tuple[str, ...]:
+    try:
+        manifest = read_manifest(folder / str(name))
+    except CheckpointDamaged as error:
+        return str(name), str(name.step), "-", "-", "damaged", "-", "-", str(error)
+    return (
+        str(name),
+        str(manifest.step),
+        str(manifest.epoch),
+        str(manifest.world_size),
+        manifest.reason,
+        size_text(_size_bytes(manifest)),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written_at)),
+        ", ".join(f"{metric} {value:.4g}" for metric, value in manifest.metrics.items()),
+    )
+
+
+def _size_bytes(manifest: Manifest) -> int:
+    return sum(int(entry["size_bytes"]) for entry in manifest.files.values())
+
+
+def verify_checkpoints(run: RunDir) -> Iterator[str]:
+    """Read every byte of every checkpoint; a line for each.
+
+    Raises:
+        StorageError: at the end, when any of them is damaged.
+    """
+    folder, damaged = folder_of(run), []
+    for name in names(folder):
+        try:
+            size_bytes = _size_bytes(verify(folder / str(name)).manifest)
+            yield f"{name}  whole, {size_text(size_bytes)}"
+        except CheckpointDamaged as error:
+            damaged.append(str(name))
+            yield f"{name}  damaged: {error}"
+    if damaged:
+        raise StorageError(
+            f"{len(damaged)} of the checkpoints in {folder} do not verify: {', '.join(damaged)}.\n"
+            "A resume passes over them. Restore them from a backup, or remove them."
+        )
+
+
+def choose(run: RunDir, name: str | None) -> Path:
+    """The folder of the checkpoint of that name, or of the newest one.
+
+    Raises:
+        JobError: there is none of that name, or none at all.
+    """
+    folder = folder_of(run)
+    found = [str(n) for n in names(folder)]
+    if not found:
+        raise JobError(
+            f"{folder} holds no checkpoint.\nTrain first: the job's `checkpoint.every` says when one is due."
+        )
+    if name is None:
+        return folder / found[-1]
+    if name not in found:
+        raise JobError(f"{folder} holds no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
+    return folder / name
