@@ -18,8 +18,8 @@ def folder_of(run: RunDir) -> Path:
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
-    """A line for each checkpoint, oldest first, from the manifests alone; `verify_checkpoints` reads the bytes."""
-    rows = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
+    """A line for each checkpoint, oldest first, as the manifests say; no other byte is read."""
+    rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(folder_of(run), name) for name in names(folder_of(run))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
