@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,11 +64,7 @@ def _device(local_rank: int) -> torch.device:
 def leave() -> None:
     """Leave the process group, if there is one."""
     if dist.is_initialized():
-        # DDP's reference cycles would keep the group's threads alive into the end of the interpreter, where
-        # one that still wants the GIL aborts the process ("terminate called without an active exception").
-        gc.collect()
         dist.destroy_process_group()
-        gc.collect()
 
 
 def sum_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
