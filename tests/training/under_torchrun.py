@@ -16,7 +16,7 @@ if __name__ == "__main__":
         raise SystemExit(f"imported: {met}")
     (Path(sys.argv[1]) / f"{place.world_size}-{place.rank}").write_text(f"{result.step} {result.finished}")
     leave()
-    # DDP keeps gloo's threads alive beyond the group (torch 2.13: three are left after destroy_process_group),
+    # DDP keeps gloo's threads alive beyond the group (torch 2.13: three after destroy_process_group),
     # and on a busy machine one of them once aborted the interpreter at its end. That end is not tested here.
     sys.stdout.flush()
     os._exit(0)
