@@ -80,15 +80,15 @@ def cluster():
         guardian.wait(10)
 
 
-def test_a_cluster_that_is_there_is_used(make_run, cluster):
+def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(make_run, cluster):
     run = make_run("clustered", script="torchrun_script.py", args=[])
+    beside = make_run("beside", script="torchrun_script.py", args=[])  # a Ray of its own, at the same time
     run.start(**cluster)
-    output = run.end(0, all_gone=False)
-    assert "done (finished)" in output
-    assert next(e for e in run.events if e["kind"] == "ray_started")["address"] == cluster["RAY_ADDRESS"]
+    beside.start()
+    assert "done (finished)" in run.end(0, all_gone=False)
+    assert "done (finished)" in beside.end(0, all_gone=False)
+    addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
+    assert addresses == [cluster["RAY_ADDRESS"], "local"]
     ends = time.monotonic() + 10
     while any("ray::Ray" in command or "ray::Train" in command for command in run.left(0).values()):
         assert time.monotonic() < ends, run.left(0)
-    local = make_run("local", script="torchrun_script.py", args=[])  # a Ray of its own beside that one
-    assert "done (finished)" in local.start().end(0)
-    assert next(e for e in local.events if e["kind"] == "ray_started")["address"] == "local"
