@@ -285,7 +285,9 @@ def test_a_zip_whose_sizes_lie(tmp_path, says):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here"), b"PK\x03\x04"]
+    "content",
+    [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here", mtime=0), b"PK\x03\x04"],
+    ids=["nothing", "text", "gzip-magic", "gzip-without-tar", "zip-magic"],
 )
 def test_what_is_no_archive_is_said(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)

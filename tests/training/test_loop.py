@@ -233,7 +233,13 @@ def test_bf16_and_unused_parameters_train(ranks):
 def test_it_runs_under_torchrun_without_ray(tmp_path):
     """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
     script = Path(__file__).parent / "under_torchrun.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    (tmp_path / "temp").mkdir()  # torchrun leaves its own files behind
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "TMPDIR": str(tmp_path / "temp"),
+    }
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for start, world_size in (([], 1), (torchrun, 2)):
         done = subprocess.run(
