@@ -17,7 +17,7 @@ help:  ## list the targets
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers
 	$(BIN)/clustertrain run $(JOB)
 
-test: $(VENV)/.installed  ## install, then run every test that this machine can run
+test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run
 	$(BIN)/python -m pytest
 
 test-gpu:  ## the GPU tests of training/; needs torch and pytest alone, no install, no Ray
@@ -47,6 +47,12 @@ constraints: $(VENV)/.installed  ## compile constraints.txt anew from constraint
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An S3 server for the tests of S3; they are skipped without it.
+$(BIN)/versitygw:
+	mkdir -p $(BIN)
+	GOBIN=$(abspath $(BIN)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
+	  || echo "versitygw could not be built: the tests that need it are skipped" >&2
 
 # constraints.txt is the whole closure with hashes, so --no-deps fetches nothing that it does not name.
 $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml

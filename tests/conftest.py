@@ -8,7 +8,10 @@ from collections.abc import Generator
 
 import pytest
 
-COMPONENTS = {"gpu"}
+from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
+
+__all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
+COMPONENTS = {"gpu", "s3"}
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 

@@ -1,5 +1,6 @@
 """Checkpoints: whole or not there, verified to the last bit, pruned without risk."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,21 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustertrain.checkpoint import (
-    MANIFEST,
-    CheckpointDamaged,
-    CheckpointName,
-    Fenced,
-    Retention,
-    Writer,
-    names,
-    newest_verified,
-    read_manifest,
-    verify,
-)
+from clustertrain import checkpoint
+from clustertrain.checkpoint import MANIFEST, CheckpointDamaged, CheckpointName, UnknownFormat, names
+from clustertrain.checkpoint_writer import Fenced, Retention, Writer
 from clustertrain.errors import StorageError
+from clustertrain.storage import posix
 from clustertrain.storage.tree import PosixTree, collect_leftovers, remove_tree
 from kills import killed_at_every_point
+from shelves import shelf_at
 
 FILES = {"model.pt": b"weights" * 40, "training.pt": b"optimizer" * 10}
 
@@ -41,7 +35,21 @@ def progress(step, **changes):
 
 
 def writer(folder, attempt=1, restart=0, *, still_newest=lambda: True, **retention):
-    return Writer(folder, attempt, restart, "0" * 64, {"torch": "2"}, Retention(**retention), still_newest)
+    return Writer(
+        shelf_at(folder), attempt, restart, "0" * 64, {"torch": "2"}, Retention(**retention), still_newest
+    )
+
+
+def verify(folder):
+    return checkpoint.verify(shelf_at(folder.parent), folder.name)
+
+
+def read_manifest(folder):
+    return checkpoint.read_manifest(shelf_at(folder.parent), folder.name)
+
+
+def newest_verified(folder, on_damaged):
+    return checkpoint.newest_verified(shelf_at(folder), on_damaged, folder / "unused")
 
 
 def commit(writer, step, files=FILES, **changes):
@@ -50,7 +58,7 @@ def commit(writer, step, files=FILES, **changes):
 
 
 def visible(folder):
-    return [str(name) for name in names(folder)]
+    return [str(name) for name in names(shelf_at(folder))]
 
 
 def never(name, error):
@@ -60,12 +68,12 @@ def never(name, error):
 def test_what_is_committed_verifies(tmp_path):
     name, size_bytes = commit(writer(tmp_path), 7, metrics={"loss": 0.5})
     assert str(name) == "00000007-1.0"
-    found = verify(tmp_path / str(name))
+    verify(tmp_path / str(name))
+    found = newest_verified(tmp_path, never)
     assert (found.name, found.manifest.step, found.manifest.samples_seen) == (name, 7, 56)
     assert found.manifest.metrics == {"loss": 0.5}
     assert size_bytes == sum(p.stat().st_size for p in found.path.iterdir())
     assert {p.name: p.read_bytes() for p in found.path.iterdir() if p.name != MANIFEST} == FILES
-    assert newest_verified(tmp_path, never) == found
 
 
 def test_none_where_there_never_was_one(tmp_path):
@@ -177,6 +185,28 @@ def test_what_is_no_manifest(tmp_path, text):
         verify(tmp_path / "00000001-1.0")
 
 
+def test_a_whole_manifest_of_another_version_is_refused_and_not_fallen_back_from(tmp_path):
+    """A newer clustertrain trained on: to resume from the one before would hide that."""
+    one = writer(tmp_path)
+    commit(one, 1)
+    commit(one, 2)
+    path = tmp_path / "00000002-1.0" / MANIFEST
+    value = json.loads(path.read_text())
+    del value["manifest_sha256"]
+    value |= {"format_version": 2, "versions": {"clustertrain": "9.0.0"}, "shards": []}
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**value, "manifest_sha256": digest}))
+    with pytest.raises(UnknownFormat) as refusal:
+        newest_verified(tmp_path, never)
+    assert f"{path} has format version 2" in str(refusal.value)
+    assert "reads version 1.\nInstall clustertrain 9.0.0, or newer" in str(refusal.value)
+    assert refusal.value.exit_code == 4
+    fell_back = []
+    path.write_text(json.dumps({**value, "manifest_sha256": "0" * 64}))  # this one is only damaged
+    newest_verified(tmp_path, lambda name, error: fell_back.append(name.step))
+    assert fell_back == [2]
+
+
 def test_it_never_begins_again_in_silence(tmp_path):
     for step in (1, 2):
         commit(writer(tmp_path), step)
@@ -202,16 +232,16 @@ def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
     kills = 0
     for _ in killed_at_every_point(prepare, lambda: commit(writer(folder, attempt=2, keep_last=2), 3)):
         kills += 1
-        for name in names(folder):
+        for name in names(shelf_at(folder)):
             verify(folder / str(name))
-        steps = tuple(name.step for name in names(folder))
+        steps = tuple(name.step for name in names(shelf_at(folder)))
         seen.add(steps)
         collected = writer(folder, attempt=3).collected
         assert all(name.startswith(".") for name in collected)
         assert sorted(p.name for p in folder.iterdir()) == visible(folder)
     assert kills > 10
     assert seen == {(1, 2), (1, 2, 3), (2, 3)}
-    assert [name.step for name in names(folder)] == [2, 3]
+    assert [name.step for name in names(shelf_at(folder))] == [2, 3]
 
 
 @pytest.mark.parametrize("written", [0, 100, 279, 280])
@@ -334,7 +364,7 @@ def test_the_best_stays_too(tmp_path, mode, best):
     one = writer(tmp_path, keep_last=1, best_metric="accuracy", best_mode=mode)
     for step, accuracy in enumerate([0.5, 0.9, 0.1, 0.5, 0.5], 1):
         commit(one, step, metrics={"accuracy": accuracy})
-    assert [name.step for name in names(tmp_path)] == [best, 5]
+    assert [name.step for name in names(shelf_at(tmp_path))] == [best, 5]
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
@@ -343,7 +373,7 @@ def test_what_is_not_a_number_is_never_the_best(tmp_path, mode, odd):
     one = writer(tmp_path, keep_last=1, best_metric="loss", best_mode=mode)
     for step, loss in enumerate([odd, 0.5, odd, 0.7 if mode == "min" else 0.3, odd], 1):
         commit(one, step, metrics={"loss": loss})
-    assert [name.step for name in names(tmp_path)] == [2, 5]
+    assert [name.step for name in names(shelf_at(tmp_path))] == [2, 5]
 
 
 def test_the_one_just_committed_stays_though_another_is_ahead(tmp_path):
@@ -351,12 +381,10 @@ def test_the_one_just_committed_stays_though_another_is_ahead(tmp_path):
     for step in (8, 9):
         commit(writer(tmp_path, 1), step)
     commit(writer(tmp_path, 2, keep_last=1), 5)
-    assert [name.step for name in names(tmp_path)] == [5, 9]
+    assert [name.step for name in names(shelf_at(tmp_path))] == [5, 9]
 
 
 def test_one_that_someone_else_removed_is_no_failure(tmp_path, monkeypatch):
-    from clustertrain import checkpoint
-
     one = writer(tmp_path, keep_last=1)
     commit(one, 1)
 
@@ -364,21 +392,19 @@ def test_one_that_someone_else_removed_is_no_failure(tmp_path, monkeypatch):
         remove_tree(folder)
         remove_tree(folder)
 
-    monkeypatch.setattr(checkpoint, "remove_tree", removed_twice)
+    monkeypatch.setattr(posix, "remove_tree", removed_twice)
     commit(one, 2)
-    assert [name.step for name in names(tmp_path)] == [2]
+    assert [name.step for name in names(shelf_at(tmp_path))] == [2]
 
 
 def test_one_that_cannot_be_removed_is_told_and_the_new_one_stands(tmp_path, monkeypatch):
-    from clustertrain import checkpoint
-
     one = writer(tmp_path, keep_last=1)
     commit(one, 1)
 
     def refuse(folder):
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(checkpoint, "remove_tree", refuse)
+    monkeypatch.setattr(posix, "remove_tree", refuse)
     with pytest.raises(
         StorageError, match=r"00000002-1.0 is committed, but .*00000001-1.0 cannot be removed"
     ):

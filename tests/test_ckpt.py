@@ -6,7 +6,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from clustertrain.checkpoint import Retention, Writer
+from clustertrain.checkpoint_writer import Retention, Writer
 from clustertrain.claims import claim_attempt
 from clustertrain.cli import main
 from clustertrain.run_dir import RunDir
@@ -18,8 +18,7 @@ def run(tmp_path):
     """A run with checkpoints of steps 10 and 20: a model with tied weights, and an optimizer's state."""
     run = RunDir.newest(str(tmp_path / "runs"), "digits")
     claim_attempt(run)
-    folder = run.store_path(run.checkpoints_key)
-    writer = Writer(folder, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
+    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
     saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
         tied = torch.full((2, 3), float(step))
@@ -35,7 +34,7 @@ def run(tmp_path):
 @pytest.fixture
 def ckpt(run):
     return lambda command, *options: CliRunner().invoke(
-        main, ["ckpt", command, str(run.path.parent), *options]
+        main, ["ckpt", command, str(run.local_path(run.key).parent), *options]
     )
 
 
@@ -48,7 +47,7 @@ def test_ls_tells_what_the_manifests_say(ckpt):
 
 def test_verify_reads_every_byte(ckpt, run):
     assert ckpt("verify").output.count("whole") == 2
-    file = run.store_path(run.checkpoints_key) / "00000010-1.0" / "training.pt"
+    file = run.local_path(run.key) / "checkpoints" / "00000010-1.0" / "training.pt"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
@@ -60,7 +59,7 @@ def test_verify_reads_every_byte(ckpt, run):
 
 
 def test_ls_shows_a_damaged_manifest(ckpt, run):
-    (run.store_path(run.checkpoints_key) / "00000010-1.0" / "MANIFEST.json").write_text("{")
+    (run.local_path(run.key) / "checkpoints" / "00000010-1.0" / "MANIFEST.json").write_text("{")
     assert "damaged" in ckpt("ls").output
 
 
@@ -91,7 +90,7 @@ def test_an_export_of_an_older_one_and_of_none(ckpt, tmp_path):
 
 
 def test_a_damaged_checkpoint_is_not_exported(ckpt, run, tmp_path):
-    (run.store_path(run.checkpoints_key) / "00000020-1.0" / "model.pt").write_bytes(b"")
+    (run.local_path(run.key) / "checkpoints" / "00000020-1.0" / "model.pt").write_bytes(b"")
     result = ckpt("export", "--to", str(tmp_path / "x.safetensors"))
     assert result.exit_code == 4
     assert not (tmp_path / "x.safetensors").exists()

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from clustertrain.claims import Heartbeat, claim_attempt, who_runs
-from clustertrain.errors import ClusterError
+from clustertrain.claims import Heartbeat, check_progress, claim_attempt, committed_step, who_runs
+from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.processes import this_process
 from clustertrain.run_dir import RunDir
 
@@ -112,3 +112,95 @@ def test_the_heartbeat_beats(run):
             assert time.monotonic() < ends
             time.sleep(0.01)
     assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
+
+
+def ends(run, state="failed", text="ValueError: no", **fields):
+    """An attempt that began now and ended so; without a state it vanished."""
+    attempt = claim_attempt(run, **fields)
+    if state:
+        attempt.write("result.json", {"state": state, "text": text})
+
+
+def commits(run, step):
+    """A checkpoint of that step, as far as its name goes."""
+    run.store.write_atomic(f"{run.checkpoints.key}/{step:08d}-1.0/MANIFEST.json", b"{}")
+
+
+def test_attempts_without_a_new_checkpoint_are_ended(run):
+    commits(run, 120)
+    assert committed_step(run) == 120
+    for text in ("ValueError: first", "ValueError: last"):
+        check_progress(run, 2)
+        ends(run, text=text)
+    with pytest.raises(ClusterTrainError) as caught:
+        check_progress(run, 2)
+    assert str(caught.value).splitlines() == [
+        "2 attempts in a row ended without a new committed step (all began at step 120). The last one said:",
+        "ValueError: last",
+        "Mend the cause, then add --retry.",
+    ]
+    assert caught.value.exit_code == 1
+    check_progress(run, 3)
+    commits(run, 121)
+    check_progress(run, 2)
+
+
+def test_a_checkpoint_between_failures_begins_the_count_anew(run):
+    for step in (10, 20, 30):
+        ends(run)
+        commits(run, step)
+    check_progress(run, 1)
+    ends(run)
+    with pytest.raises(ClusterTrainError, match="began at step 30"):
+        check_progress(run, 1)
+
+
+@pytest.mark.parametrize("state", ["stopped", "cancelled"])
+def test_what_the_user_ended_does_not_count(run, state):
+    ends(run)
+    for _ in range(5):
+        ends(run, state)
+    check_progress(run, 2)
+    ends(run)
+    with pytest.raises(ClusterTrainError, match="2 attempts in a row"):
+        check_progress(run, 2)
+
+
+def test_attempts_that_vanished_count(run):
+    ends(run, state=None)
+    ends(run, "preempted", text="")
+    with pytest.raises(ClusterTrainError, match="vanished without a word"):
+        check_progress(run, 2)
+
+
+def test_a_retry_begins_the_count_anew(run):
+    for _ in range(3):
+        ends(run)
+    ends(run, retry=True)
+    check_progress(run, 2)
+    ends(run)
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 2)
+
+
+def test_a_finished_run_that_is_continued_begins_anew(run):
+    for _ in range(2):
+        ends(run)
+    ends(run, "done")
+    check_progress(run, 1)
+
+
+def test_a_scripts_own_checkpoints_are_its_progress(run):
+    folder = run.store.local_folder(run.checkpoints.key)
+    folder.mkdir(parents=True)
+    ends(run)
+    (folder / "mine.pt").write_bytes(b"first")
+    check_progress(run, 1)
+    ends(run)
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 1)
+    (folder / ".mine.pt.tmp").write_bytes(b"begun")
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 1)
+    (folder / "mine.pt").write_bytes(b"second, longer")
+    check_progress(run, 1)

@@ -2,11 +2,12 @@ import pickle
 
 import pytest
 
-from clustertrain.checkpoint import CheckpointDamaged, Fenced
+from clustertrain.checkpoint import CheckpointDamaged, UnknownFormat
+from clustertrain.checkpoint_writer import Fenced
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
-from clustertrain.restarts import StopRetrying
+from clustertrain.failure_watch import StopRetrying
 from clustertrain.script import ScriptFailed
-from clustertrain.staging import StagingInterrupted
+from clustertrain.staging.stage import StagingInterrupted
 from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
 
 ERRORS = [
@@ -16,6 +17,7 @@ ERRORS = [
     StorageError("a"),
     DataError("a"),
     CheckpointDamaged("a"),
+    UnknownFormat("a"),
     Fenced("a"),
     StopRetrying("a"),
     RunStopped("a", checkpointed=True),

@@ -1,5 +1,7 @@
 """What a job refuses, what its values become, and that any job is written and read back as itself."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,8 @@ from pydantic import ValidationError
 
 from clustertrain.job import Job, sections
 from clustertrain.jobfile import dump_job, identity_difference, job_hash, parse_job
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import CHAIN
 
 TASK = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}}
 FUNCTION = {"name": "a", "function": "m:f"}
@@ -281,11 +285,77 @@ def test_a_credential_is_refused_and_not_repeated(uri):
 def test_storage_is_a_uri_or_a_mapping():
     assert job(storage="s3://b/p").storage == job(storage={"uri": "s3://b/p"}).storage
     assert job(storage={"uri": "s3://b", "endpoint": "http://h:9000"}).storage.endpoint == "http://h:9000"
-    assert "for s3://bucket/prefix alone" in refusal(**TASK, storage={"uri": "runs", "region": "eu"})
+    for entry in ({"region": "eu"}, {"endpoint": "http://h"}, {"profile": "p"}, {"addressing": "path"}):
+        for keys in (
+            {"storage": {"uri": "runs"} | entry},
+            {"data": {"d": {"uri": "https://h/x"} | entry}},
+            {"data": {"d": {"uri": "x"} | entry}},
+        ):
+            assert "are for s3://bucket/… alone" in refusal(**TASK, **keys)
     assert "must be the address of an S3 server" in refusal(
         **TASK, storage={"uri": "s3://b", "endpoint": "h"}
     )
     assert "begin with s3://" in refusal(**TASK, storage="https://h/x")
+
+
+def test_a_location_says_how_s3_is_reached():
+    options = {"endpoint": "http://h:9000", "region": "eu", "profile": "p", "addressing": "path"}
+    made = job(storage={"uri": "s3://b/p", **options, "retry": "90s"})
+    assert made.storage.location == Location("s3://b/p", **options, retry_s=90)
+    assert job(storage="s3://b").storage.location == Location("s3://b", addressing="auto", retry_s=600)
+    assert job(storage="runs").storage.location == Location("runs")
+    assert job(data={"d": {"uri": "s3://d", **options}}).data["d"].location == Location("s3://d", **options)
+    assert "'auto', 'path' or 'virtual'" in refusal(**TASK, storage={"uri": "s3://b", "addressing": "x"})
+    assert "greater than 0" in refusal(**TASK, storage={"uri": "s3://b", "retry": 0})
+
+
+def test_data_on_s3_is_reached_like_the_storage_unless_it_says_else():
+    storage = {"uri": "s3://b", "endpoint": "http://h:9000", "region": "eu", "profile": "p", "retry": 5}
+    data = {
+        "same": {"uri": "s3://d/k"},
+        "own": {"uri": "s3://d/k", "region": "us"},
+        "web": {"uri": "https://h/x"},
+        "path": {"uri": "x"},
+    }
+    made = job(storage=storage, data=data)
+    assert made.data_location("same") == replace(made.storage.location, uri="s3://d/k")
+    assert made.data_location("own") == Location("s3://d/k", region="us", retry_s=5)
+    assert made.data_location("web") == Location("https://h/x")
+    assert made.data_location("path") == Location("x")
+    assert job(data=data).data_location("same") == Location("s3://d/k")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "access_key",
+        "secret_key",
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "secret",
+        "session_token",
+        "token",
+    ],
+)
+def test_a_secret_under_a_key_is_refused_and_not_repeated(key):
+    for keys in (
+        {"storage": {"uri": "s3://b", key: "hunter2"}},
+        {"storage": {"uri": "runs", key.upper(): "hunter2"}},
+        {"data": {"d": {"uri": "s3://b/k", key.replace("_", "-"): "hunter2"}}},
+    ):
+        text = refusal(**TASK, **keys)
+        assert "holds a credential" in text
+        assert CHAIN in text
+        assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+def test_credentials_are_refused_in_env(name):
+    text = refusal(**TASK, env={name: "hunter2"})
+    assert "holds a credential" in text
+    assert CHAIN in text
+    assert "hunter2" not in text
+    assert job(env={"AWS_PROFILE": "p", "AWS_REGION": "eu"}).env == {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
 
 
 def test_sha256():
@@ -358,7 +428,10 @@ SHARED = some(
         some(cpus_per_worker=st.floats(0.1, 64), memory_per_worker=st.integers(2**20, 2**50)),
     ),
     storage=PATHS.filter(lambda path: "?" not in path)
-    | st.just({"uri": "s3://b/$p", "endpoint": "http://h:9000", "region": "eu", "profile": "$x"}),
+    | merged(
+        st.just({"uri": "s3://b/$p", "endpoint": "http://h:9000", "region": "eu", "profile": "$x"}),
+        some(retry=SECONDS, addressing=st.sampled_from(["auto", "path", "virtual"])),
+    ),
     failures=some(
         retries=st.integers(0, 9),
         grace=SECONDS,

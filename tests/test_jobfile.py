@@ -1,6 +1,7 @@
 """Job files on disk: places of errors, --set, ${NAME}, the round trip, and what makes it the same run."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -293,6 +294,18 @@ def test_a_credential_in_a_set_is_not_repeated(refusal):
         text = refusal(TASK, f"data.d.uri={uri}")
         assert "holds a credential" in text
         assert "hunter2" not in text
+    for key in ("storage.secret_access_key", "data.d.access-key", "env.AWS_SECRET_ACCESS_KEY"):
+        text = refusal(TASK, f"{key}=hunter2")
+        assert text.startswith(f"--set {key}=…: ")
+        assert "holds a credential" in text
+        assert "hunter2" not in text
+
+
+def test_a_credential_in_a_file_is_pointed_at_and_not_repeated(refusal):
+    text = refusal(TASK + "storage:\n  uri: s3://b\n  secret_key: hunter2\n")
+    assert re.match(r".*:\d+:3: storage.secret_key: holds a credential", text)
+    assert "~/.aws/credentials" in text
+    assert "hunter2" not in text
 
 
 # -------------------------------------------------------------------------------------------- ${NAME}
@@ -467,12 +480,19 @@ def test_what_makes_it_another_run(load, override, line):
         "failures.retries=0",
         "failures.watchdog.step=1h",
         "storage=s3://b/x",
+        "storage={uri: s3://b, endpoint: http://h, region: eu, addressing: path, retry: 5}",
         "env.A=b",
         "code=elsewhere",
     ],
 )
 def test_what_may_change(load, override):
     assert change(load, override) == []
+
+
+def test_how_data_is_reached_may_change(load):
+    reached = ["endpoint=http://h", "region=eu", "profile=p", "addressing=path"]
+    text = TASK + "data: {d: {uri: 's3://b/k'}}\n"
+    assert change(load, *(f"data.d.{option}" for option in reached), text=text) == []
 
 
 def test_every_key_of_train_is_decided():

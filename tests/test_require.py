@@ -32,7 +32,8 @@ def test_local(): pass
     ],
 )
 def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local, outcome):
-    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    for name in ("conftest.py", "s3_servers.py"):
+        shutil.copy(Path(__file__).parent / name, tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS.format(skip_local=skip_local))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)],

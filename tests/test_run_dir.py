@@ -24,7 +24,7 @@ def test_a_run_that_does_not_exist_yet_is_its_first_generation(run, tmp_path):
 def test_every_path_is_under_the_generation(run, tmp_path):
     root = tmp_path / "runs" / "mnist" / "g1"
     attempt = run.attempt(3)
-    assert run.path == root
+    assert (run.uri, run.local_path(run.key)) == (str(root), root)
     assert attempt.path == root / "attempts/3"
     assert attempt.driver_log == root / "attempts/3/logs/driver.log"
     assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
@@ -33,7 +33,7 @@ def test_every_path_is_under_the_generation(run, tmp_path):
     assert attempt.metrics(2) == root / "attempts/3/metrics-2.jsonl"
     assert attempt.tensorboard == root / "attempts/3/tensorboard"
     assert attempt.reached(2) == root / "attempts/3/restarts/2/reached"
-    assert run.store_path(run.checkpoints_key) == root / "checkpoints"
+    assert run.local_path(run.checkpoints.key) == root / "checkpoints"
     assert run.data_path == tmp_path / "runs/data"
 
 

@@ -1,13 +1,16 @@
 """Saves without stopping the loop: what is saved is what was there when `save` was called."""
 
+import resource
 import threading
 
 import pytest
 import torch
 
-from clustertrain.checkpoint import Fenced, Retention, Writer, names, verify
+from clustertrain.checkpoint import names, verify
+from clustertrain.checkpoint_writer import Fenced, Retention, Writer
 from clustertrain.errors import StorageError
 from clustertrain.saving import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
+from shelves import shelf_at
 
 
 class Told:
@@ -19,7 +22,7 @@ class Told:
 
 def saver(folder, *, background=True, still_newest=lambda: True):
     told = Told()
-    writer = Writer(folder, 1, 0, "0" * 64, {}, Retention(), still_newest)
+    writer = Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), still_newest)
     made = Saver(
         writer,
         background=background,
@@ -57,8 +60,9 @@ def test_what_is_saved_is_loaded(tmp_path, background):
     made, told = saver(tmp_path, background=background)
     made.save(state(), progress(3))
     made.finish()
-    (name,) = names(tmp_path)
-    assert {p.name for p in verify(tmp_path / str(name)).path.iterdir()} == {
+    (name,) = names(shelf_at(tmp_path))
+    verify(shelf_at(tmp_path), name)
+    assert {p.name for p in (tmp_path / str(name)).iterdir()} == {
         MODEL_FILE,
         TRAINING_FILE,
         "MANIFEST.json",
@@ -141,6 +145,7 @@ def test_a_fenced_save_ends_the_training(tmp_path):
 @pytest.mark.parametrize("background", [True, False])
 def test_training_survives_a_save_that_fails_and_not_three(tmp_path, background):
     folder = tmp_path / "checkpoints"
+    folder.mkdir()
     made, told = saver(folder, background=background)
 
     def spoil():
@@ -176,6 +181,23 @@ def test_training_survives_a_save_that_fails_and_not_three(tmp_path, background)
         made.finish()
 
 
+def test_what_the_disk_said_is_told_and_not_what_torch_made_of_it(tmp_path):
+    """The limit on file sizes fails the write of a tensor, as a full disk does."""
+    made, told = saver(tmp_path, background=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (text,) = told.failed
+    assert "File too large: 4194304 bytes did not fit after the first" in text
+    assert "Checkpoint 00000001-1.0 could not be written" in text
+    assert list(tmp_path.iterdir()) == []
+    made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(2))
+    assert [fields["step"] for fields in told.saved] == [2]
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_a_state_that_cannot_be_saved_is_not_passed_over(tmp_path, background):
     made, told = saver(tmp_path, background=background)
@@ -209,6 +231,11 @@ class TestCopies:
     def test_memory_of_another_shape_or_type_is_not(self, new):
         copy = copy_to_host({"a": new}, copy_to_host({"a": torch.zeros(4)}))
         assert same(copy, {"a": new})
+
+    def test_the_number_of_threads_is_as_before(self):
+        before = torch.get_num_threads()
+        copy_to_host(state())
+        assert torch.get_num_threads() == before
 
     def test_tied_weights_stay_tied(self):
         weight = torch.rand(3, 3)

@@ -16,7 +16,7 @@ def run(tmp_path):
 
 def test_a_run_is_found_by_its_folder(run, tmp_path):
     claim_attempt(run)
-    assert find_run(str(tmp_path / "digits")).path == run.path
+    assert find_run(str(tmp_path / "digits")).uri == run.uri
 
 
 def test_a_folder_without_a_run_lists_those_of_the_storage(run, tmp_path):
@@ -85,4 +85,4 @@ def test_the_summary_says_how_it_ended(run):
     assert rows["accuracy"] == "0.98"
     assert "lr" not in rows
     assert rows["restarts"] == "1, 5 steps done again"
-    assert rows["folder"] == str(run.path)
+    assert rows["folder"] == run.uri

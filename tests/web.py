@@ -31,6 +31,7 @@ class Web:
     files: dict[str, bytes] = field(default_factory=dict)
     etag: str | None = '"one"'
     last_modified: str | None = None
+    accepts_ranges: bool = False  # whether it says so
     answers: list[Answer] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)  # of every request, in order
     conditions: list[str | None] = field(default_factory=list)  # their If-Range
@@ -67,27 +68,30 @@ def serving() -> Iterator[Web]:
 
         def _send(self, body, answer):
             etag = answer.etag or web.etag
-            start = self._start(etag, answer)
+            asked = self._range(etag, answer)
+            start, end = asked or (0, None)
             if start and start >= len(body):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(body)}")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            self.send_response(206 if start else 200)
-            if start:
-                start += answer.shift
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.send_response(206 if asked else 200)
+            if asked:
+                start, end = start + answer.shift, min(end or len(body), len(body))
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
             if etag:
                 self.send_header("ETag", etag)
             if web.last_modified:
                 self.send_header("Last-Modified", web.last_modified)
-            rest = body[start:]
+            if web.accepts_ranges:
+                self.send_header("Accept-Ranges", "bytes")
+            rest = memoryview(body)[start:end]
             if answer.framing == "length":
                 self.send_header("Content-Length", str(answer.says_length or len(rest)))
             elif answer.framing == "chunked":
                 self.send_header("Transfer-Encoding", "chunked")
-                rest = b"%x\r\n%s\r\n0\r\n\r\n" % (len(rest), rest)
+                rest = b"%x\r\n%s\r\n0\r\n\r\n" % (len(rest), bytes(rest))
             self.end_headers()
             if answer.hold_after is not None:
                 self.wfile.write(rest[: answer.hold_after])
@@ -96,13 +100,15 @@ def serving() -> Iterator[Web]:
                 rest = rest[answer.hold_after :]
             self.wfile.write(rest if answer.cut_after is None else rest[: answer.cut_after])
 
-        def _start(self, etag, answer):
+        def _range(self, etag, answer):
+            """(first byte, end or None) of what is sent, None for the whole."""
             asked, condition = self.headers["Range"], self.headers["If-Range"]
             if asked is None or answer.ignores_range:
-                return 0
+                return None
             if not answer.ignores_condition and condition not in (None, etag, web.last_modified):
-                return 0
-            return int(asked.removeprefix("bytes=").removesuffix("-"))
+                return None
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            return int(first), int(last) + 1 if last else None
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -5,10 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
+from clustertrain.checkpoint import bring
+from clustertrain.jobfile import load_job
 from clustertrain.observe.joined import AttemptFollower, events_of_attempt
 from clustertrain.result import Result, read_result
 from clustertrain.run_dir import Attempt, RunDir
@@ -35,11 +38,13 @@ class Run:
         self.process: subprocess.Popen | None = None
         self.before: set[int] = set()
 
-    def start(self, *arguments: str, **environment: str) -> "Run":
+    def start(self, *arguments: str, within: Sequence[str] = (), **environment: str) -> "Run":
+        """`within`: a command that runs the program under limits of its own."""
         self.before = set(living_descendants())
+        self.live = None  # the attempt as this machine's files show it: no storage is asked
         self.attempts_before = len(self.run_dir.attempts())
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file), *arguments],
+            [*within, sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -73,10 +78,11 @@ class Run:
 
     def _wait_for(self, wanted) -> None:
         ends = time.monotonic() + 90
-        follower = None
+        follower = AttemptFollower(self.live) if self.live else None
         while time.monotonic() < ends:
             if follower is None and len(self.run_dir.attempts()) > self.attempts_before:
-                follower = AttemptFollower(self.attempt)
+                self.live = self.run_dir.on_this_node.attempt(self.attempt.n)
+                follower = AttemptFollower(self.live)
             if follower is not None and any(wanted(record) for record in follower.new()):
                 return
             if self.process.poll() is not None:
@@ -86,7 +92,7 @@ class Run:
 
     @property
     def run_dir(self) -> RunDir:
-        return RunDir.newest(self.job["storage"], self.name)
+        return RunDir.newest(load_job(self.job_file).storage.location, self.name)
 
     @property
     def attempt(self) -> Attempt:
@@ -104,8 +110,12 @@ class Run:
         """The model of the newest checkpoint."""
         import torch
 
-        folder = self.run_dir.store_path(self.run_dir.checkpoints_key) / self.result.checkpoint
-        return torch.load(folder / "model.pt", weights_only=True)
+        newest = bring(self.run_dir.checkpoints, self.result.checkpoint, self.folder / "brought")
+        return torch.load(newest.path / "model.pt", weights_only=True)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir.local_path(self.run_dir.checkpoints.key)
 
     def driver_pid(self) -> int:
         return self.attempt.read("heartbeat.json")["pid"]

@@ -1,27 +1,24 @@
-"""Checkpoints: commit, verify, fall back, prune. The format is described in docs/checkpoints.md.
+"""Checkpoints: their names and manifests, and how they are read back. docs/checkpoints.md has the format.
 
 A checkpoint is a folder `<step>-<attempt>.<restart>` whose MANIFEST.json was written last. It exists if and
 only if the manifest verifies. Nothing here needs Ray; the submit side lists checkpoints without torch.
-
-Who may write is decided by the fence (attempt, restart): a writer that is no longer the newest commits
-nothing. Every writer has folder names of its own, so a stale one never touches a good one's bytes; what it
-commits between the check and the rename is not on the list that the newer one fixed when it claimed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from clustertrain import __version__
 from clustertrain.errors import StorageError
-from clustertrain.storage.tree import PosixTree, collect_leftovers, remove_tree
+from clustertrain.storage import Store
+from clustertrain.storage.posix import refused
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
@@ -34,8 +31,8 @@ class CheckpointDamaged(StorageError):
     """A checkpoint whose manifest or files do not verify; the text names the file and both figures."""
 
 
-class Fenced(StorageError):
-    """This writer's attempt or restart is no longer the newest; it may not commit."""
+class UnknownFormat(StorageError):
+    """A checkpoint that is whole, in a format of another version of clustertrain."""
 
 
 @dataclass(frozen=True, order=True)
@@ -79,237 +76,224 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """The one spelling of this manifest, with a checksum of itself: a flipped digit is seen."""
         fields = asdict(self)
-        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-        return json.dumps({**fields, _OWN_SHA256: digest}, indent=1, sort_keys=True).encode() + b"\n"
+        return (
+            json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
+        )
+
+
+def _sha256_of(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where the checkpoints of a run lie: one folder for each, under a key of a store."""
+
+    store: Store
+    key: str
+
+    def file_key(self, name: CheckpointName | str, file: str = MANIFEST) -> str:
+        return f"{self.key}/{name}/{file}"
+
+    def uri(self, name: CheckpointName | str, file: str | None = None) -> str:
+        """For messages: where a checkpoint or one of its files is."""
+        return self.store.uri(self.file_key(name, file) if file else f"{self.key}/{name}")
+
+    def __str__(self) -> str:
+        return self.store.uri(self.key)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read back and found whole."""
+    """A checkpoint that was read back and found whole, in a folder of this node."""
 
     name: CheckpointName
     path: Path
     manifest: Manifest
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Parse the manifest of a checkpoint folder.
+def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
+    """Parse the manifest of a checkpoint.
 
     Raises:
-        CheckpointDamaged: it is missing, not JSON, lacks a field, names another format version, or does not
-            match its own checksum.
+        CheckpointDamaged: it is missing, not JSON, lacks a field, or does not match its own checksum.
+        UnknownFormat: another version of clustertrain wrote it, in a format that this one cannot read.
+        StorageError: an S3 server does not answer, or refuses.
     """
-    path = folder / MANIFEST
+    where = shelf.uri(name, MANIFEST)
+    data = _manifest_bytes(shelf, name, where)
     try:
-        data = path.read_bytes()
         value = json.loads(data)
-    except FileNotFoundError:
-        raise CheckpointDamaged(f"{path} is missing: the checkpoint was never finished.") from None
-    except OSError as error:
-        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise CheckpointDamaged(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.get("format_version") != FORMAT_VERSION:
-        found = value.get("format_version") if isinstance(value, dict) else type(value).__name__
-        raise CheckpointDamaged(
-            f"{path} has format version {found!r}; this version of clustertrain reads {FORMAT_VERSION}."
-        )
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointDamaged(f"{where} is not a manifest: it holds {type(value).__name__}.")
     try:
+        if value.get("format_version") != FORMAT_VERSION:
+            raise _refused_version(where, value)
         manifest = Manifest(**{key: item for key, item in value.items() if key != _OWN_SHA256})
         if manifest.to_bytes() != data:
-            raise CheckpointDamaged(f"{path} does not match its own checksum: a part of it was changed.")
-        for name, entry in manifest.files.items():
+            raise CheckpointDamaged(f"{where} does not match its own checksum: a part of it was changed.")
+        for known in fields(manifest):
+            if type(getattr(manifest, known.name)).__name__ != str(known.type).partition("[")[0]:
+                raise TypeError(f"{known.name} is {getattr(manifest, known.name)!r}")
+        for file, entry in manifest.files.items():
             if not isinstance(entry["size_bytes"], int) or not isinstance(entry["sha256"], str):
-                raise TypeError(f"files.{name} has no size and sha256")
-            if name != Path(name).name:
-                raise TypeError(f"files has {name!r}, which is not a plain name")
-    except (TypeError, KeyError, AttributeError) as error:
-        raise CheckpointDamaged(f"{path} is not a manifest: {error}") from error
+                raise TypeError(f"files.{file} has no size and sha256")
+            if file != Path(file).name or file in ("", "..") or not file.isprintable():
+                raise TypeError(f"files has {file!r}, which is not a plain name")
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointDamaged(f"{where} is not a manifest: {error}") from error
     return manifest
 
 
-def verify(folder: Path) -> Checkpoint:
+def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> bytes:
+    try:
+        data = shelf.store.read_or_none(shelf.file_key(name))
+    except StorageError as error:
+        if shelf.store.local_folder(shelf.key) is None:
+            raise
+        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+    if data is None:
+        raise CheckpointDamaged(f"{where} is missing: the checkpoint was never finished.")
+    return data
+
+
+def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
+    """Another version that matches its own checksum is no damage: a fallback would hide what was trained."""
+    found, own = value.get("format_version"), value.pop(_OWN_SHA256, None)
+    text = f"{where} has format version {found!r}; clustertrain {__version__} reads version {FORMAT_VERSION}."
+    if own != _sha256_of(value):
+        return CheckpointDamaged(text)
+    versions = value.get("versions")
+    wrote = versions.get("clustertrain") if isinstance(versions, dict) else None
+    return UnknownFormat(
+        f"{text}\nInstall clustertrain {wrote or 'as new as the one that wrote it'}, or newer."
+    )
+
+
+def verify(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     """Read every byte of a checkpoint and compare it with the manifest.
 
     Raises:
         CheckpointDamaged: names the first file that differs, with both sizes or both checksums.
+        StorageError: an S3 server does not answer, or refuses.
     """
-    name = CheckpointName.parse(folder.name)
-    if name is None:
-        raise CheckpointDamaged(f"{folder} is not named <step>-<attempt>.<restart>.")
-    manifest = read_manifest(folder)
-    if (manifest.step, manifest.attempt, manifest.restart) != (name.step, name.attempt, name.restart):
+    parsed, manifest = _own_manifest(shelf, name)
+    for file, entry in manifest.files.items():
+        _read_through(shelf, parsed, file, entry, lambda block: None)
+    return manifest
+
+
+def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
+    """A checkpoint as a folder of this node: verified where it lies on a file system, verified while it is
+    copied into the folder `into` from S3. A copy that is there already is used; older ones are removed.
+
+    Raises:
+        CheckpointDamaged: as `verify`.
+        StorageError: it cannot be read, or `into` cannot be written.
+    """
+    parsed, manifest = _own_manifest(shelf, name)
+    in_place = shelf.store.local_folder(f"{shelf.key}/{parsed}")
+    if in_place is not None:
+        return Checkpoint(parsed, in_place, verify(shelf, parsed))
+    folder = into / str(parsed)
+    if (folder / MANIFEST).exists():
+        return Checkpoint(parsed, folder, manifest)
+    shutil.rmtree(into, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        for file, entry in manifest.files.items():
+            _copy(shelf, parsed, file, entry, folder / file)
+        (folder / MANIFEST).write_bytes(manifest.to_bytes())
+    except OSError as error:
+        raise refused(folder, "written", error) from error
+    return Checkpoint(parsed, folder, manifest)
+
+
+def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], to: Path) -> None:
+    for last_try in (False, True):
+        try:
+            with to.open("wb") as target:
+                return _read_through(shelf, name, file, entry, target.write)
+        except CheckpointDamaged:
+            if last_try:  # once may be the way here; twice is the file
+                raise
+    return None
+
+
+def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointName, Manifest]:
+    parsed = name if isinstance(name, CheckpointName) else CheckpointName.parse(name)
+    if parsed is None:
+        raise CheckpointDamaged(f"{shelf.uri(name)} is not named <step>-<attempt>.<restart>.")
+    manifest = read_manifest(shelf, parsed)
+    if (manifest.step, manifest.attempt, manifest.restart) != (parsed.step, parsed.attempt, parsed.restart):
         raise CheckpointDamaged(
-            f"{folder / MANIFEST} is of {manifest.step}-{manifest.attempt}.{manifest.restart}, "
+            f"{shelf.uri(parsed, MANIFEST)} is of {manifest.step}-{manifest.attempt}.{manifest.restart}, "
             "not of the folder it lies in."
         )
-    for file_name, entry in manifest.files.items():
-        _verify_file(folder / file_name, entry["size_bytes"], entry["sha256"])
-    return Checkpoint(name, folder, manifest)
+    return parsed, manifest
 
 
-def _verify_file(path: Path, size_bytes: int, sha256: str) -> None:
-    digest = hashlib.sha256()
+def _read_through(
+    shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], use: Callable[[bytes], Any]
+) -> None:
+    """Pass a file through `use`, block by block; CheckpointDamaged unless it is what the manifest says."""
+    where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
+    blocks = shelf.store.blocks(shelf.file_key(name, file))
+    while block := _next_block(shelf, where, blocks):
+        digest.update(block)
+        found_bytes += len(block)
+        use(block)
+    if found_bytes != entry["size_bytes"]:
+        raise CheckpointDamaged(f"{where} has {found_bytes} bytes, the manifest says {entry['size_bytes']}.")
+    if digest.hexdigest() != entry["sha256"]:
+        raise CheckpointDamaged(
+            f"{where} has sha256 {digest.hexdigest()}, the manifest says {entry['sha256']}."
+        )
+
+
+def _next_block(shelf: Shelf, where: str, blocks: Iterator[bytes]) -> bytes:
+    """The next block, empty at the end. On a file system what cannot be read is damaged: a disk's bad sector
+    must not keep an older, good checkpoint from being found. An S3 server that is down says nothing of it."""
     try:
-        found_bytes = path.stat().st_size
-        if found_bytes != size_bytes:
-            raise CheckpointDamaged(f"{path} has {found_bytes} bytes, the manifest says {size_bytes}.")
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
-    if digest.hexdigest() != sha256:
-        raise CheckpointDamaged(f"{path} has sha256 {digest.hexdigest()}, the manifest says {sha256}.")
+        return next(blocks, b"")
+    except FileNotFoundError as error:
+        raise CheckpointDamaged(f"{where} is missing.") from error
+    except StorageError as error:
+        if shelf.store.local_folder(shelf.key) is None:
+            raise
+        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
 
 
-def names(checkpoints: Path) -> list[CheckpointName]:
-    """All checkpoint names under the folder, oldest first, verified or not."""
-    if not checkpoints.is_dir():
-        return []
-    found = (CheckpointName.parse(path.name) for path in checkpoints.iterdir())
+def names(shelf: Shelf) -> list[CheckpointName]:
+    """All checkpoint names, oldest first, verified or not."""
+    found = (CheckpointName.parse(name) for name in shelf.store.trees(shelf.key, MANIFEST))
     return sorted(name for name in found if name is not None)
 
 
 def newest_verified(
-    checkpoints: Path, on_damaged: Callable[[CheckpointName, CheckpointDamaged], None]
+    shelf: Shelf,
+    on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
+    into: Path,
 ) -> Checkpoint | None:
     """The newest checkpoint that verifies, falling back one at a time; None when there never was one.
+
+    Args:
+        into: where a copy of it goes when it lies on S3; see `bring`.
 
     Raises:
         StorageError: there are checkpoints and none verifies. Training from step 0 would hide the loss.
     """
-    candidates = names(checkpoints)
+    candidates = names(shelf)
     for name in reversed(candidates):
         try:
-            return verify(checkpoints / str(name))
+            return bring(shelf, name, into)
         except CheckpointDamaged as error:
             on_damaged(name, error)
     if candidates:
         raise StorageError(
-            f"None of the {len(candidates)} checkpoints in {checkpoints} verifies.\n"
+            f"None of the {len(candidates)} checkpoints in {shelf} verifies.\n"
             "Restore one from a backup, or begin again with `clustertrain run --fresh`, which keeps these."
         )
     return None
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Which checkpoints stay: the newest `keep_last`, and the best by a metric of the manifest."""
-
-    keep_last: int = 3
-    best_metric: str | None = None
-    best_mode: str = "max"
-
-    def doomed(self, checkpoints: Path, just_committed: CheckpointName) -> list[CheckpointName]:
-        """The names that may go. The one just committed, which verified, always stays."""
-        everything = names(checkpoints)
-        kept = set(everything[-self.keep_last :]) | {just_committed}
-        if self.best_metric is not None:
-            kept |= self._best(checkpoints, everything)
-        return [name for name in everything if name not in kept]
-
-    def _best(self, checkpoints: Path, everything: Iterable[CheckpointName]) -> set[CheckpointName]:
-        scored = []
-        for name in everything:
-            try:
-                value = read_manifest(checkpoints / str(name)).metrics.get(self.best_metric or "")
-            except CheckpointDamaged:
-                continue  # it cannot be the best; whether it goes is decided by its age
-            if value is not None and math.isfinite(value):  # NaN compares as neither better nor worse
-                scored.append((value if self.best_mode == "max" else -value, name))
-        return {max(scored)[1]} if scored else set()
-
-
-@dataclass
-class Writer:
-    """Commits checkpoints of one (attempt, restart) under `checkpoints`."""
-
-    checkpoints: Path
-    attempt: int
-    restart: int
-    job_sha256: str
-    versions: dict[str, str]
-    retention: Retention
-    still_newest: Callable[[], bool]  # the fence, asked right before the commit
-    collected: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
-        self.collected = collect_leftovers(self.checkpoints)
-
-    def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
-    ) -> tuple[CheckpointName, int]:
-        """Write the files, the manifest last, make them visible, then prune. Returns the name and bytes.
-
-        Args:
-            files: for each file name a function that writes its bytes to the open file it is given.
-            progress: step, epoch, samples_seen, world_size, metrics, reason.
-
-        Raises:
-            Fenced: a newer attempt or restart has claimed the run; nothing was committed.
-            StorageError: the bytes could not be written; what was begun is removed.
-        """
-        name = CheckpointName(progress["step"], self.attempt, self.restart)
-        if (self.checkpoints / str(name)).exists():  # a stop right after a periodic save: the same bytes
-            return name, 0
-        try:
-            tree = PosixTree(self.checkpoints / str(name))
-        except OSError as error:
-            raise self._not_written(name, error) from error
-        try:
-            for file_name, write in files.items():
-                with tree.create(file_name) as file:
-                    write(file)
-            self._check_fence(name)
-            tree.commit(MANIFEST, self._manifest(tree, progress).to_bytes())
-        except OSError as error:
-            tree.abort()
-            raise self._not_written(name, error) from error
-        except BaseException:
-            tree.abort()
-            raise
-        self._prune(name)
-        return name, sum(file.size_bytes for file in tree.files.values())
-
-    def _not_written(self, name: CheckpointName, error: OSError) -> StorageError:
-        return StorageError(
-            f"Checkpoint {name} could not be written to {self.checkpoints}: {error}\n"
-            "The checkpoints before it are untouched. Free space or make it writable, then run again."
-        )
-
-    def _prune(self, just_committed: CheckpointName) -> None:
-        for old in self.retention.doomed(self.checkpoints, just_committed):
-            try:
-                remove_tree(self.checkpoints / str(old))
-            except FileNotFoundError:
-                continue  # someone else removed it
-            except OSError as error:
-                raise StorageError(
-                    f"Checkpoint {just_committed} is committed, but {self.checkpoints / str(old)} "
-                    f"cannot be removed: {error}\nRemove it by hand, or the disk fills up."
-                ) from error
-
-    def _check_fence(self, name: CheckpointName) -> None:
-        if not self.still_newest():
-            raise Fenced(
-                f"Checkpoint {name} is not committed: attempt {self.attempt}, restart {self.restart} "
-                "is no longer the newest of this run.\nAnother start has taken over; this one ends."
-            )
-
-    def _manifest(self, tree: PosixTree, progress: dict[str, Any]) -> Manifest:
-        return Manifest(
-            step=progress["step"],
-            epoch=progress["epoch"],
-            samples_seen=progress["samples_seen"],
-            world_size=progress["world_size"],
-            job_sha256=self.job_sha256,
-            attempt=self.attempt,
-            restart=self.restart,
-            reason=progress["reason"],
-            written_at=time.time(),
-            versions=self.versions,
-            metrics=progress["metrics"],
-            files={name: asdict(file) for name, file in tree.files.items()},
-        )

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from clustertrain.checkpoint import CheckpointDamaged, CheckpointName, Manifest, names, read_manifest, verify
+from clustertrain.checkpoint import (
+    CheckpointDamaged,
+    CheckpointName,
+    Manifest,
+    Shelf,
+    UnknownFormat,
+    names,
+    read_manifest,
+    verify,
+)
 from clustertrain.errors import JobError, StorageError
 from clustertrain.observe.progress import size_text
 from clustertrain.run_dir import RunDir
 
 
-def folder_of(run: RunDir) -> Path:
-    """Where the checkpoints of a run lie."""
-    return run.store_path(run.checkpoints_key)
-
-
 def list_checkpoints(run: RunDir) -> list[str]:
     """A line for each checkpoint, oldest first, as the manifests say; no other byte is read."""
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
-    rows += [_row(folder_of(run), name) for name in names(folder_of(run))]
+    rows += [_row(run.checkpoints, name) for name in names(run.checkpoints)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _row(folder: Path, name: CheckpointName) -> tuple[str, ...]:
+def _row(shelf: Shelf, name: CheckpointName) -> tuple[str, ...]:
     try:
-        manifest = read_manifest(folder / str(name))
-    except CheckpointDamaged as error:
-        return str(name), str(name.step), "-", "-", "damaged", "-", "-", str(error)
+        manifest = read_manifest(shelf, name)
+    except (CheckpointDamaged, UnknownFormat) as error:
+        why = "damaged" if isinstance(error, CheckpointDamaged) else "unknown"
+        return str(name), str(name.step), "-", "-", why, "-", "-", str(error).replace("\n", " ")
     return (
         str(name),
         str(manifest.step),
@@ -52,35 +56,35 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
     Raises:
         StorageError: at the end, when any of them is damaged.
     """
-    folder, damaged = folder_of(run), []
-    for name in names(folder):
+    shelf, damaged = run.checkpoints, []
+    for name in names(shelf):
         try:
-            size_bytes = _size_bytes(verify(folder / str(name)).manifest)
+            size_bytes = _size_bytes(verify(shelf, name))
             yield f"{name}  whole, {size_text(size_bytes)}"
-        except CheckpointDamaged as error:
+        except (CheckpointDamaged, UnknownFormat) as error:
             damaged.append(str(name))
-            yield f"{name}  damaged: {error}"
+            yield f"{name}  {'damaged' if isinstance(error, CheckpointDamaged) else 'unknown'}: {error}"
     if damaged:
         raise StorageError(
-            f"{len(damaged)} of the checkpoints in {folder} do not verify: {', '.join(damaged)}.\n"
+            f"{len(damaged)} of the checkpoints in {shelf} do not verify: {', '.join(damaged)}.\n"
             "A resume passes over them. Restore them from a backup, or remove them."
         )
 
 
-def choose(run: RunDir, name: str | None) -> Path:
-    """The folder of the checkpoint of that name, or of the newest one.
+def choose(run: RunDir, name: str | None) -> str:
+    """The checkpoint of that name, or the newest one.
 
     Raises:
         JobError: there is none of that name, or none at all.
     """
-    folder = folder_of(run)
-    found = [str(n) for n in names(folder)]
+    shelf = run.checkpoints
+    found = [str(n) for n in names(shelf)]
     if not found:
         raise JobError(
-            f"{folder} holds no checkpoint.\nTrain first: the job's `checkpoint.every` says when one is due."
+            f"{shelf} holds no checkpoint.\nTrain first: the job's `checkpoint.every` says when one is due."
         )
     if name is None:
-        return folder / found[-1]
+        return found[-1]
     if name not in found:
-        raise JobError(f"{folder} holds no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
-    return folder / name
+        raise JobError(f"{shelf} holds no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
+    return name

@@ -7,17 +7,22 @@ change, judged on our own clock.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
-from clustertrain.errors import ClusterError
+from clustertrain.checkpoint import names
+from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.processes import is_gone, is_here, this_process
 from clustertrain.run_dir import Attempt, RunDir
 
-HEARTBEAT_PERIOD_S = 2.0
-_WATCH_S = 3 * HEARTBEAT_PERIOD_S
+
+def heartbeat_period_s(run: RunDir) -> float:
+    """Seconds between two beats; on S3 each is a request that somebody pays for."""
+    return 10.0 if run.store.location.is_s3 else 2.0
 
 
 def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
@@ -28,19 +33,20 @@ def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
     """
     newest = run.newest_attempt()
     attempt = run.attempt(newest.n + 1 if newest else 1)
+    fields = {"resumes": committed_step(run), "files": _scripts_files(run), **fields}
     claim = json.dumps({**this_process(), "time": time.time(), **fields}, indent=1).encode()
     if not run.store.create_exclusive(f"{attempt.key}/claim.json", claim):
         raise ClusterError(
-            f"Attempt {attempt.n} of {run.path} was claimed by another start at the same moment.\n"
+            f"Attempt {attempt.n} of {run.uri} was claimed by another start at the same moment.\n"
             "That one runs now; `clustertrain status` shows it."
         )
     return attempt
 
 
-def who_runs(attempt: Attempt, *, watch_s: float = _WATCH_S) -> str | None:
+def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
     """The process that runs an attempt, in words; None when nobody does.
 
-    Looks at the heartbeat for `watch_s` seconds where the process is on another machine.
+    Where the process is on another machine, looks at its heartbeat for `watch_s` seconds: three periods.
     """
     if attempt.read("result.json") is not None:
         return None
@@ -51,6 +57,7 @@ def who_runs(attempt: Attempt, *, watch_s: float = _WATCH_S) -> str | None:
             return f"pid {record['pid']} on this machine"
     if not claim or is_here(claim):
         return None
+    watch_s = 3 * heartbeat_period_s(attempt.run) if watch_s is None else watch_s
     return _watched(attempt, heartbeat, claim, watch_s)
 
 
@@ -63,8 +70,59 @@ def _watched(attempt: Attempt, before: dict[str, Any], claim: dict[str, Any], wa
     return None
 
 
+def committed_step(run: RunDir) -> int:
+    """The step of the newest checkpoint, verified or not; 0 where there is none, as in every script's run."""
+    return max((name.step for name in names(run.checkpoints)), default=0)
+
+
+def check_progress(run: RunDir, attempts: int) -> None:
+    """Refuse to start where the last `attempts` attempts (failures.attempts) each ended without a new
+    committed step: the next one would, too.
+
+    What a user ended does not count. An attempt that was claimed with `retry=True` begins the count anew. A
+    script's steps are not known: it gets on when what lies in its checkpoint folder changes.
+
+    Raises:
+        ClusterTrainError: names the step, and what the last attempt said.
+    """
+    stands = {"resumes": committed_step(run), "files": _scripts_files(run)}
+    in_a_row: list[Attempt] = []
+    for attempt in reversed(run.attempts()):
+        claim, result = attempt.read("claim.json") or {}, attempt.read("result.json") or {}
+        if {key: claim.get(key) for key in stands} != stands or result.get("state") == "done":
+            break
+        if result.get("state") not in ("stopped", "cancelled"):
+            in_a_row.append(attempt)
+        if claim.get("retry") is True:
+            break
+    if len(in_a_row) < attempts:
+        return
+    said = (in_a_row[0].read("result.json") or {}).get("text") or "it vanished without a word"
+    raise ClusterTrainError(
+        f"{len(in_a_row)} attempts in a row ended without a new committed step "
+        f"(all began at step {stands['resumes']}). The last one said:\n{said}\n"
+        "Mend the cause, then add --retry."
+    )
+
+
+def _scripts_files(run: RunDir) -> str | None:
+    """What a script has in its checkpoint folder, as a checksum of names, sizes and times. Hidden names are
+    unfinished: each start that dies in its first save would leave others."""
+    folder = run.store.local_folder(run.checkpoints.key)
+    if folder is None or names(run.checkpoints):
+        return None  # it cannot be seen; or the kit's own are there, and their steps say more
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        with suppress(FileNotFoundError):  # removed while we looked
+            found = path.stat()
+            digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
 class Heartbeat:
-    """Writes heartbeat.json every two seconds, for as long as this process lives."""
+    """Writes heartbeat.json every few seconds, for as long as this process lives."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -80,9 +138,12 @@ class Heartbeat:
         self._thread.join()
 
     def _beat(self) -> None:
+        attempt = self._attempt.run.with_patience(0).attempt(self._attempt.n)
         counter = 0
         while True:
             counter += 1
-            self._attempt.write("heartbeat.json", {**this_process(), "time": time.time(), "counter": counter})
-            if self._ended.wait(HEARTBEAT_PERIOD_S):
+            beat = {**this_process(), "time": time.time(), "counter": counter}
+            with suppress(StorageError):  # it is full, or away: the beats go on, and are seen when it is back
+                attempt.write("heartbeat.json", beat)
+            if self._ended.wait(heartbeat_period_s(attempt.run)):
                 return

@@ -15,6 +15,7 @@ SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
+DATA_NAME = click.argument("name", required=False)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
 
 
@@ -78,9 +79,8 @@ def schema() -> None:
 @click.option("--fresh", is_flag=True, help="Begin anew; the old run is kept aside.")
 @click.option("--takeover", is_flag=True, help="Run even though another start of this run seems to live.")
 @click.option("--allow-world-size-change", is_flag=True, help="Resume at another number of workers.")
-def run(
-    job_file: str, sets: tuple[str, ...], fresh: bool, takeover: bool, allow_world_size_change: bool
-) -> None:
+@click.option("--retry", is_flag=True, help="Try again though failures.attempts ended without progress.")
+def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     """Train on this machine, or go on where the run of this name stopped."""
     from clustertrain.jobfile import load_job
     from clustertrain.launchers.local import Options, run_local
@@ -91,7 +91,7 @@ def run(
     needs_training("run")
     screen = open_screen()
     try:
-        run_dir, result = run_local(job, Options(fresh, takeover, allow_world_size_change), screen)
+        run_dir, result = run_local(job, Options(**options), screen)
     finally:
         screen.close()
     sys.exit(finish(run_dir, result, job_file))
@@ -176,11 +176,65 @@ def ckpt_export(target: str, name: str | None, to: str) -> None:
     from clustertrain.ckpt import choose
     from clustertrain.status import find_run
 
-    checkpoint = choose(find_run(target), name)
+    run = find_run(target)
+    checkpoint = choose(run, name)
     needs_training("ckpt export")
     from clustertrain.export import export
 
-    click.echo("wrote {} and {}".format(*export(checkpoint, Path(to))))
+    click.echo("wrote {} and {}".format(*export(run.checkpoints, checkpoint, Path(to))))
+
+
+@main.group()
+def data() -> None:
+    """List, fetch, verify and remove the data sets of a job."""
+
+
+@data.command("ls")
+@JOB_FILE
+@DATA_NAME
+def data_ls(job_file: str, name: str | None) -> None:
+    """Show which data sets are here, how much of them, and where."""
+    from clustertrain.data import data_sets, list_data
+    from clustertrain.jobfile import load_job
+
+    click.echo("\n".join(list_data(data_sets(load_job(Path(job_file)), name))))
+
+
+@data.command("fetch")
+@JOB_FILE
+@DATA_NAME
+def data_fetch(job_file: str, name: str | None) -> None:
+    """Bring the data sets here now, so that no run has to wait for them."""
+    from clustertrain.data import data_sets, fetch_data
+    from clustertrain.jobfile import load_job
+
+    fetch_data(data_sets(load_job(Path(job_file)), name), click.echo)
+
+
+@data.command("verify")
+@JOB_FILE
+@DATA_NAME
+def data_verify(job_file: str, name: str | None) -> None:
+    """Read every byte of the data sets that are here; exit 4 when one is not what was staged."""
+    from clustertrain.data import data_sets, verify_data
+    from clustertrain.jobfile import load_job
+
+    for line in verify_data(data_sets(load_job(Path(job_file)), name)):
+        click.echo(line)
+
+
+@data.command("evict")
+@JOB_FILE
+@DATA_NAME
+@click.option("--force", is_flag=True, help="Also while a run uses them.")
+def data_evict(job_file: str, name: str | None, force: bool) -> None:
+    """Remove the data sets from here, and what killed fetches left of them."""
+    from clustertrain.data import data_sets, evict_data
+    from clustertrain.jobfile import load_job
+
+    job = load_job(Path(job_file))
+    for line in evict_data(job, data_sets(job, name), force=force):
+        click.echo(line)
 
 
 def needs_training(command: str) -> None:

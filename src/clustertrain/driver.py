@@ -21,7 +21,7 @@ from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
 from clustertrain.result import write_result
-from clustertrain.run_dir import Attempt, AttemptRef, RunDir
+from clustertrain.run_dir import Attempt, AttemptRef
 from clustertrain.verdict import of_error, of_outcome
 
 RAY_ENVIRONMENT = {
@@ -53,6 +53,7 @@ class _CodeCheck(threading.Thread):
             from clustertrain.user_code import check_code
 
             check_code(self._job)
+            import_module("clustertrain.failure_watch")
             import_module("clustertrain.restarts")
         except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
             self.error = error
@@ -63,13 +64,15 @@ class _CodeCheck(threading.Thread):
             raise self.error
 
 
-def main(storage_uri: str, name: str, generation: str, n: str) -> int:
-    """Run the attempt; returns the exit code that result.json names."""
-    attempt = RunDir.newest(storage_uri, name).at(int(generation)).attempt(int(n))
-    job = parse_job((attempt.path / "job.yaml").read_text(), str(attempt.path / "job.yaml"))
+def main(ref_text: str) -> int:
+    """Run the attempt that an AttemptRef names; returns the exit code that result.json names."""
+    ref = AttemptRef.from_text(ref_text)
+    attempt = ref.open()
+    job_yaml = (attempt.run.store.read_or_none(f"{attempt.key}/job.yaml") or b"").decode()
+    job = parse_job(job_yaml, f"{attempt.uri}/job.yaml")
     with Heartbeat(attempt):
         try:
-            _fit(attempt, job, storage_uri)
+            _fit(attempt, ref, job, job_yaml)
             result = of_outcome(attempt)
         except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
             traceback.print_exc()
@@ -77,7 +80,7 @@ def main(storage_uri: str, name: str, generation: str, n: str) -> int:
         return write_result(attempt, result).exit_code
 
 
-def _fit(attempt: Attempt, job: Job, storage_uri: str) -> None:
+def _fit(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> None:
     os.environ.update(RAY_ENVIRONMENT)
     os.environ.update(job.env)
     sys.path.insert(0, job.code)
@@ -87,9 +90,9 @@ def _fit(attempt: Attempt, job: Job, storage_uri: str) -> None:
     check.start()
     _start_ray(attempt, job, check)
     check.wait()
-    if attempt.read("stop") is not None:
+    if attempt.asked("stop") is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
-    _trainer(attempt, job, storage_uri).fit()
+    _trainer(attempt, ref, job, job_yaml).fit()
 
 
 def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
@@ -162,28 +165,27 @@ def _world_size(attempt: Attempt) -> int:
     return int((attempt.read("claim.json") or {})["world_size"])
 
 
-def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
+def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
     from datetime import timedelta
 
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.config import LoggingConfig
 
     from clustertrain import worker
-    from clustertrain.restarts import FailureWatch, KitTorchConfig, KitTrainer
+    from clustertrain.failure_watch import FailureWatch
+    from clustertrain.restarts import KitTorchConfig, KitTrainer
 
-    ref = AttemptRef(storage_uri, attempt.run.name, attempt.run.generation, attempt.n)
     watch = job.failures.watchdog
     longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)
     resources = {"CPU": job.resources.cpus_per_worker, "GPU": float(job.resources.gpus_per_worker)}
     if job.resources.memory_per_worker_bytes:
         resources["memory"] = float(job.resources.memory_per_worker_bytes)
-    retries = job.failures.retries
     return KitTrainer(
         worker.train,
         train_loop_config={},
         torch_config=KitTorchConfig(
             ref=ref,
-            job_yaml=(attempt.path / "job.yaml").read_text(),
+            job_yaml=job_yaml,
             is_script=job.script is not None,
             # The watchdog speaks first, and names the phase; this one is for the case that it cannot.
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
@@ -200,10 +202,11 @@ def _trainer(attempt: Attempt, job: Job, storage_uri: str) -> Any:
             checkpoint_config=CheckpointConfig(
                 num_to_keep=1
             ),  # unused: checkpoints are ours, see checkpoint.py
+            # Without end: FailureWatch counts, and what it counts are failures without a new checkpoint.
             failure_config=FailureConfig(
-                max_failures=retries, controller_failure_limit=retries, max_preemption_failures=retries
+                max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[FailureWatch(ref, retries)],
+            callbacks=[FailureWatch(ref, job.failures.retries)],
             logging_config=LoggingConfig(log_level="INFO"),
         ),
     )

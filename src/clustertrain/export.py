@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from clustertrain.checkpoint import verify
+from clustertrain.checkpoint import Checkpoint, Shelf, bring
 from clustertrain.errors import JobError, StorageError
 from clustertrain.saving import MODEL_FILE
 
 
-def export(checkpoint: Path, to: Path) -> tuple[Path, Path]:
+def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     """Write `<to>` (safetensors) and `<to>` with the suffix .json; returns both paths.
 
     The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
@@ -26,12 +27,13 @@ def export(checkpoint: Path, to: Path) -> tuple[Path, Path]:
         JobError: it holds no model, or something in it is no tensor, or a file is there already.
         StorageError: the files cannot be written.
     """
-    manifest = verify(checkpoint).manifest
     page = to.with_suffix(".json")
     if there := [path for path in (to, page) if path.exists()]:
         raise JobError(f"{there[0]} is there already, and export overwrites nothing.\nName another file.")
-    weights = _weights(checkpoint)
-    provenance = {"checkpoint": checkpoint.name, **asdict(manifest)}
+    with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
+        checkpoint = bring(shelf, name, Path(temporary) / "brought")
+        weights = _weights(checkpoint)
+    provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         save_file(weights, to, metadata={"format": "pt"})
@@ -41,17 +43,19 @@ def export(checkpoint: Path, to: Path) -> tuple[Path, Path]:
     return to, page
 
 
-def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    file = checkpoint / MODEL_FILE
+def _weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    file = checkpoint.path / MODEL_FILE
     if not file.exists():
         raise JobError(
-            f"{checkpoint} holds no {MODEL_FILE}.\nA function saves its model under state={{'model': …}}."
+            f"Checkpoint {checkpoint.name} holds no {MODEL_FILE}.\n"
+            "A function saves its model under state={'model': …}."
         )
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if odd:
         raise JobError(
-            f"{file} holds {odd[0]!r}, which is {type(state[odd[0]]).__name__}, not a tensor.\n"
+            f"{MODEL_FILE} of checkpoint {checkpoint.name} holds {odd[0]!r}, "
+            f"which is {type(state[odd[0]]).__name__}, not a tensor.\n"
             "safetensors holds tensors alone."
         )
     return {name: value.contiguous().clone() for name, value in state.items()}

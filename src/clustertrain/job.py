@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -22,16 +23,16 @@ from clustertrain.job_sections import (
 from clustertrain.job_values import (
     MOST_WORKERS,
     Args,
-    Argument,
+    Environment,
     Identifier,
     ImportPath,
     Name,
     Path,
     Refused,
     ScriptPath,
-    Variable,
     written_as,
 )
+from clustertrain.storage.location import Location
 
 StorageText = Annotated[str, written_as("path or URI")]
 
@@ -80,7 +81,7 @@ class Job(Section):
     failures: Failures = Failures()
     """Restarts, time limits and the grace time."""
 
-    env: dict[Variable, Argument] = Field(default_factory=dict)
+    env: Environment = Field(default_factory=dict)
     """Environment variables of the workers. They are recorded with the run: no secrets here."""
 
     code: Path = "."
@@ -112,6 +113,16 @@ class Job(Section):
         """The numbers of workers this job can run with: those that global_batch_size divides into."""
         sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
         return tuple(size for size in sizes if self.train is None or _divides(self.train, size))
+
+    def data_location(self, name: str) -> Location:
+        """Where a data set comes from, and how it is reached: on S3 like the storage, unless it says else."""
+        entry, storage = self.data[name], self.storage.location
+        own = entry.location
+        if not (own.is_s3 and storage.is_s3):
+            return own
+        if own == Location(own.uri):
+            return replace(storage, uri=own.uri)
+        return replace(own, retry_s=storage.retry_s)
 
 
 def _check_way_in(job: Job) -> None:

@@ -23,8 +23,10 @@ from clustertrain.job_values import (
     StorageUri,
     Text,
     Workers,
+    refuse_secret_keys,
 )
 from clustertrain.quantities import shortened
+from clustertrain.storage.location import RETRY_S, Location
 
 
 class Section(BaseModel):
@@ -62,7 +64,35 @@ class Section(BaseModel):
             raise Refused(f"none of {names} is given\nexactly one of them is needed, for example {example}")
 
 
-class DataEntry(Section):
+Addressing = Literal["auto", "path", "virtual"]
+_S3_OPTIONS = ("endpoint", "region", "profile", "addressing")
+
+
+class _Place(Section):
+    """Where bytes are. Its keys for S3 are refused beside anything else, and those of a secret always."""
+
+    uri: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, data: Any) -> Any:
+        refuse_secret_keys(data)
+        return data
+
+    def _only_for_s3(self, *keys: str) -> None:
+        for key in keys:
+            if (
+                not self.uri.startswith("s3://")
+                and getattr(self, key) != type(self).model_fields[key].default
+            ):
+                raise Refused(
+                    f"stands beside {shortened(self.uri)}, which is not on S3\n"
+                    f"{', '.join(keys[:-1])} and {keys[-1]} are for s3://bucket/… alone: leave it out",
+                    key,
+                )
+
+
+class DataEntry(_Place):
     """A data set, brought to the workers before training starts; its path there is found under its name."""
 
     uri: DataUri
@@ -78,6 +108,30 @@ class DataEntry(Section):
 
     per: Literal["cluster", "node"] = "cluster"
     """Keep one copy in storage that all nodes read, or one on the disk of every node."""
+
+    endpoint: Endpoint | None = None
+    """Address of an S3 server other than Amazon's. An `s3://…` entry that has none of `endpoint`, `region`,
+    `profile` and `addressing` is reached like the job's storage, where that is on S3, too."""
+
+    region: Text | None = None
+    """Region of the S3 bucket."""
+
+    profile: Text | None = None
+    """Profile of the AWS configuration files to use."""
+
+    addressing: Addressing | None = None
+    """How the bucket stands in a request: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
+    or `auto`, which it is when left out."""
+
+    @property
+    def location(self) -> Location:
+        """As this entry alone says it; `Job.data_location` knows the storage, too."""
+        return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing or "auto")
+
+    @model_validator(mode="after")
+    def _options_are_for_s3(self) -> DataEntry:
+        self._only_for_s3(*_S3_OPTIONS)
+        return self
 
 
 class LearningRate(Section):
@@ -301,7 +355,7 @@ class Resources(Section):
         return workers if isinstance(workers, tuple) else (workers, workers)
 
 
-class Storage(Section):
+class Storage(_Place):
     """Where runs are kept: a path that every node sees, or S3."""
 
     uri: StorageUri
@@ -314,17 +368,24 @@ class Storage(Section):
     """Region of the S3 bucket."""
 
     profile: Text | None = None
-    """Profile of the AWS credentials file to use."""
+    """Profile of the AWS configuration files to use."""
+
+    addressing: Addressing = "auto"
+    """How the bucket stands in a request: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
+    or `auto`: `path` at an `endpoint`, `virtual` at Amazon's."""
+
+    retry_s: Seconds = Field(default=RETRY_S, alias="retry")
+    """How long a fault of the S3 server or the network that may pass (5xx, 429, a broken connection) is met
+    with another try."""
+
+    @property
+    def location(self) -> Location:
+        """What `open_store` takes."""
+        return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing, self.retry_s)
 
     @model_validator(mode="after")
     def _options_are_for_s3(self) -> Storage:
-        for key in self._given("endpoint", "region", "profile"):
-            if not self.uri.startswith("s3://"):
-                raise Refused(
-                    f"stands beside the path {shortened(self.uri)}\n"
-                    "endpoint, region and profile are for s3://bucket/prefix alone",
-                    key,
-                )
+        self._only_for_s3(*_S3_OPTIONS)
         return self
 
 
@@ -351,7 +412,12 @@ class Failures(Section):
     """What happens when a worker dies, hangs, or the run is asked to stop."""
 
     retries: CountOrZero = 3
-    """Restarts of the worker group before the run fails."""
+    """Restarts of the worker group in a row without a new checkpoint; one more failure ends the run. A
+    script keeps its own checkpoints: there all restarts of an attempt count."""
+
+    attempts: Count = 5
+    """Starts of the run in a row without a new checkpoint; the next one is refused, unless it is asked for
+    with `--retry`. What you stopped yourself does not count."""
 
     watchdog: Watchdog = Watchdog()
     """Time limits per phase."""

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
 
 from clustertrain import quantities
+from clustertrain.storage.s3_client import CHAIN
 
 MOST_WORKERS = 100_000
 LEAST_MEMORY_BYTES = 2**20
@@ -22,6 +23,12 @@ _SECRET_IN_QUERY = re.compile(
     r"|signature|sig|(\w+[-_])?token|password|secret",
     re.IGNORECASE,
 )
+
+
+_SECRET_KEY = re.compile(
+    r"(aws|s3)?(access|secret)(access)?(key)?(id)?|(aws|s3)?(session|security)?token|password|credentials?"
+)
+_SECRET_VARIABLES = re.compile(r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|SECURITY_TOKEN)")
 
 
 class Refused(ValueError):
@@ -78,6 +85,31 @@ def _refuse_credential(uri: str) -> None:
             "a job file is copied into the run's directory, so it may hold no secret\n"
             "put it in the environment instead: AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a credential of S3 is what one would write under this key or in this variable."""
+    return _SECRET_KEY.fullmatch(re.sub(r"[-_ ]", "", key).lower()) is not None
+
+
+def refuse_secret_keys(section: object) -> None:
+    """For a section that says how S3 is reached: no key of a credential. Its value is never repeated."""
+    for key in section if isinstance(section, dict) else ():
+        if is_secret_key(str(key)):
+            raise Refused(f"holds a credential under this key\n{_NO_SECRETS}", key)
+
+
+def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if _SECRET_VARIABLES.fullmatch(name):
+            raise Refused(f"holds a credential under this name\n{_NO_SECRETS}", name)
+    return env
+
+
+_NO_SECRETS = (
+    "a job file is copied into the run's directory, so it may hold no secret\n"
+    f"boto3 finds credentials itself: {CHAIN}"
+)
 
 
 def _uri(uri: str, schemes: tuple[str, ...]) -> str:
@@ -192,6 +224,7 @@ WrittenText = Annotated[str | float, written_as("text")]
 Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=WrittenText)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Environment = Annotated[dict[Variable, Argument], AfterValidator(_no_secret_variables)]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
 Workers = Annotated[
     int | tuple[int, int],

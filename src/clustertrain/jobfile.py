@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from clustertrain.errors import JobError
 from clustertrain.job import Job, sections
-from clustertrain.job_values import Refused
+from clustertrain.job_values import Refused, is_secret_key
 from clustertrain.quantities import shortened
 from clustertrain.yaml_places import Document, Expected, JobDumper, Keys, Place, Reader, refuse
 
@@ -202,6 +202,9 @@ def _override(document: Document, override: str, number: int) -> None:
 
 
 def _without_credentials(text: str) -> str:
+    keys, _, _ = text.partition("=")
+    if is_secret_key(keys.rpartition(".")[2]):
+        return f"{keys}=…"
     return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", text)
 
 

@@ -10,6 +10,8 @@ import json
 import sys
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from clustertrain.job import sections
 from clustertrain.job_sections import Section
 from clustertrain.jobfile import job_schema
@@ -107,8 +109,26 @@ as YAML, sections that are not there yet are made, and a later `--set` wins:
 not set is an error. `$$` is a plain `$`.
 
 **No secrets.** The job is copied into the run's directory with every `${{NAME}}` replaced, and that holds for
-`env` too: whoever can read the run can read its values. Credentials of S3 come from the environment
-(`AWS_PROFILE`, or `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY`); a URI with a credential in it is refused.
+`env` too: whoever can read the run can read its values. So a URI with a credential in it is refused, and
+so are keys such as `secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
+`AWS_SESSION_TOKEN` in `env`. Credentials of S3 are found by boto3, on every node: in those variables of the
+environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or by the role of the machine or pod.
+
+## Data and runs on S3
+
+```yaml
+data:
+  train: {{uri: s3://bucket/cifar.tar}}    # reached like the storage, unless it says else
+storage:
+  uri: s3://bucket/experiments
+  endpoint: https://s3.example.org       # left out: Amazon's
+  region: eu-central-1
+  profile: training
+  retry: 10m                             # storms of 5xx and 429, resets, silence: tried again for so long
+```
+
+What may pass by waiting is tried again with growing pauses for `retry`; what will not (403, expired, no such
+bucket) is told at once, with the action, the key, the HTTP status and the likely cause.
 
 ## How values are written
 
@@ -160,7 +180,7 @@ def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]
         key = info.alias or name
         value = schema["properties"][key]
         meaning = " ".join((info.description or "").split())
-        cells = (f"`{key}`", _kind(value, (*path, key)), _default(value, info.is_required()), meaning)
+        cells = (f"`{key}`", _kind(value, (*path, key)), _default(value, info), meaning)
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])
 
@@ -195,15 +215,15 @@ def _kind_of_type(value: dict[str, Any], path: tuple[str, ...]) -> str:
     )
 
 
-def _default(value: dict[str, Any], is_required: bool) -> str:
+def _default(value: dict[str, Any], info: FieldInfo) -> str:
     default = value.get("default")
-    if is_required:
+    if info.is_required():
         return "**required**"
     if value.get("x-kind") == "duration" and default is not None:
         return f"`{duration_text(default)}`"
-    if isinstance(default, dict):  # a section's own table has its defaults, but for the one key it needs
-        given = [f"`{key}: {inner}`" for key, inner in default.items() if inner is not None]
-        return given[0] if len(given) == 1 else ""
+    if isinstance(info.default, Section):  # its own table has its defaults, but for the key that it needs
+        given = info.default.model_dump(by_alias=True, exclude_defaults=True)
+        return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())
     if isinstance(default, float):
         return f"`{default:g}`"
     return "" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"

@@ -9,6 +9,11 @@ from clustertrain.jobfile import parse_job
 from clustertrain.run_dir import AttemptRef
 
 
+def start_line(restart: int) -> str:
+    """What begins a start's part in the log of a rank: all starts of an attempt write to one."""
+    return f"clustertrain: restart {restart} begins"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What was decided when the restart was claimed; it travels from the controller to the workers."""
@@ -16,7 +21,7 @@ class Plan:
     ref: AttemptRef
     restart: int
     job_yaml: str
-    checkpoint: str | None  # the folder to resume from
+    checkpoint: str | None  # the name of the one to resume from
 
     @property
     def job(self) -> Job:

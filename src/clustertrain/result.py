@@ -13,8 +13,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from clustertrain.checkpoint import names, newest_verified
-from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, StorageError
+from clustertrain.checkpoint import CheckpointDamaged, CheckpointName, Shelf, names, read_manifest
+from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.observe.events import read_events
 from clustertrain.observe.joined import reached_step
 from clustertrain.run_dir import Attempt
@@ -65,9 +65,9 @@ def ended(
     restarts = attempt.restarts()
     outcome = _newest_outcome(attempt, restarts)
     reached = [reached_step(attempt, restart) for restart in restarts]
-    resumed = [e for e in read_events(attempt.events) if e["kind"] == "resumed"]
+    resumed = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "resumed"]
     claim = attempt.read("claim.json") or {}
-    checkpoints = names(attempt.run.store_path(attempt.run.checkpoints_key))
+    checkpoints = names(attempt.run.checkpoints)
     if exit_code is None:
         exit_code = (
             EXIT_DONE if state == "done" else _stop_code(attempt) if state == "stopped" else EXIT_FAILED
@@ -101,14 +101,21 @@ def _train_s(outcome: dict[str, Any]) -> float | None:
 
 def _stop_code(attempt: Attempt) -> int:
     """75 where something can be continued, 130 where nothing could be saved."""
-    folder = attempt.run.store_path(attempt.run.checkpoints_key)
+    shelf = attempt.run.checkpoints
+    scripts_own = not names(shelf) and bool(shelf.store.list(shelf.key))  # a script names them as it likes
+    return (
+        EXIT_STOPPED
+        if scripts_own or any(_has_manifest(shelf, name) for name in names(shelf))
+        else (EXIT_INTERRUPTED)
+    )
+
+
+def _has_manifest(shelf: Shelf, name: CheckpointName) -> bool:
     try:
-        if newest_verified(folder, lambda name, error: None) is not None:
-            return EXIT_STOPPED
-    except StorageError:  # there are some and none verifies: nothing to continue from
-        return EXIT_INTERRUPTED
-    scripts_own = folder.is_dir() and any(folder.iterdir())  # a script names its checkpoints as it likes
-    return EXIT_STOPPED if scripts_own else EXIT_INTERRUPTED
+        read_manifest(shelf, name)
+    except CheckpointDamaged:
+        return False
+    return True
 
 
 def outcome_of(attempt: Attempt) -> dict[str, Any]:

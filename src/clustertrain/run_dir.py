@@ -19,18 +19,24 @@
 
 Small files are written whole or not at all; the streams (events, metrics, logs, TensorBoard) belong to one
 attempt and restart, and a reader drops superseded steps.
+
+A stream needs a file system. Where the storage is one, streams are written in place; where it is S3, they
+are written to this node's spool, in the same order of folders, and observe/shipping.py sends them up.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clustertrain.checkpoint import Shelf
 from clustertrain.errors import StorageError
-from clustertrain.storage import Store, open_store
+from clustertrain.storage import Location, Store, open_store
 
 _NUMBER = re.compile(r"^\d+$")
 
@@ -47,31 +53,44 @@ class Attempt:
         return f"{self.run.key}/attempts/{self.n}"
 
     @property
-    def path(self) -> Path:
-        return self.run.store_path(self.key)
+    def uri(self) -> str:
+        return self.run.store.uri(self.key)
 
     @property
-    def log_dir(self) -> Path:
-        return self.path / "logs"
+    def path(self) -> Path:
+        """Where this node writes the attempt's streams."""
+        return self.run.local_path(self.key)
 
     @property
     def driver_log(self) -> Path:
-        return self.log_dir / "driver.log"
+        return self.path / "logs" / "driver.log"
 
     def rank_log(self, host: str, rank: int) -> Path:
-        return self.log_dir / host / f"rank-{rank}.log"
+        return self.path / "logs" / host / f"rank-{rank}.log"
 
     @property
     def events(self) -> Path:
-        return self.path / "events.jsonl"
+        return self.run.local_path(self.events_key)
+
+    @property
+    def events_key(self) -> str:
+        return f"{self.key}/events.jsonl"
 
     def node_events(self, host: str) -> Path:
         """The events of one worker node: a stream has one node as its writer, since appends from two
         nodes to one file on NFS overwrite each other."""
         return self.path / f"events-{host}.jsonl"
 
+    def metrics_key(self, restart: int) -> str:
+        return f"{self.key}/metrics-{restart}.jsonl"
+
     def metrics(self, restart: int) -> Path:
-        return self.path / f"metrics-{restart}.jsonl"
+        return self.run.local_path(self.metrics_key(restart))
+
+    @property
+    def brought_path(self) -> Path:
+        """Where this node keeps its copy of the checkpoint that it resumes from, when storage is S3."""
+        return self.path / "brought"
 
     @property
     def tensorboard(self) -> Path:
@@ -80,16 +99,33 @@ class Attempt:
     def restart_key(self, restart: int) -> str:
         return f"{self.key}/restarts/{restart}"
 
+    def reached_key(self, restart: int) -> str:
+        return f"{self.restart_key(restart)}/reached"
+
     def reached(self, restart: int) -> Path:
         """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-        return self.path / "restarts" / str(restart) / "reached"
+        return self.run.local_path(self.reached_key(restart))
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A small JSON file of the attempt (claim, heartbeat, stop, save, result), None when absent."""
+        """A small JSON file of the attempt (claim, heartbeat, result), None when absent."""
         return self.run.read_json(f"{self.key}/{name}")
 
     def write(self, name: str, value: dict[str, Any]) -> None:
         self.run.write_json(f"{self.key}/{name}", value)
+
+    def ask(self, name: str, value: dict[str, Any]) -> None:
+        """Request `stop` or `save`. On this node it is heard even while S3 is down.
+
+        Raises:
+            StorageError: the storage did not take it; other nodes do not hear it.
+        """
+        self.run.spool.write_atomic(f"{self.key}/{name}", _to_json(value))
+        if self.run.spool is not self.run.store:
+            self.write(name, value)
+
+    def asked(self, name: str) -> dict[str, Any] | None:
+        """The newest request of that name, None when there is none."""
+        return self.run.read_json(f"{self.key}/{name}", self.run.spool) or self.read(name)
 
     def restarts(self) -> list[int]:
         return sorted(
@@ -106,9 +142,9 @@ class RunDir:
     generation: int
 
     @classmethod
-    def newest(cls, storage_uri: str, name: str) -> RunDir:
+    def newest(cls, storage: Location | str, name: str) -> RunDir:
         """The newest generation; the first one where the run does not exist yet."""
-        store = open_store(storage_uri)
+        store = open_store(storage)
         generations = [int(g[1:]) for g in store.list(name) if g.startswith("g") and _NUMBER.match(g[1:])]
         return cls(store, name, max(generations, default=1))
 
@@ -119,30 +155,45 @@ class RunDir:
     def at(self, generation: int) -> RunDir:
         return RunDir(self.store, self.name, generation)
 
+    def with_patience(self, retry_s: float) -> RunDir:
+        """The same run through a store that meets a fault for so many seconds at most, then gives up."""
+        location = self.store.location
+        return replace(self, store=open_store(replace(location, retry_s=min(retry_s, location.retry_s))))
+
+    @property
+    def on_this_node(self) -> RunDir:
+        """The same run as this node's streams alone show it: no request goes to S3."""
+        return replace(self, store=self.spool)
+
     @property
     def key(self) -> str:
         return f"{self.name}/g{self.generation}"
 
-    def store_path(self, key: str) -> Path:
-        """The local path of a key; streams and logs need one."""
-        return Path(self.store.uri(key))
+    @property
+    def uri(self) -> str:
+        return self.store.uri(self.key)
 
     @property
-    def path(self) -> Path:
-        return self.store_path(self.key)
+    def spool(self) -> Store:
+        """What this node writes streams to: the storage itself where that is a file system."""
+        return self.store if self.store.local_folder("") else open_store(str(spool_folder(self.store)))
+
+    def local_path(self, key: str) -> Path:
+        """Where this node writes the stream of a key."""
+        return self.store.local_folder(key) or spool_folder(self.store) / key
 
     @property
     def job_key(self) -> str:
         return f"{self.key}/job.yaml"
 
     @property
-    def checkpoints_key(self) -> str:
-        return f"{self.key}/checkpoints"
+    def checkpoints(self) -> Shelf:
+        return Shelf(self.store, f"{self.key}/checkpoints")
 
     @property
-    def data_path(self) -> Path:
-        """Data staged once per cluster is shared by all runs of the storage."""
-        return self.store_path("data")
+    def data_path(self) -> Path | None:
+        """Data staged once per cluster, for all runs of the storage; None where nodes share no folder."""
+        return self.store.local_folder("data")
 
     def attempt(self, n: int) -> Attempt:
         return Attempt(self, n)
@@ -155,13 +206,13 @@ class RunDir:
         attempts = self.attempts()
         return attempts[-1] if attempts else None
 
-    def read_json(self, key: str) -> dict[str, Any] | None:
-        data = self.store.read_or_none(key)
+    def read_json(self, key: str, store: Store | None = None) -> dict[str, Any] | None:
+        data = (store or self.store).read_or_none(key)
         if data is None:
             return None
         try:
             value = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StorageError(
                 f"{self.store.uri(key)} is not JSON: {error}\n"
                 "Every such file is written whole, so something else wrote it. Remove it, or restore it."
@@ -171,20 +222,50 @@ class RunDir:
         return value
 
     def write_json(self, key: str, value: dict[str, Any]) -> None:
-        self.store.write_atomic(key, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
+        self.store.write_atomic(key, _to_json(value))
+
+
+def _to_json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def cache_folder() -> Path:
+    """What this user keeps on this node and can do without: the spool, and data that came once per node."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clustertrain"
+
+
+def spool_folder(store: Store) -> Path:
+    """Where this node gathers the streams of a storage that is no file system, under the storage's keys."""
+    location = store.location
+    identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
+    return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class AttemptRef:
     """Where an attempt is, in words that travel to another process."""
 
-    storage_uri: str
+    location: Location
     name: str
     generation: int
     attempt: int
 
+    @classmethod
+    def of(cls, attempt: Attempt) -> AttemptRef:
+        run = attempt.run
+        return cls(run.store.location, run.name, run.generation, attempt.n)
+
+    @classmethod
+    def from_text(cls, text: str) -> AttemptRef:
+        """The opposite of `to_text`."""
+        fields = json.loads(text)
+        return cls(**{**fields, "location": Location(**fields["location"])})
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
     def open(self) -> Attempt:
-        return RunDir.newest(self.storage_uri, self.name).at(self.generation).attempt(self.attempt)
+        return RunDir(open_store(self.location), self.name, self.generation).attempt(self.attempt)
 
 
 def run_names(store: Store) -> list[str]:

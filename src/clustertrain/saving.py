@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from clustertrain.checkpoint import Fenced, Writer
+from clustertrain.checkpoint_writer import Fenced, Writer
 from clustertrain.errors import StorageError
 
 MODEL_FILE = "model.pt"
@@ -82,9 +83,9 @@ class Saver:
         self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None = None
     ) -> None:
         rest = {key: value for key, value in state.items() if key != "model"}
-        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(torch.save, rest)}
+        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(_dump, rest)}
         if "model" in state:
-            files = {MODEL_FILE: partial(torch.save, state["model"]), **files}
+            files = {MODEL_FILE: partial(_dump, state["model"]), **files}
         try:
             name, size_bytes = self._writer.commit(files, progress)
         except Exception as error:  # noqa: BLE001  a thread has nobody above it: the loop is told by `check`
@@ -112,10 +113,19 @@ class Saver:
     def _raise_if_hopeless(self) -> None:
         if self._error is None:
             return
-        # torch.save wraps ENOSPC in RuntimeError. Anything else is a state that cannot be saved, ever.
-        may_pass = isinstance(self._error, StorageError | OSError | RuntimeError)
+        may_pass = isinstance(self._error, StorageError)  # anything else: a state that cannot be saved, ever
         if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
+
+
+def _dump(state: Any, file: Any) -> None:
+    """torch.save; when writing fails it raises that error, which torch hides behind one of its own."""
+    try:
+        torch.save(state, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError | StorageError):
+            raise error.__context__ from error
+        raise
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
@@ -133,10 +143,23 @@ def copy_to_host(state: Any, buffers: Any = None) -> Any:
     storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are done on return.
     """
     copy = _Copy()
-    result = copy.of(state, buffers)
+    with _one_thread():
+        result = copy.of(state, buffers)
     if copy.from_cuda:
         torch.cuda.synchronize()
     return result
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Copying is bound by memory, and threads wait for each other at the end of every tensor: where cores are
+    shared, with the save before or with other jobs, that took ten times as long (benchmarks/saving.py)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class _Copy:

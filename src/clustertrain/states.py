@@ -47,6 +47,8 @@ STATES: dict[str, State] = {
                 "same_error_twice",
                 "retries_used_up",
                 "not_finite",
+                "out_of_memory",
+                "limit",
                 "job",
                 "cluster",
                 "data",

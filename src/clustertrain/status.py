@@ -13,7 +13,7 @@ from clustertrain.jobfile import load_job
 from clustertrain.observe.joined import curve, events_of_attempt
 from clustertrain.result import Result, read_result
 from clustertrain.run_dir import Attempt, RunDir, run_names
-from clustertrain.storage import open_store
+from clustertrain.storage import Location, open_store
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,14 @@ def find_run(target: str) -> RunDir:
     path = Path(target)
     if path.is_file():
         job = load_job(path)
-        run = RunDir.newest(job.storage.uri, job.name)
+        run = RunDir.newest(job.storage.location, job.name)
+    elif Location(target).is_s3:
+        storage, _, name = target.rstrip("/").rpartition("/")
+        run = RunDir.newest(storage, name)
     else:
         run = RunDir.newest(str(path.absolute().parent), path.absolute().name)
     if run.newest_attempt() is None:
-        known = run_names(run.store) if path.is_file() else run_names(open_store(str(path)))
+        known = run_names(run.store) if path.is_file() else run_names(open_store(target))
         remedy = (
             f"Started so far: {', '.join(known[:8])}."
             if known
@@ -62,7 +65,7 @@ def status_of(run: RunDir) -> Status:
     """Where the newest attempt of a run stands."""
     attempt = run.newest_attempt()
     if attempt is None:
-        raise JobError(f"{run.path} was never started.\nStart it with `clustertrain run JOBFILE`.")
+        raise JobError(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
     records = curve(run)
     result = read_result(attempt)
     runner = None if result else who_runs(attempt)
@@ -82,10 +85,10 @@ def _live_state(attempt: Attempt) -> str:
     return state
 
 
-def all_runs(storage_uri: str) -> list[Status]:
+def all_runs(storage: Location | str) -> list[Status]:
     """Every run of a storage that was started, by name."""
-    store = open_store(storage_uri)
-    runs = (RunDir.newest(storage_uri, name) for name in run_names(store))
+    store = open_store(storage)
+    runs = (RunDir.newest(storage, name) for name in run_names(store))
     return [status_of(run) for run in runs if run.newest_attempt() is not None]
 
 
@@ -101,5 +104,5 @@ def request_stop(run: RunDir) -> str:
             f"{run.name} does not run: attempt {status.attempt.n} is {status.state}.\n"
             "There is nothing to stop."
         )
-    status.attempt.write("stop", {"cause": "user", "time": time.time()})
+    status.attempt.ask("stop", {"cause": "user", "time": time.time()})
     return status.runner

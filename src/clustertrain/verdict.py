@@ -41,14 +41,11 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
 
 
 def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
-    retries = max(attempt.restarts(), default=0)
     cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
     if cause == "same_error_twice":
         text += f"\nThe same error came twice at step {failure['step']}: another restart would meet it again."
     elif cause == "error" and code in _CAUSES:
         cause = _CAUSES[code]
-    elif cause == "error" and retries and not failure["fatal"]:
-        cause, text = "retries_used_up", f"{text}\nAll {retries} restarts are used up (failures.retries)."
     return ended(attempt, "failed", cause, exit_code=code, text=text)
 
 

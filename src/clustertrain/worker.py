@@ -11,18 +11,24 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clustertrain import session
+from clustertrain.checkpoint import bring
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job import Job
+from clustertrain.job_sections import DataEntry
+from clustertrain.node_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.observe.events import EventLog
-from clustertrain.restart_plan import Plan
+from clustertrain.requests import Requests
+from clustertrain.restart_plan import Plan, start_line
 from clustertrain.run_dir import Attempt
 from clustertrain.script import run_script, torchrun_environment
-from clustertrain.staging import stage
+from clustertrain.staging.stage import stage
+from clustertrain.staging.staged import data_folder
 from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
@@ -54,6 +60,7 @@ def prepare(plan: Plan) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    print(start_line(plan.restart), flush=True)
     faulthandler.enable(file=sys.stderr)  # a fatal signal leaves its name and the stacks in the rank's log
     code = plan.job.code
     if code not in sys.path:
@@ -68,7 +75,10 @@ def stage_data(per: str) -> None:
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
-    with Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog:
+    with (
+        Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog,
+        Requests(attempt) as requests,
+    ):
         seen: set[Any] = set()
 
         def on_event(event: dict[str, Any]) -> None:
@@ -81,16 +91,21 @@ def stage_data(per: str) -> None:
 
         watchdog.beat("stage")
         for name, entry in plan.job.data.items():
-            if entry.per == per:
+            if _kept_per(attempt, entry) == per:
                 stage(
                     name,
-                    entry.uri,
+                    plan.job.data_location(name),
                     sha256=entry.sha256,
                     extract=entry.extract,
-                    into=_data_folder(attempt, per),
+                    into=data_folder(attempt.run.data_path, per),
                     on_event=on_event,
-                    should_stop=lambda: attempt.read("stop") is not None,
+                    should_stop=lambda: requests.take()[0],
                 )
+
+
+def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
+    """ "cluster" or "node": with storage on S3 there is no folder that nodes share, so each keeps its own."""
+    return entry.per if attempt.run.data_path is not None else "node"
 
 
 def find_data() -> None:
@@ -99,8 +114,35 @@ def find_data() -> None:
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
         _process.data[name] = stage(
-            name, entry.uri, sha256=entry.sha256, extract=entry.extract, into=_data_folder(attempt, entry.per)
+            name,
+            plan.job.data_location(name),
+            sha256=entry.sha256,
+            extract=entry.extract,
+            into=data_folder(attempt.run.data_path, entry.per),
         )
+
+
+def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
+    """One of three steps of the storage's probe; runs on one rank per node, all nodes at once."""
+    import ray.train
+
+    plan, node_rank = _planned(), ray.train.get_context().get_node_rank()
+    attempt = plan.ref.open()
+    if step == "write":
+        write_nonce(attempt, plan.restart, node_rank, nonces[node_rank])
+    elif step == "read":
+        read_nonces(attempt, plan.restart, nonces)
+    else:
+        remove_nonce(attempt, plan.restart, node_rank)
+
+
+def bring_checkpoint() -> None:
+    """Copy the checkpoint to resume from to this node, where storage is S3; runs on one rank per node."""
+    plan = _planned()
+    attempt = plan.ref.open()
+    shelf = attempt.run.checkpoints
+    if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
+        bring(shelf, plan.checkpoint, attempt.brought_path)
 
 
 def _rank() -> int:
@@ -111,13 +153,6 @@ def _rank() -> int:
 
 def _as_event(event: dict[str, Any]) -> dict[str, Any]:
     return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
-
-
-def _data_folder(attempt: Attempt, per: str) -> Path:
-    if per == "cluster":
-        return attempt.run.data_path
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "clustertrain" / "data"
 
 
 def _planned() -> Plan:
@@ -226,10 +261,11 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
         retries=job.failures.retries,
         run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",
     )
-    checkpoints = run.attempt.run.store_path(run.attempt.run.checkpoints_key)
-    checkpoints.mkdir(parents=True, exist_ok=True)
+    shelf = run.attempt.run.checkpoints
+    if (folder := shelf.store.local_folder(shelf.key)) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     environment |= {
-        "CLUSTERTRAIN_CHECKPOINT_DIR": str(checkpoints),
+        "CLUSTERTRAIN_CHECKPOINT_DIR": str(shelf),
         "CLUSTERTRAIN_ATTEMPT": str(run.plan.ref.attempt),
         "CLUSTERTRAIN_RESTART": str(run.plan.restart),
         **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in _process.data.items()},

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import socket
-import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from clustertrain import __version__
-from clustertrain.checkpoint import Retention, Writer
+from clustertrain.checkpoint_writer import Retention, Writer
 from clustertrain.job import Job
 from clustertrain.jobfile import job_hash
 from clustertrain.observe.board import Board
 from clustertrain.observe.events import EventLog
 from clustertrain.reached import Reached
+from clustertrain.requests import Requests
 from clustertrain.restart_plan import Plan
 from clustertrain.saving import Saver, load
+from clustertrain.stacks import Stacks
 from clustertrain.watchdog import Watchdog
-
-_POLL_S = 0.2  # how often rank 0 looks for a stop or save request
 
 
 class WorkerRun:
@@ -32,8 +30,7 @@ class WorkerRun:
         self.step = 0
         self.last_metrics: dict[str, float] = {}
         self.stopped_by_request = False
-        self._polled = (0.0, False, False)
-        self._save_seen: tuple[int, int] | None = self._save_request()
+        self._requests = Requests(self.attempt) if rank == 0 else None
         self._metrics = EventLog(self.attempt.metrics(plan.restart)) if rank == 0 else None
         self._board = Board(self.attempt.tensorboard) if rank == 0 else None
         self._reached = Reached(self.attempt.reached(plan.restart)) if rank == 0 else None
@@ -45,12 +42,16 @@ class WorkerRun:
             "evaluation": watch.evaluation_s,
             "save": watch.save_s,
         }
-        self._watchdog = Watchdog(limits_s, lambda text: self._note("watchdog", text=text, rank=rank))
+        self._watchdog = Watchdog(
+            limits_s,
+            lambda text: self._note("watchdog", text=text, rank=rank),
+            Stacks(self.attempt, plan.restart, rank, world_size),
+        )
 
     def _make_saver(self, job: Job) -> Saver:
         best = job.checkpoint.keep_best
         writer = Writer(
-            checkpoints=self.attempt.run.store_path(self.attempt.run.checkpoints_key),
+            shelf=self.attempt.run.checkpoints,
             attempt=self.plan.ref.attempt,
             restart=self.plan.restart,
             job_sha256=job_hash(job),
@@ -73,10 +74,14 @@ class WorkerRun:
 
     def __enter__(self) -> WorkerRun:
         self._watchdog.__enter__()
+        if self._requests:
+            self._requests.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._watchdog.__exit__(*exc)
+        if self._requests:
+            self._requests.__exit__(*exc)
         if self._board:
             self._board.close()
         if self._reached:
@@ -86,38 +91,28 @@ class WorkerRun:
         EventLog(self.attempt.node_events(socket.gethostname())).write(kind, **fields)
 
     def _still_newest(self) -> bool:
-        newest = self.attempt.run.newest_attempt()
-        return (
-            newest is not None
-            and newest.n == self.plan.ref.attempt
-            and max(self.attempt.restarts()) == self.plan.restart
+        """Asks for the claims that come right after ours, by name: an S3 server may list late."""
+        run, next_attempt = self.attempt.run, self.attempt.n + 1
+        claims = (
+            f"{run.attempt(next_attempt).key}/claim.json",
+            f"{self.attempt.restart_key(self.plan.restart + 1)}/claim.json",
         )
+        return all(run.store.read_or_none(claim) is None for claim in claims)
 
     # -- what the loop calls ---------------------------------------------------------------------
 
     def requests(self) -> tuple[bool, bool]:
-        """(stop, save); looks at the storage at most every 0.2 s."""
-        at, stop, _ = self._polled
-        now = time.monotonic()
-        if now - at < _POLL_S:
-            return stop, False
+        """(stop, save), on rank 0; a save is told once."""
         if self._saver:
             self._saver.check()
-        stop = (self.attempt.path / "stop").exists()
-        request = self._save_request()
-        save, self._save_seen = request != self._save_seen and request is not None, request
-        self._polled = (now, stop, save)
-        return stop, save
-
-    def _save_request(self) -> tuple[int, int] | None:
-        try:
-            found = (self.attempt.path / "save").stat()
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino
+        return self._requests.take() if self._requests else (False, False)
 
     def restore(self) -> dict[str, Any] | None:
-        return load(Path(self.plan.checkpoint)) if self.plan.checkpoint else None
+        if self.plan.checkpoint is None:
+            return None
+        shelf = self.attempt.run.checkpoints
+        folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
+        return load(folder or self.attempt.brought_path / self.plan.checkpoint)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         if self._saver:

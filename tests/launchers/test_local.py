@@ -11,6 +11,7 @@ from clustertrain.launchers import local
 from clustertrain.launchers.local import Options, _asks_for_more, _world_size, run_local
 from clustertrain.result import Result, write_result
 from clustertrain.run_dir import RunDir
+from shelves import shelf_at
 
 
 class Said:
@@ -113,7 +114,7 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
 
 
 def checkpoint_of(job, workers, tmp_path):
-    from clustertrain.checkpoint import Retention, Writer
+    from clustertrain.checkpoint_writer import Retention, Writer
 
     folder = tmp_path / "runs" / "a" / "g1" / "checkpoints"
     progress = {
@@ -124,7 +125,7 @@ def checkpoint_of(job, workers, tmp_path):
         "metrics": {},
         "reason": "steps",
     }
-    Writer(folder, 1, 0, "0" * 64, {}, Retention(), lambda: True).commit({}, progress)
+    Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), lambda: True).commit({}, progress)
 
 
 def test_another_world_size_needs_consent(job, tmp_path):

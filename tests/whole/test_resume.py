@@ -4,14 +4,11 @@
 resume below is from the middle of an epoch.
 """
 
-import functools
 import json
 import signal
 
-import pytest
-
 from clustertrain.checkpoint import newest_verified
-from whole_run import Run, same_weights
+from whole_run import same_weights
 
 
 def sections(workers, **args):
@@ -22,21 +19,6 @@ def sections(workers, **args):
         "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
         "resources": {"workers": workers, "cpus_per_worker": 0.5},
     }
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """The weights of a run that nothing disturbed, by its number of workers."""
-
-    @functools.cache
-    def weights(workers):
-        run = Run(tmp_path_factory.mktemp("reference"), f"reference-{workers}", **sections(workers))
-        output = run.start().end(0)
-        assert "done (finished)" in output
-        assert run.result.step == (21 if workers == 2 else 15)
-        return run.weights()
-
-    return weights
 
 
 def steps_of(run):
@@ -87,7 +69,7 @@ def test_kill_9_of_the_program_leaves_nothing_and_loses_little(make_run, uninter
     run.process.communicate()
     assert run.left(2) == {}
     assert run.result is None
-    kept = newest_verified(run.run_dir.store_path(run.run_dir.checkpoints_key), lambda name, error: None)
+    kept = newest_verified(run.run_dir.checkpoints, lambda name, error: None, run.folder / "brought")
     assert kept.manifest.step in (4, 8, 12)
     output = run.start().end(0)
     assert f"resuming from checkpoint {kept.name}" in output

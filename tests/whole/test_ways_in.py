@@ -14,7 +14,7 @@ from clustertrain.cli import main
 
 
 def rank_log(run, rank):
-    return next(run.attempt.log_dir.glob(f"*/rank-{rank}.log")).read_text()
+    return next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
 
 
 def test_a_function_stops_when_asked_and_goes_on(make_run):

@@ -13,24 +13,26 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain.checkpoint import CheckpointDamaged, names, read_manifest
-from clustertrain.claims import claim_attempt, who_runs
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.claims import check_progress, claim_attempt, who_runs
+from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.job import Job
 from clustertrain.jobfile import dump_job, identity_difference, parse_job
 from clustertrain.observe.events import EventLog
 from clustertrain.observe.joined import AttemptFollower
 from clustertrain.observe.progress import Screen
+from clustertrain.observe.shipping import Shipping, send_leftovers
 from clustertrain.result import Result, ended, read_result, write_result
-from clustertrain.run_dir import Attempt, RunDir
-from clustertrain.storage import open_store, probe
+from clustertrain.run_dir import Attempt, AttemptRef, RunDir
+from clustertrain.storage import Location, open_store, probe
 
 _POLL_S = 0.1
 _LOG_LINES = 6
+_PROBE_RETRY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,20 @@ class Options:
     fresh: bool = False
     takeover: bool = False
     allow_world_size_change: bool = False
+    retry: bool = False
 
 
 def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
     """Run the job to its end, or leave it as it is where it is finished already.
 
     Raises:
+        ClusterTrainError: the last attempts all ended without a new committed step.
         JobError: the storage holds another job under this name, or another world size without consent.
         ClusterError: somebody else runs it, or this machine is too small.
         StorageError: the storage is not writable.
     """
-    probe(open_store(job.storage.uri))
-    run = RunDir.newest(job.storage.uri, job.name)
+    _probe(job.storage.location)
+    run = RunDir.newest(job.storage.location, job.name)
     previous = run.newest_attempt()
     if previous is not None:
         _check_nobody_runs(previous, options)
@@ -61,13 +65,22 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
             finished = _continue_from(run, previous, job, screen)
             if finished is not None:
                 return run, finished
+            if not options.retry:
+                check_progress(run, job.failures.attempts)
     world_size = _world_size(run, job, options)
-    attempt = claim_attempt(run, world_size=world_size, launcher="local")
+    attempt = claim_attempt(run, world_size=world_size, launcher="local", retry=options.retry)
     _record(run, attempt, job)
-    return run, _supervise(attempt, job, screen)
+    send_leftovers(run, screen.say)
+    with Shipping(attempt, screen.say):
+        return run, _supervise(attempt, job, screen)
 
 
 # ------------------------------------------------------------------------------------------ may it run
+
+
+def _probe(location: Location) -> None:
+    """Somebody waits: a server that is down is told of after half a minute, not after ten."""
+    probe(open_store(replace(location, retry_s=min(_PROBE_RETRY_S, location.retry_s))))
 
 
 def _check_nobody_runs(previous: Attempt, options: Options) -> None:
@@ -79,7 +92,7 @@ def _check_nobody_runs(previous: Attempt, options: Options) -> None:
             f"{previous.run.name} runs already: attempt {previous.n}, {runner}.\n"
             "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
         )
-    previous.write("stop", {"cause": "user", "by": "takeover", "time": time.time()})
+    previous.ask("stop", {"cause": "user", "by": "takeover", "time": time.time()})
 
 
 def _continue_from(run: RunDir, previous: Attempt, job: Job, screen: Screen) -> Result | None:
@@ -90,7 +103,7 @@ def _continue_from(run: RunDir, previous: Attempt, job: Job, screen: Screen) -> 
     if difference := identity_difference(old, job):
         shown = "\n".join(f"  {line}" for line in difference[:6])
         raise JobError(
-            f"{run.path} holds another job of the name {job.name!r}:\n{shown}\n"
+            f"{run.uri} holds another job of the name {job.name!r}:\n{shown}\n"
             "Choose another name, or add --fresh to begin anew and keep the old one aside."
         )
     result = read_result(previous)
@@ -129,7 +142,7 @@ def _world_size(run: RunDir, job: Job, options: Options) -> int:
     consents = options.allow_world_size_change or len(job.world_sizes) > 1
     if before is not None and before != world_size and not consents:
         raise JobError(
-            f"resources.workers is {world_size}, and the newest checkpoint in {run.path} is of {before}.\n"
+            f"resources.workers is {world_size}, and the newest checkpoint in {run.uri} is of {before}.\n"
             "At another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
             f"Set workers to {before}, or consent with --allow-world-size-change or workers: [min, max]."
         )
@@ -150,10 +163,9 @@ def _that_fit(job: Job, sizes: list[int]) -> list[int]:
 
 
 def _checkpointed_world_size(run: RunDir) -> int | None:
-    folder = run.store_path(run.checkpoints_key)
-    for name in reversed(names(folder)):
+    for name in reversed(names(run.checkpoints)):
         try:
-            return read_manifest(folder / str(name)).world_size
+            return read_manifest(run.checkpoints, name).world_size
         except CheckpointDamaged:
             continue  # the driver says so when it chooses what to resume from
     return None
@@ -195,9 +207,9 @@ def _signals_heard() -> Iterator[_Signals]:
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     temp_dir = _private_folder()
     become_subreaper()
-    attempt.log_dir.mkdir(parents=True, exist_ok=True)
+    attempt.driver_log.parent.mkdir(parents=True, exist_ok=True)
     screen.say(
-        f"{job.name}: attempt {attempt.n} in {attempt.run.path}; Ray's own words go to {attempt.driver_log}"
+        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
     with _signals_heard() as heard:
         guardian = _start_guardian(attempt, job, temp_dir)
@@ -219,8 +231,7 @@ def _private_folder() -> Path:
 
 
 def _start_guardian(attempt: Attempt, job: Job, temp_dir: Path) -> subprocess.Popen[bytes]:
-    driver = [sys.executable, "-m", "clustertrain.driver"]
-    driver += [job.storage.uri, attempt.run.name, str(attempt.run.generation), str(attempt.n)]
+    driver = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     environment = {**os.environ, "CLUSTERTRAIN_RAY_DIR": str(temp_dir)}
     if not os.environ.get("RAY_ADDRESS"):
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(_write_token(temp_dir))}
@@ -245,7 +256,7 @@ def _watch(
     attempt: Attempt, guardian: subprocess.Popen[bytes], heard: _Signals, screen: Screen
 ) -> Result | None:
     """Draw until the guardian has ended, or it must. Returns a result where the end was our decision."""
-    follower = AttemptFollower(attempt)
+    follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
     training = asked = False
     fd = os.pidfd_open(guardian.pid)
     try:
@@ -254,18 +265,25 @@ def _watch(
             screen.show(records)
             training = training or any(record["kind"] == "group_started" for record in records)
             if heard.count and not training:
-                attempt.write("stop", {"cause": heard.cause, "time": time.time()})
+                _ask_to_stop(attempt, heard, screen)
                 return ended(attempt, "stopped", heard.cause)
             if heard.count > 1:
                 return ended(attempt, "stopped", "interrupted_twice")
             if heard.count and not asked:
                 asked = True
-                attempt.write("stop", {"cause": heard.cause, "time": time.time()})
+                _ask_to_stop(attempt, heard, screen)
                 EventLog(attempt.path / "events-cli.jsonl").write("stop_requested", cause=heard.cause)
         screen.show(follower.new())
     finally:
         os.close(fd)
     return None
+
+
+def _ask_to_stop(attempt: Attempt, heard: _Signals, screen: Screen) -> None:
+    try:
+        attempt.ask("stop", {"cause": heard.cause, "time": time.time()})
+    except StorageError as error:  # this machine has heard it, and the whole run is on this machine
+        screen.say(f"warning: {error}")
 
 
 def _result_of(attempt: Attempt, guardian_code: int) -> Result:

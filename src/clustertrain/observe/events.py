@@ -27,6 +27,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clustertrain.observe.streams import Tail
+from clustertrain.run_dir import RunDir
+
 
 class EventLog:
     """Appends to a stream; a line is one write, so that lines of one file never mix."""
@@ -41,36 +44,30 @@ class EventLog:
             file.write(line.encode())
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
+def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
     """All whole lines of a stream; empty where there is none."""
-    return list(Follower(path).new())
+    return list(Follower(run, key).new())
 
 
 class Follower:
-    """Reads what was added to a stream since the last look."""
+    """Reads the lines that were added to a stream since the last look."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_bytes = 0
+    def __init__(self, run: RunDir, key: str) -> None:
+        self._tail = Tail(run, key)
+        self._unfinished = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._read_bytes)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        for line in whole.splitlines():
-            yield from _parsed(line)
+        for block in self._tail.new():
+            *lines, self._unfinished = (self._unfinished + block).split(b"\n")
+            for line in lines:
+                yield from _parsed(line)
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
     """The record of a line; a line that a full disk cut short is no record, and those around it still are."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return
     if isinstance(value, dict) and isinstance(value.get("kind"), str):
         yield value

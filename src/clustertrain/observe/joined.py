@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from clustertrain.observe.events import Follower, read_events
-from clustertrain.reached import read_reached
+from clustertrain.observe.streams import stream_names
+from clustertrain.reached import reached_of
 from clustertrain.run_dir import Attempt, RunDir
 
 
@@ -17,15 +19,20 @@ class AttemptFollower:
         self._followers: dict[str, Follower] = {}
 
     def new(self) -> list[dict[str, Any]]:
-        for path in self._attempt.path.glob("*.jsonl"):
-            self._followers.setdefault(path.name, Follower(path))
+        run, key = self._attempt.run, self._attempt.key
+        for name in stream_names(run, key):
+            if name.endswith(".jsonl") and name not in self._followers:
+                self._followers[name] = Follower(run, f"{key}/{name}")
         records = [record for follower in self._followers.values() for record in follower.new()]
         return sorted(records, key=lambda record: float(record["time"]))
 
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
     """All events of an attempt, from every node, by time."""
-    events = [e for path in attempt.path.glob("events*.jsonl") for e in read_events(path)]
+    names = [
+        name for name in stream_names(attempt.run, attempt.key) if re.fullmatch(r"events.*\.jsonl", name)
+    ]
+    events = [e for name in names for e in read_events(attempt.run, f"{attempt.key}/{name}")]
     return sorted(events, key=lambda event: float(event["time"]))
 
 
@@ -41,15 +48,18 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
             if plan is None:  # it was claimed and died before it had a plan, so it measured nothing
                 continue
             records = [record for record in records if record["step"] <= plan["step"]]
-            records += [r for r in read_events(attempt.metrics(restart)) if r["kind"] in ("train", "eval")]
+            measured = read_events(run, attempt.metrics_key(restart))
+            records += [record for record in measured if record["kind"] in ("train", "eval")]
     return records
 
 
 def reached_step(attempt: Attempt, restart: int) -> int:
     """The last step that a start of the group finished; 0 where it finished none.
 
-    The mapped counter knows every step; where it was lost with its machine, the curve knows the last
-    logged one.
+    The mapped counter knows every step; where it was lost with its machine, what was sent up of it and the
+    curve know a step that is a few seconds old.
     """
-    logged = (int(r.get("step", 0)) for r in read_events(attempt.metrics(restart)))
-    return max(read_reached(attempt.reached(restart)), *logged, 0)
+    run, key = attempt.run, attempt.reached_key(restart)
+    logged = (int(r.get("step", 0)) for r in read_events(run, attempt.metrics_key(restart)))
+    counted = run.spool.read_or_none(key) or run.store.read_or_none(key) or b""
+    return max(reached_of(counted), *logged, 0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from clustertrain.claims import who_runs
 from clustertrain.errors import JobError
-from clustertrain.observe.joined import AttemptFollower
+from clustertrain.observe.joined import AttemptFollower, events_of_attempt
 from clustertrain.observe.progress import line_of
+from clustertrain.observe.streams import Tail, stream_names
 from clustertrain.run_dir import Attempt, RunDir
 
 _POLL_S = 0.5
+_POLL_S_ON_S3 = 2.0
 
 
 def log_lines(run: RunDir, *, rank: int | None, driver: bool, follow: bool) -> Iterator[str]:
@@ -23,23 +25,38 @@ def log_lines(run: RunDir, *, rank: int | None, driver: bool, follow: bool) -> I
     """
     attempt = run.newest_attempt()
     if attempt is None:
-        raise JobError(f"{run.path} was never started.\nStart it with `clustertrain run JOBFILE`.")
+        raise JobError(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
     if driver:
-        yield from _file_lines(attempt, attempt.driver_log, follow)
+        yield from _file_lines(attempt, f"{attempt.key}/logs/driver.log", follow)
     elif rank is not None:
         yield from _file_lines(attempt, _rank_log(attempt, rank), follow)
     else:
         yield from _event_lines(attempt, follow)
 
 
-def _rank_log(attempt: Attempt, rank: int) -> Path:
-    found = sorted(attempt.log_dir.glob(f"*/rank-{rank}.log"))
+def _rank_log(attempt: Attempt, rank: int) -> str:
+    """The key of a rank's log; where the rank moved from host to host, the newest restart says to which."""
+    hosts = stream_names(attempt.run, f"{attempt.key}/logs")
+    logs = [
+        (host, name)
+        for host in hosts
+        for name in stream_names(attempt.run, f"{attempt.key}/logs/{host}")
+        if re.fullmatch(r"rank-\d+\.log", name)
+    ]
+    found = [host for host, name in logs if name == f"rank-{rank}.log"]
     if not found:
-        ranks = sorted(int(p.stem.removeprefix("rank-")) for p in attempt.log_dir.glob("*/rank-*.log"))
+        ranks = sorted({int(name.removeprefix("rank-").removesuffix(".log")) for _, name in logs})
         raise JobError(
-            f"Attempt {attempt.n} of {attempt.run.path} has no log of rank {rank}.\nThere are: {ranks}."
+            f"Attempt {attempt.n} of {attempt.run.uri} has no log of rank {rank}.\nThere are: {ranks}."
         )
-    return max(found, key=lambda path: path.stat().st_mtime)  # the rank moved hosts: the newest one
+    host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
+    return f"{attempt.key}/logs/{host if host in found else found[-1]}/rank-{rank}.log"
+
+
+def _newest_host(attempt: Attempt, rank: int) -> str | None:
+    started = [event for event in events_of_attempt(attempt) if event["kind"] == "group_started"]
+    ranks = started[-1]["ranks"] if started else []
+    return next((str(place["host"]) for place in ranks if place["rank"] == rank), None)
 
 
 def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
@@ -52,16 +69,21 @@ def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
                 yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record['time']))}  {text}"
         if not going_on:
             return
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S_ON_S3 if attempt.run.store.location.is_s3 else _POLL_S)
 
 
-def _file_lines(attempt: Attempt, path: Path, follow: bool) -> Iterator[str]:
-    if not path.exists():
-        raise JobError(f"{path} does not exist.\nThe attempt may not have come so far.")
-    with path.open(errors="replace") as file:
-        while True:
-            going_on = follow and who_runs(attempt) is not None
-            yield from (line.rstrip("\n") for line in file)
-            if not going_on:
-                return
-            time.sleep(_POLL_S)
+def _file_lines(attempt: Attempt, key: str, follow: bool) -> Iterator[str]:
+    tail, unfinished, found = Tail(attempt.run, key), b"", False
+    while True:
+        going_on = follow and who_runs(attempt) is not None
+        for block in tail.new():
+            found = True
+            *lines, unfinished = (unfinished + block).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+        if not going_on:
+            break
+        time.sleep(_POLL_S_ON_S3 if attempt.run.store.location.is_s3 else _POLL_S)
+    if unfinished:
+        yield unfinished.decode(errors="replace")
+    if not found:
+        raise JobError(f"{attempt.run.store.uri(key)} holds nothing.\nThe attempt may not have come so far.")

@@ -65,8 +65,10 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "group_started": _group_line,
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
-    "worker_died": lambda e: f"{e['text']}, after step {e['step']}",
-    "restarting": lambda e: f"restarting the workers ({e['restart']} of at most {e['of']})",
+    "worker_died": lambda e: f"after step {e['step']}: {e['text']}",
+    "restarting": lambda e: (
+        f"restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
+    ),
     "checkpoint": lambda e: (
         f"checkpoint {e['name']}: {size_text(e['bytes'])}, training waited {e['blocking_s'] * 1000:.0f} ms"
     ),

@@ -34,7 +34,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(("training", time_text(result.train_s)))
     if result.checkpoint:
         rows.append(("checkpoint", result.checkpoint))
-    rows.append(("folder", str(run.path)))
+    rows.append(("folder", run.uri))
     return rows
 
 
@@ -46,9 +46,7 @@ def next_step(run: RunDir, result: Result, job_file: str) -> str:
     clustertrain = _to_type("clustertrain")
     logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} run {job_file}"
     if result.state == "done":
-        curve = (
-            f"curve:  {_to_type('tensorboard')} --logdir {run.path / 'attempts'}\n" if result.metrics else ""
-        )
+        curve = f"curve:  {_to_type('tensorboard')} --logdir {run.uri}/attempts\n" if result.metrics else ""
         return f"{curve}output: {logs} --rank 0\nanew:   {run_it} --fresh"
     if result.state == "failed":
         return f"logs:   {logs}\nagain:  {run_it}"
@@ -98,7 +96,7 @@ def status_rows(status: Status) -> list[Row]:
         figures = {k: v for k, v in status.last.items() if k in ("step", "epoch", "loss", "samples_per_s")}
         rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
         rows.append(("", f"{time_text(time.time() - status.last['time'])} ago"))
-    rows.append(("folder", str(status.run.path)))
+    rows.append(("folder", status.run.uri))
     return rows
 
 

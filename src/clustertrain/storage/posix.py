@@ -6,15 +6,18 @@ every one of them does atomically, seen from all hosts.
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from clustertrain.errors import StorageError
+from clustertrain.storage.location import Location
+from clustertrain.storage.tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5
@@ -66,6 +69,45 @@ class PosixStore:
             return
         except OSError as error:
             raise refused(path, "removed", error) from error
+
+    @property
+    def location(self) -> Location:
+        return Location(str(self.root))
+
+    def local_folder(self, key: str) -> Path:
+        return self._path(key)
+
+    def size_or_none(self, key: str) -> int | None:
+        path = self._path(key)
+        try:
+            return again_when_stale(path.stat).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise refused(path, "read", error) from error
+
+    def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
+        path = self._path(key)
+        try:
+            with again_when_stale(lambda: path.open("rb")) as file:
+                while block := file.read(block_bytes):
+                    yield block
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(f"{path} is not there") from error
+        except OSError as error:
+            raise refused(path, "read", error) from error
+
+    def new_tree(self, key: str) -> PosixTree:
+        return PosixTree(self._path(key))
+
+    def trees(self, prefix: str, marker: str) -> builtins.list[str]:
+        return [name for name in self.list(prefix) if (self._path(prefix) / name).is_dir()]
+
+    def remove_tree(self, key: str, marker: str) -> None:
+        remove_tree(self._path(key))
+
+    def collect_leftovers(self, prefix: str, marker: str) -> builtins.list[str]:
+        return collect_leftovers(self._path(prefix))
 
     def _path(self, key: str) -> Path:
         return self.root / key if key else self.root
@@ -123,15 +165,6 @@ def _write_temporary(path: Path, data: bytes) -> Path:
         temporary.unlink(missing_ok=True)
         raise
     return temporary
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a crash of the machine."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def again_when_stale(operation: Callable[[], _T]) -> _T:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from clustertrain.storage.posix import fsync_folder
-
 HIDDEN = "."  # names that begin so are unfinished or on their way out; no reader takes them for a result
 
 
@@ -35,7 +33,11 @@ class _HashingFile:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         self._hash.update(data)
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            what = f"{error.strerror}: {len(data)} bytes did not fit after the first {self.size_bytes}"
+            raise OSError(error.errno, what, self._file.name) from error
         self.size_bytes += len(data)
         return len(data)
 
@@ -87,6 +89,15 @@ class PosixTree:
     def abort(self) -> None:
         """Remove what was written; nothing of it was ever visible."""
         shutil.rmtree(self._work, ignore_errors=True)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a crash of the machine."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def remove_tree(folder: Path) -> None:

@@ -8,9 +8,13 @@ whenever a run was resumed.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from multiprocessing.queues import Queue
 from typing import Any
 
 import torch
@@ -89,8 +93,21 @@ def _loader_with_processes(
         pin_memory=device.type == "cuda",
         persistent_workers=reuse,
         multiprocessing_context=context,
+        worker_init_fn=_end_with_a_lost_batch,
         generator=torch.Generator(),  # otherwise it draws from the generator of the training itself
     )
+
+
+def _end_with_a_lost_batch(worker_id: int) -> None:
+    """A batch that cannot be handed over (/dev/shm is full, no file can be opened) is dropped by Python's
+    queue, and training would wait for it forever: the loader process ends instead, and is missed."""
+
+    def end(error: BaseException, batch: Any) -> None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
+
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined]  # made to be overridden
 
 
 def _as_it_is(batch: Any) -> Any:

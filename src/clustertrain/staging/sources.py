@@ -1,4 +1,7 @@
-"""Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for."""
+"""Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for.
+
+`s3://` is in sources_s3.py.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from clustertrain.errors import DataError, JobError
-from clustertrain.storage import local_path
+from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import refused
 
+CHUNK_BYTES = 1 << 19  # of one read: what a kill may cost each stream, and small enough for the CPU's cache
 TIMEOUT_S = 20.0  # for connecting, and for every read; also how late a stop may be heard when a server hangs
 _WORTH_TRYING_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
@@ -42,30 +46,67 @@ class _NothingThere(Exception):
         self.validator = validator
 
 
+class Body(Protocol):
+    """What can be read once, from the front."""
+
+    def read1(self, size: int, /) -> bytes:
+        """At most `size` bytes, and no wait for more than the first of them; empty at the end."""
+        ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Stream:
-    """The bytes of a source from `offset` on.
+    """The bytes of a source from `offset` up to `end` (None: as far as they come).
 
     `validator` is the same for as long as the source has the same bytes; None where it cannot say so, and
-    then a cut transfer begins again.
+    then a cut transfer begins again. `splits`: it gives any range of exactly these bytes, so that several
+    streams may bring them at once.
     """
 
-    file: IO[bytes] | io.BytesIO | http.client.HTTPResponse
+    body: Body
     offset: int
+    end: int | None
     total_bytes: int | None
     validator: str | None
+    splits: bool = False
 
 
 class Source(Protocol):
     """Where a file comes from."""
 
-    def open(self, offset: int, validator: str | None) -> Stream:
-        """From `offset` on when the bytes are those of `validator`, from 0 otherwise.
+    @property
+    def retry_s(self) -> float | None:
+        """How long faults that may pass are met with another try; None: a few tries that bring nothing."""
+        ...
+
+    @property
+    def gives_ranges(self) -> bool:
+        """Whether that is known before the first answer."""
+        ...
+
+    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+        """From `offset` on when the bytes are those of `validator`, from 0 otherwise. `end` is where the
+        caller will stop to read; the stream may end before or after it.
 
         Raises:
+            CutShort: a fault that may pass.
             DataError: it is not there, or not for us; trying again will not help.
         """
         ...
+
+
+def read_some(body: Body, most_bytes: int) -> bytes:
+    """The next bytes; empty at the end.
+
+    Raises:
+        CutShort: the connection broke, or was silent for too long.
+    """
+    try:
+        return body.read1(most_bytes)
+    except (OSError, http.client.HTTPException) as error:
+        raise CutShort(f"{type(error).__name__}: {error}") from error
 
 
 def masked(uri: str) -> str:
@@ -81,12 +122,18 @@ def is_http(uri: str) -> bool:
     return re.match(r"https?://", uri, re.IGNORECASE) is not None
 
 
-def open_source(uri: str) -> Source:
+def open_source(location: Location) -> Source:
     """The source behind a URI.
 
     Raises:
         JobError: a scheme that is not supported, or credentials in the URI.
+        DataError: an S3 URI that names no object.
     """
+    uri = location.uri
+    if location.is_s3:
+        from clustertrain.staging.sources_s3 import S3Source
+
+        return S3Source.of(location)
     if not is_http(uri):
         return FileSource(local_path(uri, what="data"))
     if "@" in urlsplit(uri).netloc:
@@ -101,8 +148,10 @@ class FileSource:
     """A file of this machine, or of a file system it mounts."""
 
     path: Path
+    retry_s: None = None
+    gives_ranges: bool = False
 
-    def open(self, offset: int, validator: str | None) -> Stream:
+    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
         try:
             if not stat.S_ISREG(self.path.stat().st_mode):
                 raise DataError(f"{self.path} is not a regular file.\nGive a file or a folder.")
@@ -113,7 +162,7 @@ class FileSource:
         now = self._validator(found)
         offset = offset if now == validator else 0
         file.seek(offset)
-        return Stream(file, offset, found.st_size, now)
+        return Stream(file, offset, found.st_size, found.st_size, now)
 
     def validator(self) -> str:
         """What `open` would give now."""
@@ -154,11 +203,14 @@ class HttpSource:
     """A file of a web server; proxies are taken from the environment (`https_proxy`, `no_proxy`)."""
 
     url: str
+    retry_s: None = None
+    gives_ranges: bool = False
 
-    def open(self, offset: int, validator: str | None) -> Stream:
+    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
         headers = {"User-Agent": "clustertrain", "Accept-Encoding": "identity"}
-        if offset and validator:
-            headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
+        if validator and (offset or end):
+            last = "" if end is None else end - 1
+            headers |= {"Range": f"bytes={offset}-{last}", "If-Range": validator}
         opener = urllib.request.build_opener(_Redirects)
         request = urllib.request.Request(self.url, headers=headers)
         try:
@@ -166,17 +218,19 @@ class HttpSource:
                 answer = opener.open(request, timeout=TIMEOUT_S)
         except _NothingThere as nothing:
             if nothing.total_bytes == offset and nothing.validator in (None, validator):
-                return Stream(io.BytesIO(), offset, offset, validator)
+                return Stream(io.BytesIO(), offset, offset, offset, validator)
             return self.open(0, None)
-        return self._stream(answer, validator)
+        return self._stream(answer, validator, end)
 
-    def _stream(self, answer: Any, validator: str | None) -> Stream:
+    def _stream(self, answer: Any, validator: str | None, end: int | None) -> Stream:
         now = _validator(answer.headers)
         length = answer.headers.get("Content-Length")
         if answer.status == 206:
             match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
-            if match is not None and now in (None, validator) and int(match[2]) + 1 == int(match[3]):
-                return Stream(answer, int(match[1]), int(match[3]), validator)
+            if match is not None and now in (None, validator):
+                first, last, total = int(match[1]), int(match[2]), int(match[3])
+                if last + 1 == (end or total):
+                    return Stream(answer, first, last + 1, total, validator, _is_strong(validator))
             answer.close()
             return self.open(0, None)  # a range of something else; ask for the whole
         if length is None and not answer.chunked:
@@ -185,7 +239,11 @@ class HttpSource:
                 f"{masked(self.url)}: the server does not say how long it is, so a cut would not be seen.\n"
                 "Fetch it yourself, and give the path."
             )
-        return Stream(answer, 0, int(length) if length else None, now)
+        total_bytes = int(length) if length else None
+        ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
+        return Stream(
+            answer, 0, total_bytes, total_bytes, now, ranges and length is not None and _is_strong(now)
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -220,6 +278,11 @@ class HttpSource:
         if error.code not in (401, 403):
             remedy = "Correct the address."
         raise DataError(f"{masked(self.url)} cannot be fetched: {said}.\n{remedy}") from None
+
+
+def _is_strong(validator: str | None) -> bool:
+    """Whether it is an ETag, made for these bytes; a date is the same for all changes of one second."""
+    return validator is not None and validator.startswith('"')
 
 
 def _validator(headers: Any) -> str | None:

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain import lease as lease_module
-from clustertrain.lease import Contender, LeaseLost
 from clustertrain.processes import this_host
+from clustertrain.staging import lease as lease_module
+from clustertrain.staging.lease import Contender, LeaseLost
 
 HOLDER = """
 import sys
 from pathlib import Path
-from clustertrain.lease import Contender
+from clustertrain.staging.lease import Contender
 with Contender(Path(sys.argv[1]), "x", lease_s=float(sys.argv[2])).try_acquire() as lease:
     print("held", flush=True)
     sys.stdin.readline()
@@ -206,3 +206,19 @@ def test_check_says_what_happened(tmp_path):
         with pytest.raises(LeaseLost, match=f"x.1 was taken over: this process .pid {os.getpid()}.") as lost:
             held.check()
         assert lost.value.exit_code == 4
+
+
+def test_only_of_a_holder_that_has_ended_is_the_token_told(tmp_path, clock):
+    """What a holder left that may only have been stopped must not be taken for one's own."""
+    with Contender(tmp_path, "x").try_acquire() as first:
+        assert first.ended_token is None
+    released = Contender(tmp_path, "x").try_acquire()
+    assert released.ended_token == first.token
+    with released:
+        write_holder(tmp_path, 5)
+    silent = Contender(tmp_path, "x", lease_s=30.0)
+    while (lease := silent.try_acquire()) is None:
+        clock.now += 5.0
+    assert lease.ended_token is None
+    with lease:
+        pass

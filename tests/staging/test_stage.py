@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain import fetch as fetch_module
-from clustertrain import staging
-from clustertrain.errors import DataError, JobError, RunStopped, StorageError
-from clustertrain.lease import Lease
-from clustertrain.staging import StagingInterrupted, stage
+from clustertrain.errors import DataError, RunStopped, StorageError
+from clustertrain.staging import fetch as fetch_module
+from clustertrain.staging import stage as staging
+from clustertrain.staging.lease import Lease
+from clustertrain.staging.stage import StagingInterrupted, stage
+from clustertrain.staging.staged import Entry
+from clustertrain.storage.location import Location
 from kills import killed_at_every_point
 from web import Answer, serving
 
@@ -31,12 +33,15 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain import fetch, staging
+from clustertrain.staging import retries
+from clustertrain.staging.stage import stage
+from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
-fetch.NOTE_EVERY_BYTES, fetch.BACKOFF_S = 1, 0.01
-path = staging.stage(
-    "d", options["uri"], sha256=options["sha256"], extract=options["extract"], into=Path(options["into"]),
-    lease_s=options["lease_s"], on_event=lambda event: print(json.dumps(event), flush=True),
+retries.BACKOFF_S = 0.01
+path = stage(
+    "d", Location(options["uri"]), sha256=options["sha256"], extract=options["extract"],
+    into=Path(options["into"]), lease_s=options["lease_s"],
+    on_event=lambda event: print(json.dumps(event), flush=True),
 )
 print(json.dumps({"path": str(path)}), flush=True)
 """
@@ -66,7 +71,7 @@ def archive_of(files):
 
 
 def get(uri, into, sha256=None, extract=False, **options):
-    return stage("d", str(uri), sha256=sha256, extract=extract, into=into, **options)
+    return stage("d", Location(str(uri)), sha256=sha256, extract=extract, into=into, **options)
 
 
 def child(uri, into, sha256=None, extract=False, lease_s=600.0):
@@ -186,16 +191,11 @@ def test_what_is_missing_is_named(tmp_path, into, monkeypatch):
     assert not into.exists() or unfinished(into) == []
 
 
-def test_s3_comes_later(into):
-    with pytest.raises(JobError, match="s3:// data comes with a later version"):
-        get("s3://bucket/key", into)
-
-
 @pytest.mark.parametrize(
     ("uri", "name"), [("/f%2e%2e?x=/../y", "f.."), ("/", "data"), ("/.hidden", "hidden"), ("/a%2Fb c", "b_c")]
 )
 def test_file_names_from_urls_are_plain(web, into, uri, name):
-    assert staging._Entry.of(web.url + uri, SHA256, False, into).file_name == name
+    assert Entry.of(Location(web.url + uri), SHA256, False, into).file_name == name
 
 
 def test_a_wrong_checksum_leaves_nothing(web, into):
@@ -235,7 +235,7 @@ def test_a_marker_that_cannot_be_read_is_not_guessed_about(web, into):
 
 
 def test_events_tell_the_phases_and_are_few(web, into, monkeypatch):
-    monkeypatch.setattr(fetch_module, "_CHUNK_BYTES", 100)
+    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 100)
     events = []
     get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
     assert [event["phase"] for event in events] == ["download", "extract", "ready"]
@@ -247,7 +247,7 @@ def test_events_tell_the_phases_and_are_few(web, into, monkeypatch):
 
 
 def test_a_stop_keeps_what_came_and_the_next_start_goes_on(web, into, monkeypatch):
-    monkeypatch.setattr(fetch_module, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
     asked = []
     with pytest.raises(StagingInterrupted, match="d was on its way") as stopped:
@@ -384,7 +384,7 @@ def test_a_holder_that_finds_itself_replaced_waits_like_the_others(web, into, mo
 def test_a_kill_at_any_point_leaves_all_or_nothing(tmp_path, extract, stride):
     source, into = tmp_path / "source.tar.gz", tmp_path / "data"
     source.write_bytes(archive_of({"a/x": b"1" * 5000, "y": b"2"}))
-    entry = staging._Entry.of(str(source), None, extract, into)
+    entry = Entry.of(Location(str(source)), None, extract, into)
     kills = seen_ready = 0
 
     def whole():

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustertrain import archive as archive_module
-from clustertrain.archive import Limits, extract
 from clustertrain.errors import DataError, StorageError
+from clustertrain.staging import archive as archive_module
+from clustertrain.staging.archive import Limits, extract
+from clustertrain.staging.contents import contents_of
 
 TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
 KINDS = [*TAR_MODES, "zip"]
@@ -90,7 +91,8 @@ def test_whatever_goes_in_comes_out(tree, kind, tmp_path_factory):
     ticks = []
     written = extract(path, folder / "out", tick=lambda done, total: ticks.append((done, total)))
     assert files_under(folder / "out") == dict(members)
-    assert written == sum(len(data) for _, data in members)
+    assert written == contents_of(folder / "out")
+    assert written.size_bytes == sum(len(data) for _, data in members)
     assert all(0 <= done <= total == path.stat().st_size for done, total in ticks)
 
 

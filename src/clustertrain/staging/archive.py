@@ -8,7 +8,9 @@ no name can lead out of the folder. Modes are 0644 and 0755 whatever the archive
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
+import hashlib
 import lzma
 import shutil
 import stat
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from clustertrain.errors import DataError, StorageError
+from clustertrain.staging.contents import Contents
 from clustertrain.storage.posix import refused
 
 _CHUNK_BYTES = 1 << 20
@@ -62,8 +65,8 @@ def extract(
     *,
     limits: Limits | None = None,
     tick: Callable[[int, int], None] = lambda *_: None,
-) -> int:
-    """Unpack `archive` into `into`, a folder that does not exist yet. Returns the number of bytes written.
+) -> Contents:
+    """Unpack `archive` into `into`, a folder that does not exist yet. Returns what it holds then.
 
     Args:
         tick: called often with the bytes of the archive that are used up, and its size; what it raises
@@ -84,7 +87,7 @@ def extract(
         for member in _members(file, archive):
             unpacking.add(member, used)
             used()
-        return unpacking.written_bytes
+        return unpacking.contents
 
 
 class _Unpacking:
@@ -97,7 +100,8 @@ class _Unpacking:
         self._free_bytes = shutil.disk_usage(into.parent).free
         self._members = 0
         self.archive_bytes = archive.stat().st_size
-        self.written_bytes = 0
+        self._written_bytes = 0
+        self.contents = Contents()
 
     def add(self, member: _Member, tick: Callable[[], None]) -> None:
         self._members += 1
@@ -120,7 +124,9 @@ class _Unpacking:
             self._check_growth(member, member.size_bytes)
             with path.open("xb") as target:
                 path.chmod(0o644)
-                self._copy(member, target, tick)
+                sha256 = self._copy(member, target, tick)
+            name = path.relative_to(self._into).as_posix()
+            self.contents = self.contents.plus(name, member.size_bytes, sha256)
         except (FileExistsError, NotADirectoryError):
             raise self._refusal(
                 member,
@@ -135,21 +141,23 @@ class _Unpacking:
         path.mkdir()
         path.chmod(0o755)
 
-    def _copy(self, member: _Member, target: IO[bytes], tick: Callable[[], None]) -> None:
-        copied_bytes = 0
+    def _copy(self, member: _Member, target: IO[bytes], tick: Callable[[], None]) -> str:
+        copied_bytes, hashed = 0, hashlib.sha256()
         with member.open() as source:
             while chunk := source.read(_CHUNK_BYTES):
                 self._check_growth(member, len(chunk))
                 target.write(chunk)
+                hashed.update(chunk)
                 copied_bytes += len(chunk)
-                self.written_bytes += len(chunk)
+                self._written_bytes += len(chunk)
                 tick()
         if copied_bytes != member.size_bytes:
             what = f"{copied_bytes} bytes came out, its header says {member.size_bytes}"
             raise self._refusal(member, what, "Fetch or pack the archive again, or unpack it yourself")
+        return hashed.hexdigest()
 
     def _check_growth(self, member: _Member, more_bytes: int) -> None:
-        total = self.written_bytes + more_bytes
+        total = self._written_bytes + more_bytes
         if total > self._limits.total_bytes:
             raise self._refusal(
                 member,
@@ -181,7 +189,7 @@ class _Unpacking:
         try:
             yield
         except OSError as error:
-            if error.errno is not None:
+            if error.errno not in (None, errno.EINVAL):  # EINVAL: it names a place before its own beginning
                 raise refused(self._into, "written", error) from error
             raise self._damaged(error) from error
         except (
@@ -275,7 +283,7 @@ def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
             yield _Member(
                 info.orig_filename,
                 info.file_size,
-                info.is_dir(),
+                info.orig_filename.endswith("/"),
                 refusal,
                 partial(archive.open, info),
             )

@@ -37,13 +37,19 @@ class LeaseLost(StorageError):
 class Lease:
     """A lease that this process holds, made by `Contender.try_acquire`; leave the block to release it.
 
+    `ended_token` is that of the holder before, where that one has ended for certain: nothing it left behind
+    will be written to again. None where it may only have been stopped.
+
     A thread renews it. It cannot renew while the process is stopped, which is why `check` comes before
     anything that others will see.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any], lease_s: float) -> None:
+    def __init__(
+        self, path: Path, record: dict[str, Any], lease_s: float, ended_token: str | None = None
+    ) -> None:
         self._path = path
         self._record = record
+        self.ended_token = ended_token
         self._period_s = lease_s / _BEATS_PER_LEASE
         self._released = threading.Event()
         # Renewed in place: NFS may serve a replaced file from its cache of names for a minute, whereas
@@ -111,6 +117,7 @@ class Contender:
         self._seen: tuple[int, bytes] | None = None
         self._unchanged_s = 0.0
         self._looked_at = time.monotonic()
+        self._ended_token: str | None = None
 
     def try_acquire(self) -> Lease | None:
         """The lease, when nobody holds it or its holder is gone; None when somebody does.
@@ -128,7 +135,7 @@ class Contender:
             return None
         for old in numbers:  # oldest first: no holder may find itself the highest again
             self._path(old).unlink(missing_ok=True)
-        return Lease(path, record, self._lease_s)
+        return Lease(path, record, self._lease_s, self._ended_token)
 
     def _is_over(self, number: int) -> bool:
         """Whether the holder released, died on this machine, or was not seen to live for `lease_s`."""
@@ -146,7 +153,8 @@ class Contender:
         changed = self._seen != (number, data)
         self._seen = (number, data)
         self._unchanged_s = 0.0 if changed else self._unchanged_s + passed_s
-        return self._unchanged_s >= self._lease_s or _says_it_is_over(data)
+        self._ended_token = _token_of_ended(data)
+        return self._ended_token is not None or self._unchanged_s >= self._lease_s
 
     def _numbers(self) -> list[int]:
         return _numbers(self._folder, self._name)
@@ -171,13 +179,13 @@ def _to_bytes(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n"
 
 
-def _says_it_is_over(data: bytes) -> bool:
+def _token_of_ended(data: bytes) -> str | None:
+    """The token of a holder that says it is over, or died on this machine; None while it may live."""
     try:
         record = json.loads(data)
-    except ValueError:
-        return False  # met in the middle of a renewal
+    except (ValueError, RecursionError):
+        return None  # met in the middle of a renewal
     if not isinstance(record, dict):
-        return False
-    if record.get("released") is True:
-        return True
-    return is_here(record) and is_gone(record)
+        return None
+    is_over = record.get("released") is True or (is_here(record) and is_gone(record))
+    return str(record.get("token")) if is_over else None

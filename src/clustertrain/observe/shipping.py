@@ -1,0 +1,140 @@
+"""Sends the streams of this node to S3, as they grow.
+
+Lines and logs go up as numbered objects (streams.py); TensorBoard's files and the step counter go up whole
+when they changed, since those who read them cannot join pieces. What was sent is noted beside each file, so
+that whoever comes after a kill goes on where it ended. While S3 is down everything waits on this node.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clustertrain.errors import StorageError
+from clustertrain.observe.streams import part_key
+from clustertrain.run_dir import Attempt, RunDir
+
+SEND_EVERY_S = 5.0
+_WHOLE_EVERY_S = 30.0
+_PIECE_BYTES = 8 << 20
+_SHORT_RETRY_S = 5.0  # the next round is the retry
+_LAST_RETRY_S = 60.0  # at the end there is no next round
+
+
+class Shipping:
+    """Sends one attempt's streams until the block ends, then what is left, and clears the spool.
+
+    Where the storage is a file system there is nothing to send.
+    """
+
+    def __init__(self, attempt: Attempt, say: Callable[[str], None]) -> None:
+        self._attempt = attempt
+        self._say = say
+        self._ended = threading.Event()
+        self._whole_sent: dict[Path, int] = {}
+        self._whole_at = 0.0
+        self._told = False
+        self._thread = threading.Thread(target=self._send_often, name="shipping", daemon=True)
+
+    def __enter__(self) -> Shipping:
+        if is_spooled(self._attempt.run):
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not is_spooled(self._attempt.run):
+            return
+        self._ended.set()
+        self._thread.join()
+        try:
+            self._send(_LAST_RETRY_S, whole=True)
+        except (StorageError, OSError) as error:
+            self._say(
+                f"warning: the last of the logs stays at {self._attempt.path} for the next start: {error}"
+            )
+            return
+        shutil.rmtree(self._attempt.path, ignore_errors=True)
+
+    def _send_often(self) -> None:
+        while not self._ended.wait(SEND_EVERY_S):
+            due = time.monotonic() - self._whole_at >= _WHOLE_EVERY_S
+            try:
+                self._send(_SHORT_RETRY_S, whole=due)
+                self._told = False
+            except (StorageError, OSError) as error:
+                if not self._told:
+                    self._say(f"warning: logs wait on this node: {error}")
+                self._told = True
+
+    def _send(self, retry_s: float, *, whole: bool) -> None:
+        impatient = self._attempt.run.with_patience(retry_s).store
+        for path in _streams(self._attempt.path):
+            key = f"{self._attempt.key}/{path.relative_to(self._attempt.path)}"
+            with _sent(path) as note:
+                for piece in _pieces(path, note["bytes"]):
+                    impatient.write_atomic(part_key(key, note["parts"] + 1), piece)
+                    note["parts"] += 1
+                    note["bytes"] += len(piece)
+        if whole:
+            self._whole_at = time.monotonic()
+        for path in _whole_files(self._attempt.path) if whole else ():
+            data = path.read_bytes()
+            if self._whole_sent.get(path) != hash(data):
+                impatient.write_atomic(f"{self._attempt.key}/{path.relative_to(self._attempt.path)}", data)
+                self._whole_sent[path] = hash(data)
+
+
+def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
+    """Send what a killed start of this run left in the spool of this node; nobody may be running it."""
+    folder = run.local_path(f"{run.key}/attempts")
+    if not is_spooled(run) or not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.isdecimal():
+            with Shipping(run.attempt(int(path.name)), say):
+                pass
+
+
+def is_spooled(run: RunDir) -> bool:
+    """Whether streams of this run are written elsewhere than to its storage."""
+    return run.spool is not run.store
+
+
+def _streams(folder: Path) -> Iterator[Path]:
+    yield from sorted(
+        path for pattern in ("*.jsonl", "logs/*.log", "logs/*/*.log") for path in folder.glob(pattern)
+    )
+
+
+def _whole_files(folder: Path) -> Iterator[Path]:
+    patterns = ("tensorboard/*", "restarts/*/reached")
+    yield from sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+
+
+@contextmanager
+def _sent(path: Path) -> Iterator[dict[str, int]]:
+    """The note of what was sent of a stream; written again when the block ends, however it ends."""
+    note_path = path.with_name(f".{path.name}.sent")
+    note = {"bytes": 0, "parts": 0}
+    if note_path.exists():
+        note.update(json.loads(note_path.read_text()))
+    before = dict(note)
+    try:
+        yield note
+    finally:
+        if note != before:
+            new = note_path.with_suffix(".new")
+            new.write_text(json.dumps(note))
+            new.replace(note_path)
+
+
+def _pieces(path: Path, start: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

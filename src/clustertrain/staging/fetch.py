@@ -1,0 +1,153 @@
+"""One file from its source onto the disk: hashed while it is written, resumed after a cut or a kill.
+
+The bytes gather in a `Part` (part.py). A source that gives any range of one version is read by several
+streams at once (spans.py), any other by one, from the front to the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from clustertrain.errors import DataError, StorageError
+from clustertrain.staging.part import PIECE_BYTES, Part, Tick
+from clustertrain.staging.retries import Retries
+from clustertrain.staging.sources import CHUNK_BYTES, CutShort, FileSource, Source, Stream, masked, read_some
+from clustertrain.staging.spans import SourceChanged, fetch_spans
+
+
+def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Part:
+    """Bring the whole of a source into `folder`, going on from what is noted there.
+
+    A transfer that breaks off is resumed where the source can prove that its bytes are still the same, and
+    begun again where not. The end of trying: `retry_s` of the source without a new byte, or six tries in a
+    row where it has none.
+
+    Raises:
+        DataError: it cannot be had, or has another checksum; then nothing of it is kept.
+        StorageError: it does not fit on the disk, or cannot be written.
+    """
+    fetching = _Fetching(source, folder, uri, tick)
+    try:
+        in_one_go = fetching.complete()
+        if sha256 is not None and fetching.part.sha256(tick) != sha256 and not in_one_go:
+            fetching.begin(None, None)  # the server may have taken two different files for one
+            fetching.complete()
+        received = fetching.part.sha256(tick)
+    finally:
+        fetching.part.close()
+    if sha256 is not None and received != sha256:
+        fetching.part.forget()
+        raise DataError(
+            f"{masked(uri)} does not have the checksum that the job gives "
+            f"({fetching.part.size_bytes} bytes came).\n"
+            f"expected sha256 {sha256}\n"
+            f"received sha256 {received}; correct the job, or find out who changed the file."
+        )
+    return fetching.part
+
+
+class _Fetching:
+    """One file on its way. `part` is replaced when the source turns out to have another version."""
+
+    def __init__(self, source: Source, folder: Path, uri: str, tick: Tick) -> None:
+        self._source = source
+        self._folder = folder
+        self._uri = uri
+        self._tick = tick
+        self._in_order = False
+        self.part = Part.resume(folder, tick) or Part(folder)
+
+    def begin(self, validator: str | None, total_bytes: int | None) -> None:
+        self.part.close()
+        self.part = Part(self._folder, validator, total_bytes)
+
+    def complete(self) -> bool:
+        """Transfer until all is there. True when one transfer brought everything, from the first byte on."""
+        in_one_go = self.part.size_bytes == 0
+        retries = Retries(self._source, self._uri, self.part.size_bytes)
+        while not self.part.is_complete:
+            before_bytes = self.part.size_bytes
+            try:
+                self._transfer()
+                if self.part.size_bytes <= before_bytes and not self.part.is_complete:
+                    raise CutShort("nothing new came")
+            except CutShort as cut:
+                in_one_go = False
+                self._pause(retries.pause_s(cut, self.part.size_bytes))
+        self.part.cut_to_size()
+        self._tick(self.part.size_bytes, self.part.total_bytes)
+        return in_one_go
+
+    def _pause(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        self._tick(self.part.size_bytes, None)
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(left, 0.2))
+            self._tick(self.part.size_bytes, None)
+
+    def _transfer(self) -> None:
+        """One try: ask for the first bytes that are missing, and see to it that the others come, too."""
+        start, end = self.part.gap()
+        if self._source.gives_ranges:  # one piece tells how long the whole is; then the others are asked for
+            piece_end = (start // PIECE_BYTES + 1) * PIECE_BYTES
+            end = piece_end if end is None else min(end, piece_end)
+        stream = self._source.open(start, self.part.validator, end)
+        with ExitStack() as opened:
+            opened.callback(stream.body.close)
+            if stream.offset not in (start, 0):
+                self.begin(None, None)
+                raise CutShort(f"asked for byte {start} and on, the server began at {stream.offset}")
+            known = (self.part.validator, self.part.total_bytes or stream.total_bytes)
+            is_same = stream.offset == start and (stream.validator, stream.total_bytes) == known
+            if not is_same and stream.offset:
+                self.begin(None, None)
+                raise CutShort(f"it has {stream.total_bytes} bytes now, and had {known[1]}")
+            if not is_same or self.part.size_bytes == 0:
+                self.begin(stream.validator, stream.total_bytes)
+            elif self.part.total_bytes is None:
+                self.part.total_bytes = stream.total_bytes
+            _check_space(self.part, self._uri)
+            if stream.splits and not self._in_order and self.part.missing_bytes > PIECE_BYTES:
+                opened.pop_all()  # from here on it belongs to the thread that reads it
+                self._split(stream)
+            else:
+                self._read_in_order(stream)
+
+    def _split(self, stream: Stream) -> None:
+        try:
+            fetch_spans(self._source, self.part, stream, uri=self._uri, tick=self._tick)
+        except SourceChanged as changed:
+            self._in_order = changed.is_same
+            raise CutShort(str(changed)) from changed
+
+    def _read_in_order(self, stream: Stream) -> None:
+        part, at = self.part, stream.offset
+        ends = [end for end in (part.gap()[1], stream.end) if end is not None]
+        end = min(ends, default=None)
+        while data := read_some(stream.body, CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - at)):
+            part.write(at, data)
+            at += len(data)
+            self._tick(part.size_bytes, stream.total_bytes)
+        if end is None:
+            part.end_here()
+        elif at < end:
+            raise CutShort(f"{at} of {stream.total_bytes} bytes came")
+        if isinstance(self._source, FileSource) and self._source.validator() != stream.validator:
+            self.begin(None, None)
+            raise CutShort(f"{self._source.path} changed while it was copied")
+
+
+def _check_space(part: Part, uri: str) -> None:
+    """Before the first byte of a transfer."""
+    if part.total_bytes is None:
+        return
+    free_bytes = shutil.disk_usage(part.path.parent).free
+    if part.missing_bytes > free_bytes:
+        raise StorageError(
+            f"{masked(uri)} does not fit: {part.missing_bytes} bytes are still to come, "
+            f"{free_bytes} are free at {part.path.parent.parent}.\n"
+            "Free space there, or keep the data elsewhere."
+        )

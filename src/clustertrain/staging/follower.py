@@ -1,0 +1,109 @@
+"""The sha256 of a file while it grows: a thread follows the bytes that are there without a gap."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import threading
+
+_CHUNK_BYTES = 1 << 20
+_WRITEBACK_BYTES = 32 << 20
+_SYNC_FILE_RANGE_WRITE = 2
+
+
+class Descriptor:
+    """An open file, closed when nobody refers to it any more.
+
+    A stream that was left waiting for a silent server may still hold one, and by then its number must not
+    have come to mean another file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], flags: int) -> None:
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class Follower:
+    """Hashes `file` from its start on, as far as `advance` says; hashlib lets other threads run meanwhile."""
+
+    def __init__(self, file: Descriptor) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._hashed_bytes = self._goal_bytes = 0
+        self._error: OSError | None = None
+        self._ended = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def advance(self, to_bytes: int) -> None:
+        """The first `to_bytes` bytes are there, and will not change."""
+        with self._news:
+            self._goal_bytes = to_bytes
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(target=self._follow, name="sha256", daemon=True)
+                self._thread.start()
+            self._news.notify_all()
+
+    def caught_up(self, timeout_s: float) -> bool:
+        """Waits until all of it is hashed, for so long at most.
+
+        Raises:
+            OSError: what was written cannot be read.
+        """
+        with self._news:
+            self._news.wait_for(lambda: self._error or self._hashed_bytes == self._goal_bytes, timeout_s)
+            if self._error is not None:
+                raise self._error
+            return self._hashed_bytes == self._goal_bytes
+
+    def hexdigest(self) -> str:
+        """Of what is hashed; see `caught_up`."""
+        return self._hash.hexdigest()
+
+    def end(self) -> None:
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        buffer = bytearray(_CHUNK_BYTES)
+        try:
+            while (goal_bytes := self._next_goal()) is not None:
+                while self._hashed_bytes < goal_bytes and not self._ended:
+                    self._hash_some(memoryview(buffer)[: goal_bytes - self._hashed_bytes])
+        except OSError as error:
+            with self._news:
+                self._error = error
+                self._news.notify_all()
+
+    def _next_goal(self) -> int | None:
+        """How far to go; None at the end."""
+        with self._news:
+            self._news.notify_all()  # `caught_up` may wait for what was just done
+            self._news.wait_for(lambda: self._ended or self._hashed_bytes < self._goal_bytes)
+            return None if self._ended else self._goal_bytes
+
+    def _hash_some(self, buffer: memoryview) -> None:
+        count = os.preadv(self._file.fd, [buffer], self._hashed_bytes)
+        if count == 0:
+            raise OSError(f"the file ends at byte {self._hashed_bytes}, short of {self._goal_bytes}")
+        self._hash.update(buffer[:count])
+        self._hashed_bytes += count
+        if self._hashed_bytes % _WRITEBACK_BYTES < count:
+            self._start_writeback()
+
+    def _start_writeback(self) -> None:
+        """Let the disk begin with what is hashed, else all of it waits for the sync at the end.
+
+        A hint: where a file system does not take it, that sync has more to do.
+        """
+        begin = max(0, self._hashed_bytes - _WRITEBACK_BYTES - _CHUNK_BYTES)
+        length = ctypes.c_longlong(self._hashed_bytes - begin)
+        libc = ctypes.CDLL(None)
+        libc.sync_file_range(self._file.fd, ctypes.c_longlong(begin), length, _SYNC_FILE_RANGE_WRITE)

@@ -1,0 +1,51 @@
+"""How long faults that may pass are met with another try."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from clustertrain.errors import DataError
+from clustertrain.staging.sources import CutShort, Source, masked
+
+TRIES = 6  # in a row that bring nothing new
+BACKOFF_S = 1.0  # doubles from try to try
+_LONGEST_BACKOFF_S = 20.0
+
+
+class Retries:
+    """The patience of one stream; new bytes of any stream renew it.
+
+    It ends after `retry_s` of the source without a new byte, or after six tries where the source has none.
+    """
+
+    def __init__(self, source: Source, uri: str, done_bytes: int) -> None:
+        self._source = source
+        self._uri = uri
+        self._most_bytes = done_bytes
+        self._tries = 0
+        self._since = 0.0
+
+    def pause_s(self, cut: CutShort, done_bytes: int) -> float:
+        """How long to wait before the next try.
+
+        Raises:
+            DataError: enough was tried.
+        """
+        if self._tries == 0 or done_bytes > self._most_bytes:
+            self._tries, self._since = 0, time.monotonic()
+            self._most_bytes = max(self._most_bytes, done_bytes)
+        self._tries += 1
+        tried_s, retry_s = time.monotonic() - self._since, self._source.retry_s
+        if tried_s >= retry_s if retry_s is not None else self._tries >= TRIES:
+            tried = f"{TRIES} tries in a row" if retry_s is None else f"{retry_s:g} s of tries"
+            raise DataError(
+                f"{masked(self._uri)} cannot be fetched: {cut}.\n"
+                f"{tried} brought nothing beyond byte {self._most_bytes}. Run again to go on."
+            ) from cut
+        # Jitter, so that many streams and many nodes do not come back at the same moment.
+        pause_s = min(
+            BACKOFF_S * 2.0 ** min(self._tries - 1, 10) * random.uniform(0.5, 1.0), _LONGEST_BACKOFF_S
+        )
+        pause_s = max(pause_s, min(cut.retry_after_s, _LONGEST_BACKOFF_S))
+        return pause_s if retry_s is None else min(pause_s, retry_s - tried_s)

@@ -1,0 +1,139 @@
+"""An object on S3 as a source: ranged GETs that name the version (ETag) they want."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from clustertrain.errors import DataError, StorageError
+from clustertrain.staging.sources import CutShort, Stream
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import code_of, connect, explained, may_pass, status_of
+
+
+@dataclass(frozen=True)
+class S3Source:
+    """One object. What it needs to know of it comes with the first bytes: no HEAD, no second permission."""
+
+    location: Location
+    bucket: str
+    key: str
+    gives_ranges: bool = True
+
+    @classmethod
+    def of(cls, location: Location) -> S3Source:
+        bucket, key = location.bucket_and_key
+        if not key or location.uri.endswith("/"):
+            raise _names_no_object(location.uri)
+        return cls(location, bucket, key)
+
+    @property
+    def retry_s(self) -> float:
+        return self.location.retry_s
+
+    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+        last = "" if end is None else end - 1
+        request = {"Range": f"bytes={offset}-{last}"}
+        if _is_etag(validator):
+            request["IfMatch"] = str(validator)
+        try:
+            answer = self._get(request)
+        except _NotThatRange:
+            if offset:
+                return self.open(0, None)  # another object now
+            answer = self._get({})  # one without a byte has no range
+        return self._stream(answer)
+
+    def _get(self, request: dict[str, str]) -> Any:
+        client = self._client()
+        try:
+            return client.get_object(Bucket=self.bucket, Key=self.key, **request)
+        except Exception as error:
+            if may_pass(error):
+                raise CutShort(_said(error)) from error
+            if status_of(error) in (412, 416):
+                raise _NotThatRange from error
+            if status_of(error) == 404 and code_of(error) != "NoSuchBucket":
+                raise self._missing(error) from error
+            raise DataError(str(explained(self.location, "GET", self.key, error))) from error
+
+    def _client(self) -> Any:
+        try:
+            return connect(self.location)
+        except StorageError as error:
+            raise DataError(str(error)) from error
+
+    def _stream(self, answer: Any) -> Stream:
+        # A date is no condition for a GET, but the caller sees when it is another one.
+        body, validator = answer["Body"], answer.get("ETag") or str(answer.get("LastModified"))
+        length = int(answer["ContentLength"])
+        content_range = answer.get("ContentRange")
+        if content_range is None:  # the whole: it is empty, or the server knows no ranges
+            return Stream(_Body(body), 0, length, length, validator)
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+        if match is None:
+            body.close()
+            raise CutShort(f"the server sent {content_range!r} for a range")
+        first, last, total = int(match[1]), int(match[2]), int(match[3])
+        return Stream(_Body(body), first, last + 1, total, validator, splits=_is_etag(validator))
+
+    def _missing(self, error: Exception) -> DataError:
+        what = f"GET s3://{self.bucket}/{self.key}"
+        if self.location.endpoint:
+            what += f" at {self.location.endpoint}"
+        if self._is_prefix():
+            return _names_no_object(f"s3://{self.bucket}/{self.key}")
+        return DataError(
+            f"{what} was refused: HTTP {status_of(error)} {code_of(error)}: there is no such object.\n"
+            "Correct the key; `aws s3 ls` shows what is there."
+        )
+
+    def _is_prefix(self) -> bool:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            found = self._client().list_objects_v2(Bucket=self.bucket, Prefix=f"{self.key}/", MaxKeys=1)
+        except (BotoCoreError, ClientError):
+            return False  # may not list: then there is no more to say than that the object is missing
+        return bool(found.get("KeyCount"))
+
+
+class _NotThatRange(Exception):
+    """The object changed (412), or has nothing from there on (416)."""
+
+
+class _Body:
+    """The bytes of an answer, whose faults are those of a source."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    def read1(self, size: int, /) -> bytes:
+        try:
+            data: bytes = self._body.read(size)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            raise CutShort(_said(error)) from error
+        return data
+
+    def close(self) -> None:
+        self._body.close()
+
+
+def _is_etag(validator: str | None) -> bool:
+    return validator is not None and validator.startswith('"')
+
+
+def _names_no_object(uri: str) -> DataError:
+    return DataError(
+        f"{uri} names no object but a folder of objects, and a data set on S3 is one object.\n"
+        "Pack them into one archive (tar) and set extract: true, or give the key of one object."
+    )
+
+
+def _said(error: Exception) -> str:
+    if status_of(error):
+        return f"HTTP {status_of(error)} {code_of(error)}".rstrip()
+    return f"{type(error).__name__}: {error}"

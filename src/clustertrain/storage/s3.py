@@ -1,0 +1,140 @@
+"""A Store on S3, or on a server that speaks like it.
+
+An object appears whole or not at all, so a small file is one PUT. What a file system does by rename and link
+is done by order and by conditions here:
+
+- a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
+- `.newest` beside the trees names the one that was committed last, so that a server that lists late cannot
+  hide it; every name that a listing gives is asked for by HEAD;
+- a server that does not know conditional writes is found out, and met with a contest (s3_contest.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import uuid
+from collections.abc import Iterator
+
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_bucket import Bucket
+from clustertrain.storage.s3_contest import create_by_contest
+from clustertrain.storage.s3_tree import NEWEST, S3Tree
+from clustertrain.storage.tree import HIDDEN
+
+
+class S3Store:
+    """Keys are below the location's prefix. Names that begin with '.' are the store's own."""
+
+    def __init__(self, location: Location) -> None:
+        self._bucket = Bucket(location)
+        _, self._prefix = location.bucket_and_key
+        self._knows_conditions: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.location})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, S3Store) and other.location == self.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    @property
+    def location(self) -> Location:
+        return self._bucket.location
+
+    def uri(self, key: str) -> str:
+        return f"s3://{self._bucket.name}/{self._key(key)}"
+
+    def read_or_none(self, key: str) -> bytes | None:
+        found = self._bucket.get(self._key(key))
+        return None if found is None else found[0]
+
+    def write_atomic(self, key: str, data: bytes) -> None:
+        self._bucket.put(self._key(key), data)
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        return self._create(self._key(key), data)
+
+    def remove(self, key: str) -> None:
+        self._bucket.delete(self._key(key))
+
+    def size_or_none(self, key: str) -> int | None:
+        found = self._bucket.head(self._key(key))
+        return None if found is None else int(found["ContentLength"])
+
+    def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
+        return self._bucket.blocks(self._key(key), block_bytes)
+
+    def local_folder(self, key: str) -> None:
+        return None
+
+    def new_tree(self, key: str) -> S3Tree:
+        return S3Tree(self._bucket, self._key(key), self._create)
+
+    def trees(self, prefix: str, marker: str) -> builtins.list[str]:
+        folder = self._folder(prefix)
+        _, names = self._bucket.directly_below(folder)
+        newest = self._bucket.get(folder + NEWEST)
+        if newest is not None:
+            names.append(newest[0].decode())
+        return sorted(name for name in set(names) if self._is_whole(folder + name, marker))
+
+    def remove_tree(self, key: str, marker: str) -> None:
+        folder = self._folder(key)
+        self._bucket.delete(folder + marker)
+        self._remove_below(folder)
+
+    def collect_leftovers(self, prefix: str, marker: str) -> builtins.list[str]:
+        folder = self._folder(prefix)
+        _, names = self._bucket.directly_below(folder)
+        leftovers = [
+            name
+            for name in names
+            if not name.startswith(HIDDEN) and not self._is_whole(folder + name, marker)
+        ]
+        for name in leftovers:
+            self._remove_below(f"{folder}{name}/")
+        for key, upload_id in self._bucket.uploads_below(folder):
+            self._bucket.abort_upload(key, upload_id)
+            leftovers.append(key[len(folder) :].partition("/")[0])
+        return sorted(set(leftovers))
+
+    def list(self, prefix: str) -> list[str]:
+        objects, folders = self._bucket.directly_below(self._folder(prefix))
+        return sorted(name for name in {*objects, *folders} if not name.startswith(HIDDEN))
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _key(self, key: str) -> str:
+        return "/".join(part for part in (self._prefix, key) if part)
+
+    def _folder(self, prefix: str) -> str:
+        key = self._key(prefix)
+        return f"{key}/" if key else ""
+
+    def _is_whole(self, tree: str, marker: str) -> bool:
+        return self._bucket.head(f"{tree}/{marker}") is not None
+
+    def _remove_below(self, folder: str) -> None:
+        self._bucket.delete(*(key for key, _ in self._bucket.below(folder)))
+
+    def _create(self, key: str, data: bytes) -> bool:
+        if self._knows_conditions is None:
+            self._knows_conditions = self._tries_conditions()
+        writer = uuid.uuid4().hex
+        if not self._knows_conditions:
+            return create_by_contest(self._bucket, key, data, writer)
+        if self._bucket.put_if_absent(key, data, writer=writer) == 200:
+            return True
+        # An answer that was lost makes us ask again, and the second PUT finds what our first one wrote.
+        return self._bucket.get(key) in ((data, writer), (data, ""))  # "": it keeps no metadata
+
+    def _tries_conditions(self) -> bool:
+        """Whether the server keeps `If-None-Match: *`: a second PUT of the same key is refused."""
+        scratch = self._key(f"{HIDDEN}condition-{uuid.uuid4().hex}")
+        try:
+            first = self._bucket.put_if_absent(scratch, b"1", writer="")
+            return first != 501 and self._bucket.put_if_absent(scratch, b"2", writer="") == 412
+        finally:
+            self._bucket.delete(scratch)

@@ -1,0 +1,306 @@
+"""The requests that a store makes of its bucket, a method each, with whole keys.
+
+Each is tried again while it meets faults that may pass (s3_client.persistently), so each may reach the server
+more than once: all of them are of a kind where that changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from typing import Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import connect, explained, persistently, status_of
+
+_T = TypeVar("_T")
+_SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
+_DELETED_AT_ONCE = 1000
+_MARKS = {  # where a truncated listing goes on: what the answer says → what the next request says
+    "NextContinuationToken": "ContinuationToken",
+    "NextKeyMarker": "KeyMarker",
+    "NextUploadIdMarker": "UploadIdMarker",
+}
+_LACKS_BATCHES = (400, 405, 411, 501)
+_SHOWS_NO_UPLOADS = (403, 405, 501)
+
+
+class TooLate(Exception):
+    """The time to make a request is over."""
+
+
+class Bucket:
+    """The bucket of a location."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.name, _ = location.bucket_and_key
+
+    @property
+    def _client(self) -> Any:
+        return connect(self.location)
+
+    # ------------------------------------------------------------------------------------- one object
+
+    def put(self, key: str, data: bytes, *, writer: str = "", before: float = math.inf) -> None:
+        """Write or replace an object. The server checks what arrives against its MD5.
+
+        Raises:
+            TooLate: the monotonic clock has reached `before`, and it was not written yet.
+        """
+
+        def put() -> Any:
+            if time.monotonic() >= before:
+                raise TooLate
+            return self._put(key, data, writer)
+
+        self._ask("PUT", key, put)
+
+    def put_if_absent(self, key: str, data: bytes, *, writer: str) -> int:
+        """Write an object if there is none. The HTTP status: 200, 412 when there is one, 501 when the server
+        does not know the condition; one that ignores it answers 200 in any case."""
+        try:
+            self._ask("PUT", key, lambda: self._put(key, data, writer, IfNoneMatch="*"), answers=(412, 501))
+        except ClientError as error:
+            return status_of(error)
+        return 200
+
+    def get(self, key: str) -> tuple[bytes, str] | None:
+        """The bytes of a small object, checked against the sha256 they were written with, and its writer."""
+
+        def whole() -> tuple[bytes, str]:
+            answer = self._client.get_object(Bucket=self.name, Key=key)
+            with answer["Body"] as body:
+                data = body.read()
+            metadata = answer.get("Metadata", {})
+            if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
+                raise ConnectionError("the bytes that came do not have the checksum they were written with")
+            return data, metadata.get(_WRITER, "")
+
+        return self._unless_absent("GET", key, whole)
+
+    def head(self, key: str) -> dict[str, Any] | None:
+        """What the server says of an object (ContentLength, ETag, LastModified); None when there is none."""
+        return self._unless_absent("HEAD", key, lambda: self._client.head_object(Bucket=self.name, Key=key))
+
+    def blocks(self, key: str, block_bytes: int) -> Iterator[bytes]:
+        """The bytes of an object in order; a cut is gone on from, as long as the object is the same.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        reading = _Reading(self._client, self.name, key)
+        try:
+            while True:
+                try:
+                    block = self._ask("GET", key, lambda: reading.next(block_bytes), answers=(404, 412))
+                except ClientError as error:
+                    if reading.offset == 0 and status_of(error) == 404:
+                        raise FileNotFoundError(f"s3://{self.name}/{key} is not there") from error
+                    raise StorageError(
+                        f"s3://{self.name}/{key} was changed or removed while it was read "
+                        f"(HTTP {status_of(error)} at byte {reading.offset}).\nRun again to read it anew."
+                    ) from error
+                if not block:
+                    return
+                yield block
+        finally:
+            reading.close()
+
+    # ------------------------------------------------------------------------------------ many objects
+
+    def below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
+        """Every key that begins so, and when it was written by the server's clock."""
+        for page in self._pages("LIST", prefix, "list_objects_v2", Prefix=prefix):
+            yield from ((entry["Key"], entry["LastModified"]) for entry in page.get("Contents", []))
+
+    def directly_below(self, folder: str) -> tuple[list[str], list[str]]:
+        """Names of the objects and of the folders in a folder, which ends with '/' or is empty."""
+        objects, folders = [], []
+        for page in self._pages("LIST", folder, "list_objects_v2", Prefix=folder, Delimiter="/"):
+            objects += [entry["Key"][len(folder) :] for entry in page.get("Contents", [])]
+            folders += [entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])]
+        return [name for name in objects if name], [name for name in folders if name]
+
+    def delete(self, *keys: str) -> None:
+        """Remove objects; those that are not there are no error."""
+        if len(keys) > 1:
+            keys = tuple(key for batch in _batches(keys) for key in self._not_deleted(batch))
+        for key in keys:
+            self._delete(key)
+
+    def _delete(self, key: str) -> None:
+        self._ask("DELETE", key, lambda: self._client.delete_object(Bucket=self.name, Key=key))
+
+    def _not_deleted(self, keys: Collection[str]) -> Collection[str]:
+        """Remove objects by one request; those that it did not remove, all where the server lacks it."""
+        batch = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            answer = self._ask(
+                "DELETE",
+                next(iter(keys)),
+                lambda: self._client.delete_objects(Bucket=self.name, Delete=batch),
+                answers=_LACKS_BATCHES,
+            )
+        except ClientError:
+            return keys
+        return [error["Key"] for error in answer.get("Errors", [])]
+
+    # ---------------------------------------------------------------------------------- multipart uploads
+
+    def begin_upload(self, key: str) -> str:
+        """A new multipart upload's id. One that was begun twice by a lost answer is collected later."""
+
+        def begin() -> Any:
+            return self._client.create_multipart_upload(Bucket=self.name, Key=key)
+
+        return str(self._ask("POST", key, begin)["UploadId"])
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, data: bytearray, pause: Callable[[float], None]
+    ) -> str:
+        """Its ETag. `pause` waits between two tries; what it raises ends them."""
+        where = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
+        md5 = _md5(data)
+
+        def part() -> Any:
+            return self._client.upload_part(**where, Body=data, ContentMD5=md5)
+
+        return str(
+            persistently(self.location, f"PUT part {number} of", key, part, answers=(), pause=pause)["ETag"]
+        )
+
+    def complete_upload(self, key: str, upload_id: str, etags: list[str], size_bytes: int) -> None:
+        """Make the object of its parts. When the answer was lost, the upload is gone and the object there."""
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+
+        def complete() -> Any:
+            return self._client.complete_multipart_upload(
+                Bucket=self.name, Key=key, UploadId=upload_id, MultipartUpload={"Parts": parts}
+            )
+
+        try:
+            self._ask("POST", key, complete, answers=(404,))
+        except ClientError as error:
+            if (self.head(key) or {}).get("ContentLength") != size_bytes:
+                raise explained(self.location, "POST", key, error) from error
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Remove the parts of an upload that will not be completed; one that is gone is no error."""
+        where = {"Bucket": self.name, "Key": key, "UploadId": upload_id}
+        self._unless_absent("DELETE", key, lambda: self._client.abort_multipart_upload(**where))
+
+    def uploads_below(self, prefix: str) -> list[tuple[str, str]]:
+        """(key, id) of every multipart upload that was begun and neither completed nor aborted.
+
+        Empty where the server does not show them: then the bucket's own lifecycle rule removes them.
+        """
+        found = []
+        try:
+            for page in self._pages(
+                "LIST", prefix, "list_multipart_uploads", answers=_SHOWS_NO_UPLOADS, Prefix=prefix
+            ):
+                found += [(upload["Key"], upload["UploadId"]) for upload in page.get("Uploads", [])]
+        except ClientError:
+            return []
+        return [(key, upload_id) for key, upload_id in found if key.startswith(prefix)]
+
+    # -------------------------------------------------------------------------------------------- asking
+
+    def _put(self, key: str, data: bytes, writer: str, **condition: str) -> Any:
+        metadata = {_SHA256: _sha256(data)} | ({_WRITER: writer} if writer else {})
+        return self._client.put_object(
+            Bucket=self.name, Key=key, Body=data, ContentMD5=_md5(data), Metadata=metadata, **condition
+        )
+
+    def _ask(self, action: str, key: str, request: Callable[[], _T], *, answers: Collection[int] = ()) -> _T:
+        return persistently(self.location, action, key, request, answers=answers)
+
+    def _unless_absent(self, action: str, key: str, request: Callable[[], _T]) -> _T | None:
+        try:
+            return self._ask(action, key, request, answers=(404,))
+        except ClientError:
+            return None
+
+    def _pages(
+        self, action: str, prefix: str, operation: str, *, answers: Collection[int] = (), **wanted: str
+    ) -> Iterator[dict[str, Any]]:
+        """The pages of a listing, each asked for until it comes: boto3's own paginator ends at a fault."""
+        marks: dict[str, str] = {}
+
+        def page() -> dict[str, Any]:
+            found: dict[str, Any] = getattr(self._client, operation)(Bucket=self.name, **wanted, **marks)
+            return found
+
+        while True:
+            found = self._ask(action, prefix, page, answers=answers)
+            yield found
+            marks = {mark: found[at] for at, mark in _MARKS.items() if found.get(at)}
+            if not found.get("IsTruncated") or not marks:
+                return
+
+
+class _Reading:
+    """An object that is being read; after a fault `next` goes on behind the last byte it gave."""
+
+    def __init__(self, client: Any, bucket: str, key: str) -> None:
+        self._client, self._where = client, {"Bucket": bucket, "Key": key}
+        self._body: Any = None
+        self._total_bytes = 0
+        self._etag = ""
+        self.offset = 0
+
+    def next(self, block_bytes: int) -> bytes:
+        """The next block; empty at the end."""
+        if self._body is None:
+            self._open()
+        wanted = min(block_bytes, self._total_bytes - self.offset)
+        if wanted == 0:
+            return b""
+        try:
+            block: bytes = self._body.read(wanted)
+        except BaseException:
+            self.close()
+            raise
+        if len(block) != wanted:
+            self.close()
+            raise ConnectionError(f"{len(block)} bytes came where {wanted} were to come")
+        self.offset += wanted
+        return block
+
+    def close(self) -> None:
+        if self._body is not None:
+            self._body.close()
+            self._body = None
+
+    def _open(self) -> None:
+        if not self._etag:
+            answer = self._client.get_object(**self._where)
+            self._etag, self._total_bytes = answer["ETag"], answer["ContentLength"]
+        elif self.offset < self._total_bytes:
+            rest = {"Range": f"bytes={self.offset}-", "IfMatch": self._etag}
+            answer = self._client.get_object(**self._where, **rest)
+        else:
+            return
+        self._body = answer["Body"]
+
+
+def _batches(keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for start in range(0, len(keys), _DELETED_AT_ONCE):
+        yield keys[start : start + _DELETED_AT_ONCE]
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _md5(data: bytes | bytearray) -> str:
+    """As S3 wants it; a checksum against faults of the way there, no security."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

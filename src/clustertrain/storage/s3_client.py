@@ -1,0 +1,215 @@
+"""The S3 client: one for each location of a process, and what its errors mean.
+
+Faults that may pass (5xx, 429, a broken or silent connection) are tried again with growing pauses for
+`Location.retry_s`; boto3's own retries give up after seconds, so they are off. What will not pass by
+waiting becomes a StorageError that names the action, the key, the HTTP status and the likely cause.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Collection
+from functools import cache
+from typing import Any, TypeVar
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.location import Location
+
+_T = TypeVar("_T")
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 20.0
+CONNECTIONS = 16
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 20.0
+
+# A 4xx that may pass by itself. The last two are what Amazon says to one of two conditional writes at once.
+_PASSING_STATUS = {408, 425, 429}
+_PASSING_CODES = {
+    *("RequestTimeout", "SlowDown"),
+    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # what arrived is not what was sent
+    *("ConditionalRequestConflict", "OperationAborted"),
+}
+_LACKING = 501  # what the server lacks does not come by waiting
+ANSWERS = (404, 412, 416)  # not faults: the caller knows what they mean
+
+_CAUSES = {
+    "AccessDenied": "these credentials may not do it; give their user that right on the bucket",
+    "AllAccessDisabled": "the bucket is disabled",
+    "ExpiredToken": "the credentials have expired; get new ones (aws sso login, or a new session token)",
+    "ExpiredTokenException": "the credentials have expired; get new ones",
+    "TokenRefreshRequired": "the credentials have expired; get new ones",
+    "InvalidAccessKeyId": "the server does not know this access key; is it another server's?",
+    "InvalidToken": "the session token belongs to another key or has ended",
+    "SignatureDoesNotMatch": "the secret key is wrong, or something on the way changes requests",
+    "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes",
+    "NoSuchBucket": "there is no such bucket; create it, or correct the name",
+    "PermanentRedirect": "the bucket is in another region; set `region`",
+    "AuthorizationHeaderMalformed": "the bucket is in another region; set `region`",
+    "InvalidBucketName": "S3 allows 3 to 63 of a-z, 0-9, '.' and '-' in a bucket's name",
+    "ObjectParentIsFile": "a part of the key is itself an object there; name another prefix",
+    "QuotaExceeded": "the storage is full or its quota used up; free space",
+    "XMinioStorageFull": "the storage is full; free space",
+    "InsufficientStorage": "the storage is full; free space",
+}
+CHAIN = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or `profile`, ~/.aws/credentials, "
+    "or the role of the machine or pod"
+)
+
+
+def connect(location: Location) -> Any:
+    """The boto3 client for a location; one per server and process, shared by its threads.
+
+    Raises:
+        StorageError: the profile does not exist.
+    """
+    # By pid, because a forked child must not speak on the connections of its parent.
+    return _client(location.endpoint, location.region, location.profile, location.addressing, os.getpid())
+
+
+@cache
+def _client(endpoint: str | None, region: str | None, profile: str | None, addressing: str, pid: int) -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        max_pool_connections=CONNECTIONS,
+        tcp_keepalive=True,
+        s3={"addressing_style": addressing},
+        # Checksums that clients add unasked are refused by some servers; Content-MD5 and sha256 are ours.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra="clustertrain",
+    )
+    try:
+        session = boto3.session.Session(profile_name=profile, region_name=region)
+        return session.client("s3", endpoint_url=endpoint, config=config)
+    except (BotoCoreError, ValueError) as error:
+        where = endpoint or "S3"
+        raise StorageError(f"{where} cannot be reached: {str(error).rstrip('.')}.\n{_looked_in()}") from error
+
+
+def persistently(
+    location: Location,
+    action: str,
+    key: str,
+    request: Callable[[], _T],
+    *,
+    answers: Collection[int] = ANSWERS,
+    pause: Callable[[float], None] = time.sleep,
+) -> _T:
+    """The answer of a request, which is made again for `retry_s` while it meets faults that may pass.
+
+    Args:
+        action: what it does, for messages: "PUT", "GET", "LIST".
+        key: the whole key in the bucket.
+        answers: HTTP statuses that the caller takes for an answer, not for a fault.
+        pause: waits so many seconds; what it raises ends the work.
+
+    Raises:
+        botocore.exceptions.ClientError: with one of the statuses in `answers`.
+        StorageError: any other end, explained.
+    """
+    ends, pause_s = time.monotonic() + location.retry_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return request()
+        except Exception as error:
+            if not may_pass(error):
+                if status_of(error) in answers and code_of(error) != "NoSuchBucket":
+                    raise
+                raise explained(location, action, key, error) from error
+            left_s = ends - time.monotonic()
+            if left_s <= 0:
+                raise _given_up(location, action, key, error) from error
+            # Jitter, so that a thousand workers do not come back at the same moment.
+            pause(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of botocore's ClientError; 0 for anything else."""
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return 0
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def code_of(error: BaseException) -> str:
+    """S3's own name of an error, such as "NoSuchKey"; empty where there is none."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, SSLError
+    from botocore.exceptions import ConnectionError as NotConnected
+    from botocore.parsers import ResponseParserError
+    from urllib3.exceptions import HTTPError
+
+    if isinstance(error, ClientError):
+        status, code = status_of(error), code_of(error)
+        full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting frees nothing
+        server_fault = status >= 500 and status != _LACKING
+        return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
+    if isinstance(error, SSLError):
+        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+    # A parser meets an answer that was cut; the last two are Python's own, of reading a body.
+    broken = (NotConnected, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError)
+    return isinstance(error, (*broken, ConnectionError, TimeoutError))
+
+
+def explained(location: Location, action: str, key: str, error: BaseException) -> StorageError:
+    """What to tell of a request that no repetition will help."""
+    from botocore.exceptions import BotoCoreError, ClientError, SSLError
+
+    bucket, _ = location.bucket_and_key
+    what = f"{action} s3://{bucket}/{key}{_at(location)}"
+    if isinstance(error, ClientError):
+        status, code = status_of(error), code_of(error)
+        said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        cause = _CAUSES.get(code)
+        if cause is None:
+            cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not take such a request"
+        return StorageError(
+            f"{what} was refused: HTTP {status} {code}{f' ({said})' if said and said != code else ''}.\n"
+            f"Likely cause: {cause}."
+        )
+    if isinstance(error, SSLError):
+        return StorageError(
+            f"{what}: the server's certificate is not trusted.\n"
+            "Correct the endpoint, or name your site's certificates in AWS_CA_BUNDLE."
+        )
+    if isinstance(error, BotoCoreError):  # no credentials, no token, a profile that is half written
+        return StorageError(f"{what} was not even sent: {str(error).rstrip('.')}.\n{_looked_in()}")
+    raise error  # not a fault of storage: a bug, to be seen as one
+
+
+def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
+    bucket, _ = location.bucket_and_key
+    said = f"HTTP {status_of(error)} {code_of(error)}".strip() if status_of(error) else _first_line(error)
+    return StorageError(
+        f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of tries; "
+        f"the last one met: {said}.\n"
+        "Is the server up and reachable from here? What was stored before is untouched; run again to go on."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+
+
+def _at(location: Location) -> str:
+    return f" at {location.endpoint}" if location.endpoint else ""
+
+
+def _looked_in() -> str:
+    return f"Credentials are looked for in {CHAIN}; never in the job file."

@@ -1,0 +1,146 @@
+"""A tree of files on S3: they go up while they are written, and the marker, put last, makes them a tree."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.s3_bucket import Bucket
+from clustertrain.storage.tree import WrittenFile
+
+NEWEST = ".newest"
+PART_BYTES = 16 << 20
+PARTS_IN_FLIGHT = 4
+_PARTS_BEFORE_GROWTH = 5000  # of the 10,000 that an upload may have: 80 GB in small parts, 5 TB in all
+_GROWN = 64
+_ABORT_S = 10.0  # what cannot be removed meanwhile is collected when the next writer starts
+
+
+def part_bytes(number: int) -> int:
+    """The size of the part with this number, from 1 on. S3 takes 10,000 of them, and 5 TiB in all."""
+    return PART_BYTES if number <= _PARTS_BEFORE_GROWTH else PART_BYTES * _GROWN
+
+
+class S3Tree:
+    """Files under `key`. A killed writer leaves files without a marker, which no reader sees."""
+
+    def __init__(self, bucket: Bucket, key: str, create: Callable[[str, bytes], bool]) -> None:
+        self.files: dict[str, WrittenFile] = {}
+        self._bucket, self._key, self._create = bucket, key, create
+        self._begun: list[str] = []
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Upload]:
+        """A new file of the tree; it is with the server when the block ends."""
+        key = f"{self._key}/{name}"
+        self._begun.append(key)
+        upload = Upload(self._bucket, key)
+        try:
+            yield upload
+            self.files[name] = upload.finish()
+        except BaseException:
+            upload.abort()
+            raise
+
+    def commit(self, marker: str, data: bytes) -> None:
+        """Put the marker, unless the name is taken or what was written is not there any more."""
+        for name in self.files:
+            if self._bucket.head(f"{self._key}/{name}") is None:
+                raise FileNotFoundError(f"{self._key}/{name} was removed while the tree was written")
+        self._begun.clear()  # from here on it is a tree, ours or another's: nothing for `abort`
+        if not self._create(f"{self._key}/{marker}", data):
+            raise FileExistsError(f"s3://{self._bucket.name}/{self._key} is already there")
+        self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
+        parent, _, name = self._key.rpartition("/")
+        self._bucket.put(f"{parent}/{NEWEST}".lstrip("/"), name.encode())
+
+    def abort(self) -> None:
+        """Remove what was written; nothing of it was ever visible."""
+        with suppress(StorageError):
+            _impatient(self._bucket).delete(*self._begun)
+        self._begun.clear()
+
+
+class Upload:
+    """A file that goes up in parts while it is written; one that is smaller than a part, by one PUT.
+
+    Memory: one part that is filled and `PARTS_IN_FLIGHT` that are on their way, 80 MiB.
+    """
+
+    def __init__(self, bucket: Bucket, key: str) -> None:
+        self._bucket, self._key = bucket, key
+        self._sha256 = hashlib.sha256()
+        self._size_bytes = 0
+        self._part = bytearray()
+        self._upload_id = ""
+        self._parts: list[Future[str]] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._given_up = threading.Event()
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> int:
+        view = memoryview(data).cast("B")
+        self._sha256.update(view)
+        self._size_bytes += view.nbytes
+        done = 0
+        while done < view.nbytes:
+            size = part_bytes(len(self._parts) + 1)
+            taken = view[done : done + size - len(self._part)]
+            self._part += taken
+            done += taken.nbytes
+            if len(self._part) == size:
+                self._send_part()
+        return view.nbytes
+
+    def flush(self) -> None:
+        """For those who write to it as to a file; it is all or nothing anyway."""
+
+    def finish(self) -> WrittenFile:
+        """Have all of it with the server."""
+        if not self._upload_id:
+            self._bucket.put(self._key, bytes(self._part))
+        else:
+            if self._part:
+                self._send_part()
+            etags = [part.result() for part in self._parts]
+            self._end_threads()
+            self._bucket.complete_upload(self._key, self._upload_id, etags, self._size_bytes)
+        return WrittenFile(self._size_bytes, self._sha256.hexdigest())
+
+    def abort(self) -> None:
+        """End what is on its way, and have the server forget what came."""
+        self._given_up.set()
+        self._end_threads()
+        if self._upload_id:
+            with suppress(StorageError):
+                _impatient(self._bucket).abort_upload(self._key, self._upload_id)
+
+    def _send_part(self) -> None:
+        if self._threads is None:
+            self._upload_id = self._bucket.begin_upload(self._key)
+            self._threads = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
+        data, self._part = self._part, bytearray()
+        number = len(self._parts) + 1
+        self._parts.append(
+            self._threads.submit(
+                self._bucket.upload_part, self._key, self._upload_id, number, data, self._pause
+            )
+        )
+        if number >= PARTS_IN_FLIGHT:
+            self._parts[number - PARTS_IN_FLIGHT].result()
+
+    def _pause(self, seconds: float) -> None:
+        if self._given_up.wait(seconds):
+            raise InterruptedError("the upload was given up")
+
+    def _end_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+
+def _impatient(bucket: Bucket) -> Bucket:
+    return Bucket(replace(bucket.location, retry_s=min(bucket.location.retry_s, _ABORT_S)))

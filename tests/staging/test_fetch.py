@@ -1,0 +1,395 @@
+"""Fetching one file, from servers that cut, stall, lie and change."""
+
+import errno
+import hashlib
+import os
+import random
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain.errors import DataError, JobError, StorageError
+from clustertrain.staging import fetch as fetch_module
+from clustertrain.staging import part, retries, sources
+from clustertrain.staging.fetch import fetch
+from clustertrain.staging.part import noted
+from clustertrain.staging.retries import TRIES
+from clustertrain.staging.sources import masked, open_source
+from clustertrain.storage.location import Location
+from web import Answer, serving
+
+BODY = random.Random(1).randbytes(300_000)
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        web.files["/f"] = BODY
+        yield web
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(retries, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "part").mkdir()
+    return tmp_path / "part"
+
+
+def get(uri, folder, sha256=None, tick=lambda *_: None):
+    part = fetch(open_source(Location(uri)), folder, uri=uri, sha256=sha256, tick=tick)
+    assert hashlib.sha256(part.path.read_bytes()).hexdigest() == part.sha256(tick)
+    assert part.path.stat().st_size == part.size_bytes == part.total_bytes
+    return part.path.read_bytes()
+
+
+def test_a_good_server(web, folder):
+    ticks = []
+    assert get(f"{web.url}/f", folder, SHA256, lambda *tick: ticks.append(tick)) == BODY
+    assert web.ranges == [None]
+    assert ticks[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in ticks] == sorted(done for done, _ in ticks)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_an_empty_file(web, folder, framing):
+    web.files["/f"] = b""
+    web.answers = [Answer(framing=framing)]
+    assert get(f"{web.url}/f", folder) == b""
+
+
+def test_a_cut_is_resumed_where_it_happened(web, folder):
+    web.answers = [Answer(cut_after=100_000), Answer(cut_after=50_000)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-", "bytes=150000-"]
+    assert web.conditions == [None, '"one"', '"one"']
+
+
+def test_by_date_where_there_is_no_etag(web, folder):
+    web.etag, web.last_modified = None, "Wed, 21 Oct 2015 07:28:00 GMT"
+    web.answers = [Answer(cut_after=100_000)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
+def test_without_proof_that_it_is_the_same_it_begins_again(web, folder, etag):
+    web.etag = etag
+    web.answers = [Answer(cut_after=100_000)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert web.ranges == [None, None]
+
+
+def test_a_server_that_ignores_ranges(web, folder):
+    web.answers = [Answer(cut_after=100_000), Answer(ignores_range=True)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+def test_a_file_that_changes_between_two_tries(web, folder):
+    web.answers = [Answer(cut_after=100_000)]
+
+    def change(done, total):
+        web.files["/f"], web.etag = BODY[::-1] + b"longer", '"two"'
+
+    assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1] + b"longer"
+
+
+def test_a_server_that_does_not_know_if_range(web, folder):
+    web.answers = [Answer(cut_after=100_000), Answer(ignores_condition=True)]
+
+    def change(done, total):
+        web.files["/f"], web.etag = BODY[::-1], '"two"'
+
+    assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1]
+
+
+def test_two_versions_under_one_etag_are_told_apart_by_the_checksum(web, folder):
+    """And the whole is asked for once more."""
+    web.answers = [Answer(cut_after=100_000), Answer(etag='"one"')]
+    real = web.files["/f"]
+
+    def change(done, total):
+        web.files["/f"] = real[::-1]
+
+    assert get(f"{web.url}/f", folder, hashlib.sha256(real[::-1]).hexdigest(), tick=change) == real[::-1]
+
+
+def test_a_range_that_begins_elsewhere(web, folder):
+    web.answers = [Answer(cut_after=100_000), Answer(shift=7)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+
+
+def test_a_length_that_is_never_reached(web, folder):
+    web.answers = [Answer(says_length=len(BODY) + 1)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY  # what was too much to promise is asked for again
+
+
+def test_a_server_that_always_cuts_at_one_place(web, folder):
+    web.etag = None
+    web.answers = [Answer(cut_after=1000)] * 20
+    with pytest.raises(DataError, match=rf"1000 of {len(BODY)} bytes came") as refusal:
+        get(f"{web.url}/f", folder)
+    assert len(web.ranges) == TRIES
+    assert "beyond byte 1000" in str(refusal.value)
+
+
+def test_progress_renews_the_tries(web, folder):
+    web.answers = [Answer(cut_after=1000)] * (3 * TRIES)
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert len(web.ranges) == 3 * TRIES + 1
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_faults_that_may_pass_are_tried_again(web, folder, status):
+    web.answers = [Answer(status=status)] * 2
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert len(web.ranges) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "remedy"), [(404, "Correct the address"), (401, "give the path"), (403, "give the path")]
+)
+def test_faults_that_will_not_pass_are_not(web, folder, status, remedy):
+    web.answers = [Answer(status=status)] * 9
+    with pytest.raises(DataError, match=rf"HTTP {status}.*\n.*{remedy}") as refusal:
+        get(f"{web.url}/f?token=secret", folder)
+    assert len(web.ranges) == 1
+    assert "secret" not in str(refusal.value)
+    assert refusal.value.exit_code == 4
+
+
+def test_a_closed_port_is_given_up_after_bounded_tries(folder, monkeypatch):
+    tries = []
+    real = sources.HttpSource.open
+    monkeypatch.setattr(sources.HttpSource, "open", lambda *args: tries.append(1) or real(*args))
+    with serving() as web:
+        url = web.url
+    with pytest.raises(DataError, match="refused"):
+        get(f"{url}/f", folder)
+    assert len(tries) == TRIES
+
+
+def test_a_server_that_falls_silent_is_left_after_the_timeout(web, folder, monkeypatch):
+    monkeypatch.setattr(sources, "TIMEOUT_S", 0.2)
+    web.answers = [Answer(hold_after=100_000)]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert web.ranges == [None, "bytes=100000-"]
+
+
+def test_a_length_is_needed(web, folder):
+    web.answers = [Answer(framing="none")]
+    with pytest.raises(DataError, match="does not say how long"):
+        get(f"{web.url}/f", folder)
+
+
+def test_chunked_is_as_good_and_its_cut_is_seen(web, folder):
+    web.answers = [Answer(framing="chunked", cut_after=100_000), Answer(framing="chunked")]
+    assert get(f"{web.url}/f", folder, SHA256) == BODY
+    assert len(web.ranges) == 2
+
+
+def test_both_checksums_are_printed_and_nothing_is_kept(web, folder):
+    with pytest.raises(DataError) as refusal:
+        get(f"{web.url}/f", folder, "0" * 64)
+    assert "expected sha256 " + "0" * 64 in str(refusal.value)
+    assert f"received sha256 {SHA256}" in str(refusal.value)
+    assert not (folder / "progress").exists()
+    assert noted(folder) is None
+
+
+def test_redirects_are_followed_within_http_only(web, folder):
+    web.answers = [Answer(status=302, location="/f")]
+    web.files["/old"] = b""
+    assert get(f"{web.url}/old", folder, SHA256) == BODY
+    (folder / "progress").unlink()
+    for location in ("ftp://localhost/x", "file:///etc/passwd"):
+        web.answers = [Answer(status=302, location=location)]
+        with pytest.raises(DataError, match=r"less safe|cannot be fetched"):
+            get(f"{web.url}/f", folder)
+
+
+def test_what_does_not_fit_is_refused_before_it_comes(web, folder):
+    web.answers = [Answer(says_length=1 << 60)]
+    with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are still to come, \d+ are free"):
+        get(f"{web.url}/f", folder)
+
+
+def test_a_full_disk_says_so(web, folder, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(part.os, "pwrite", full)
+    with pytest.raises(StorageError, match=r"No space left on device.\nFree space"):
+        get(f"{web.url}/f", folder)
+
+
+@pytest.mark.parametrize("uri", ["http://me:secret@h/f", "https://me:secret@h/f?x=1"])
+def test_credentials_in_a_uri_are_refused_and_never_shown(uri):
+    with pytest.raises(JobError) as refusal:
+        open_source(Location(uri))
+    assert "secret" not in str(refusal.value)
+    assert "***@h/f" in str(refusal.value)
+
+
+def test_masked():
+    assert masked("https://u:p@h:1/a/b?X-Amz-Signature=s#f") == "https://***@h:1/a/b?…"
+    assert masked("/plain/path?x") == "/plain/path?x"
+    assert masked("http://h/f") == "http://h/f"
+
+
+def test_unknown_schemes():
+    with pytest.raises(JobError, match="ftp:// is no data that clustertrain knows"):
+        open_source(Location("ftp://host/file"))
+
+
+class TestFiles:
+    def test_a_path_and_a_file_uri(self, tmp_path, folder):
+        (tmp_path / "a b").write_bytes(BODY)
+        assert get(str(tmp_path / "a b"), folder, SHA256) == BODY
+        (folder / "progress").unlink()
+        assert get(f"file://{tmp_path}/a%20b", folder, SHA256) == BODY
+
+    def test_one_that_is_not_there(self, tmp_path, folder, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(
+            DataError, match=f"missing does not exist on .* .working directory: {tmp_path}"
+        ) as refusal:
+            get("missing", folder)
+        assert refusal.value.exit_code == 4
+
+    def test_a_pipe_is_no_data_set(self, tmp_path, folder):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(DataError, match="not a regular file"):
+            get(str(tmp_path / "pipe"), folder)
+
+    def test_one_that_changes_while_it_is_copied(self, tmp_path, folder, monkeypatch):
+        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
+        (tmp_path / "f").write_bytes(BODY)
+        changed = []
+
+        def change(done, total):
+            if not changed:
+                (tmp_path / "f").write_bytes(BODY[::-1])
+                changed.append(done)
+
+        assert get(str(tmp_path / "f"), folder, tick=change) == BODY[::-1]
+
+
+class TestTakingOver:
+    """Another process goes on from what one that was killed had noted."""
+
+    def interrupted(self, web, folder, after):
+        """A folder with the first `after` bytes, noted."""
+        web.answers = [Answer(cut_after=after)]
+
+        def stop(done, total):
+            if done >= after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            get(f"{web.url}/f", folder, tick=stop)
+        assert noted(folder).size_bytes == after
+
+    def test_it_asks_for_the_rest_only(self, web, folder):
+        self.interrupted(web, folder, 100_000)
+        assert get(f"{web.url}/f", folder, SHA256) == BODY
+        assert web.ranges == [None, "bytes=100000-"]
+
+    def test_what_is_complete_is_not_fetched_again(self, web, folder):
+        self.interrupted(web, folder, len(BODY))
+        assert get(f"{web.url}/f", folder, SHA256) == BODY
+        assert web.ranges == [None]
+
+    def test_what_is_complete_but_for_its_length(self, web, folder):
+        web.answers = [Answer(framing="chunked")]
+
+        def stop(done, total):
+            if done == len(BODY):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            get(f"{web.url}/f", folder, tick=stop)
+        assert get(f"{web.url}/f", folder, SHA256) == BODY
+        assert web.ranges == [None, f"bytes={len(BODY)}-"]
+
+    def test_what_is_longer_than_the_file_is_now(self, web, folder):
+        self.interrupted(web, folder, 100_000)
+        web.files["/f"], web.etag = BODY[:50_000], '"two"'
+        assert get(f"{web.url}/f", folder) == BODY[:50_000]
+
+    @pytest.mark.parametrize("etag", ['"one"', '"two"'])
+    def test_what_is_shorter_than_what_was_noted(self, web, folder, etag):
+        self.interrupted(web, folder, 100_000)
+        web.files["/f"], web.etag = BODY[:100_000], etag
+        assert get(f"{web.url}/f", folder) == BODY[:100_000]
+
+    def test_bytes_that_never_reached_the_disk_are_not_believed(self, web, folder):
+        self.interrupted(web, folder, 100_000)
+        data = bytearray((folder / "download").read_bytes())
+        data[50_000:54_096] = bytes(4096)  # what a crash of the machine leaves
+        (folder / "download").write_bytes(data)
+        assert get(f"{web.url}/f", folder, SHA256) == BODY
+        assert web.ranges == [None, None]
+
+    def test_bytes_behind_the_note_are_left(self, web, folder):
+        self.interrupted(web, folder, 100_000)
+        with (folder / "download").open("ab") as file:
+            file.write(BODY[::-1] * 2)
+        assert get(f"{web.url}/f", folder, SHA256) == BODY
+        assert web.ranges == [None, "bytes=100000-"]
+
+    def test_a_part_that_is_copied_is_as_good(self, web, folder, tmp_path):
+        self.interrupted(web, folder, 100_000)
+        (tmp_path / "copy").mkdir()
+        part.copy_part(folder, tmp_path / "copy", lambda *_: None)
+        assert get(f"{web.url}/f", tmp_path / "copy", SHA256) == BODY
+        assert web.ranges == [None, "bytes=100000-"]
+
+    @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": null, "size_bytes": 5}'])
+    def test_a_note_that_says_nothing(self, folder, note):
+        (folder / "progress").write_text(note)
+        assert noted(folder) is None
+        assert part.Part.resume(folder, lambda *_: None) is None
+
+
+@pytest.fixture(scope="module")
+def shared_web():
+    with serving() as web:
+        web.files["/f"] = BODY[:20_000]
+        yield web
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 20_000), max_size=5),
+    ignores=st.lists(st.booleans(), min_size=5, max_size=5),
+    etag=st.sampled_from(['"one"', None]),
+)
+def test_however_it_is_cut_the_bytes_are_exact(shared_web, tmp_path_factory, cuts, ignores, etag):
+    shared_web.etag = etag
+    shared_web.answers = [
+        Answer(cut_after=cut, ignores_range=i) for cut, i in zip(cuts, ignores, strict=False)
+    ]
+    folder = tmp_path_factory.mktemp("part")
+    assert get(f"{shared_web.url}/f", folder) == BODY[:20_000]
+
+
+def test_a_stop_during_a_pause_is_heard(web, folder, monkeypatch):
+    monkeypatch.setattr(retries, "BACKOFF_S", 1000.0)
+    web.answers = [Answer(status=503)]
+    asked = threading.Event()
+
+    def stop(done, total):
+        asked.set()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        get(f"{web.url}/f", folder, tick=stop)
+    assert asked.is_set()

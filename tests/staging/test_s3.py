@@ -1,0 +1,480 @@
+"""Staging in several streams: from two S3 servers and from the web, through every fault on the way."""
+
+import hashlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+
+import pytest
+
+from clustertrain.errors import DataError
+from clustertrain.staging import fetch as fetch_module
+from clustertrain.staging import part as part_module
+from clustertrain.staging import retries, spans
+from clustertrain.staging.part import PIECE_BYTES, Part, noted
+from clustertrain.staging.retries import TRIES
+from clustertrain.staging.sources import open_source
+from clustertrain.staging.stage import StagingInterrupted, stage
+from clustertrain.storage.location import Location
+from fault_proxy import FaultProxy, cut_answer, flip_answer, get, reset, slow, stall, status
+from s3_servers import ENVIRONMENT
+from web import Answer, serving
+
+BODY = random.Random(3).randbytes(3 << 20)
+SHA256 = hashlib.sha256(BODY).hexdigest()
+PIECE = 1 << 17
+
+CHILD = """
+import json, sys
+from pathlib import Path
+from clustertrain.staging import fetch, part, retries, spans
+from clustertrain.staging.stage import stage
+from clustertrain.storage.location import Location
+options = json.loads(sys.argv[1])
+retries.BACKOFF_S = 0.01
+for module in (fetch, part, spans):
+    module.PIECE_BYTES = options["piece"]
+spans.SPAN_BYTES = options["piece"]
+path = stage(
+    "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
+    on_event=lambda event: print(json.dumps(event), flush=True),
+)
+print(json.dumps({"path": str(path)}), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """24 pieces, so that eight streams have something to do, in a file that is quickly made."""
+    for module in (fetch_module, part_module, spans):
+        monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(spans, "SPAN_BYTES", PIECE)
+    monkeypatch.setattr(retries, "BACKOFF_S", 0.01)
+
+
+@pytest.fixture
+def proxy(moto_s3):
+    moto_s3.client().put_object(Bucket=moto_s3.bucket, Key="f.bin", Body=BODY)
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def into(tmp_path):
+    return tmp_path / "data"
+
+
+def bring(location, into, sha256=SHA256, extract=False, **options):
+    return stage("d", location, sha256=sha256, extract=extract, into=into, **options)
+
+
+def unfinished(into):
+    return [path.name for path in into.iterdir() if path.name.startswith(".") and path.name != ".leases"]
+
+
+def bytes_asked_for(proxy):
+    """How many bytes the requests for ranges named together."""
+    total = 0
+    for request in proxy.requests:
+        if "range" in request.headers:
+            first, last = request.headers["range"].removeprefix("bytes=").split("-")
+            total += min(int(last) + 1, len(BODY)) - int(first)
+    return total
+
+
+# -------------------------------------------------------------------------------------------- two servers
+
+
+def test_an_object_arrives(s3, into):
+    s3.client().put_object(Bucket=s3.bucket, Key="a/f b.bin", Body=BODY)
+    path = bring(s3.location("a/f b.bin"), into)
+    assert path.name == "f_b.bin"
+    assert path.read_bytes() == BODY
+    assert unfinished(into) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_of_any_size(s3, into, size):
+    s3.client().put_object(Bucket=s3.bucket, Key="f", Body=BODY[:size])
+    sha256 = hashlib.sha256(BODY[:size]).hexdigest()
+    assert bring(s3.location("f"), into, sha256).read_bytes() == BODY[:size]
+
+
+def test_an_archive_is_unpacked(s3, into):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        info = tarfile.TarInfo("a/x")
+        info.size = len(BODY)
+        archive.addfile(info, io.BytesIO(BODY))
+    s3.client().put_object(Bucket=s3.bucket, Key="a.tar.gz", Body=buffer.getvalue())
+    folder = bring(s3.location("a.tar.gz"), into, None, extract=True)
+    assert (folder / "a" / "x").read_bytes() == BODY
+
+
+def test_what_is_not_there_is_said_at_once(s3, into):
+    began = time.monotonic()
+    with pytest.raises(DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey.*\nCorrect"):
+        bring(s3.location("no/such"), into)
+    with pytest.raises(DataError, match=r"HTTP 404 NoSuchBucket.*\n.*no such bucket"):
+        bring(Location("s3://no-such-bucket/f", endpoint=s3.endpoint, region="us-east-1"), into)
+    assert time.monotonic() - began < s3.retry_s / 2
+    assert unfinished(into) == []
+
+
+def test_folders_are_refused_with_a_remedy(s3, into):
+    s3.client().put_object(Bucket=s3.bucket, Key="images/1.png", Body=b"1")
+    for uri in (
+        f"s3://{s3.bucket}/images/",
+        f"s3://{s3.bucket}/images",
+        f"s3://{s3.bucket}",
+        f"s3://{s3.bucket}/",
+    ):
+        with pytest.raises(DataError, match=r"names no object but a folder.*\nPack them into one archive"):
+            bring(Location(uri, endpoint=s3.endpoint, region="us-east-1"), into, None)
+
+
+def test_a_wrong_checksum_is_found_and_nothing_is_kept(s3, into):
+    s3.client().put_object(Bucket=s3.bucket, Key="f", Body=BODY)
+    with pytest.raises(DataError, match=f"(?s)expected sha256 {'0' * 64}.*received sha256 {SHA256}"):
+        bring(s3.location("f"), into, "0" * 64)
+    assert unfinished(into) == []
+
+
+# ------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [status(503), status(500), status(429), reset(), cut_answer(70_000), cut_answer(0)],
+    ids=["503", "500", "429", "reset", "cut", "cut-at-0"],
+)
+def test_faults_that_pass_cost_only_what_was_lost(proxy, moto_s3, into, fault):
+    proxy.script([None, fault, None, fault, fault, None, fault], when=get)
+    assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
+    assert proxy.count(get) >= 24 + 4
+
+
+def test_every_answer_is_cut_once(proxy, moto_s3, into):
+    proxy.script([cut_answer(100_000), None] * 24, when=get)
+    assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
+    assert bytes_asked_for(proxy) < 2 * len(BODY)
+
+
+def test_streams_work_at_the_same_time(proxy, moto_s3, into):
+    """At 200 kB/s each, one after the other would take 15 s."""
+    proxy.script(slow(200_000), when=get)
+    began = time.monotonic()
+    bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
+    assert time.monotonic() - began < 10
+
+
+def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
+    proxy.script([None, None], when=get)
+    proxy.script(status(503), when=get)
+    began = time.monotonic()
+    with pytest.raises(DataError, match=r"HTTP 503 SlowDown.\n1.5 s of tries brought nothing beyond byte"):
+        bring(moto_s3.location("f.bin", endpoint=proxy.endpoint, retry_s=1.5), into)
+    assert 1.5 <= time.monotonic() - began < 30
+    proxy.calm()
+    before = bytes_asked_for(proxy)
+    assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
+    assert bytes_asked_for(proxy) - before < len(BODY)  # it went on from what the first one kept
+
+
+CAUSES = {"AccessDenied": "may not do it", "ExpiredToken": "credentials have expired"}
+
+
+@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("code", CAUSES)
+def test_what_will_not_pass_ends_it_at_once(proxy, moto_s3, into, code, after):
+    proxy.script([None] * after, when=get)
+    proxy.script(status(403, code), when=get)
+    with pytest.raises(
+        DataError, match=rf"(?s)GET s3://{moto_s3.bucket}/f.bin.*HTTP 403.*{CAUSES[code]}"
+    ) as refusal:
+        bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
+    assert refusal.value.exit_code == 4
+
+
+def test_a_flipped_byte_is_found_by_the_checksum(proxy, moto_s3, into):
+    proxy.script([None, None, flip_answer(1000)], when=get)
+    with pytest.raises(DataError, match=f"expected sha256 {SHA256}"):
+        bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
+
+
+def test_an_object_that_changes_on_the_way_arrives_as_it_is_now(proxy, moto_s3, into):
+    new = BODY[::-1] + b"longer"
+    changed = []
+
+    def change(event):
+        if not changed and event["bytes"]:
+            moto_s3.client().put_object(Bucket=moto_s3.bucket, Key="f.bin", Body=new)
+            changed.append(event)
+
+    proxy.script(slow(500_000), when=get)
+    location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
+    path = bring(location, into, None, on_event=change)
+    assert changed
+    assert path.read_bytes() == new
+
+
+@pytest.mark.parametrize("fault", [stall(), stall(50_000), status(503)], ids=["silent", "stalled", "503"])
+def test_a_stop_is_heard_within_a_second_or_so(proxy, moto_s3, into, fault):
+    proxy.script([None] * 3, when=get)
+    proxy.script(fault, when=get)
+    asked_at = []
+
+    def should_stop():
+        if noted_bytes(into) > PIECE:
+            asked_at.append(time.monotonic())
+        return bool(asked_at)
+
+    with pytest.raises(StagingInterrupted):
+        bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into, should_stop=should_stop)
+    assert time.monotonic() - asked_at[0] < 10  # 1.5 s on an idle machine; a read alone may hang for 20 s
+    kept = noted_bytes(into)
+    assert kept > PIECE
+    proxy.calm()
+    before = bytes_asked_for(proxy)
+    assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
+    assert bytes_asked_for(proxy) - before == len(BODY) - kept
+
+
+def noted_bytes(into):
+    found = [noted(path) for path in into.glob(".*.part")]
+    return sum(part.size_bytes for part in found if part is not None)
+
+
+# -------------------------------------------------------------------------------------------- kills
+
+
+def child(location, into):
+    options = {"location": location.__dict__, "into": str(into), "piece": PIECE}
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, json.dumps(options)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+
+
+def test_a_kill_costs_no_byte_that_was_noted(proxy, moto_s3, into):
+    """Killed in the middle of eight streams, twice; each start asks for exactly what is missing."""
+    location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
+    proxy.script(slow(300_000), when=get)
+    for kept_before in (300_000, 900_000):
+        with child(location, into) as process:
+            wait_for(lambda kept=kept_before: noted_bytes(into) > kept or process.poll() is not None)
+            process.kill()
+        assert kept_before < noted_bytes(into) < len(BODY)
+    proxy.calm()
+    kept, before = noted_bytes(into), bytes_asked_for(proxy)
+    (download,) = into.glob(".*.part/download")
+    inode = download.stat().st_ino
+    path = bring(location, into, None)
+    assert path.read_bytes() == BODY
+    assert path.stat().st_ino == inode  # a dead holder's file is taken over, not copied
+    assert bytes_asked_for(proxy) - before == len(BODY) - kept
+    assert unfinished(into) == []
+
+
+def wait_for(holds):
+    ends = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends, "waited 60 s in vain"
+        time.sleep(0.01)
+
+
+def test_two_jobs_make_one_download(proxy, moto_s3, into):
+    location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
+    paths = []
+    threads = [threading.Thread(target=lambda: paths.append(bring(location, into))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(paths)) == 1
+    assert bytes_asked_for(proxy) == len(BODY)
+
+
+# ------------------------------------------------------------------------------------------------ the web
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        web.files["/f"] = BODY
+        web.accepts_ranges = True
+        yield web
+
+
+def test_the_web_is_read_in_ranges_where_it_gives_them(web, into):
+    assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
+    assert len(web.ranges) == 24  # the first one asks for the whole, and stops to read after its piece
+    assert set(web.conditions[1:]) == {'"one"'}
+
+
+@pytest.mark.parametrize(
+    ("etag", "last_modified"), [(None, "Wed, 21 Oct 2015 07:28:00 GMT"), ('W/"weak"', None), (None, None)]
+)
+def test_without_a_strong_validator_it_is_read_from_the_front(web, into, etag, last_modified):
+    web.etag, web.last_modified = etag, last_modified
+    assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
+    assert web.ranges == [None]
+
+
+def test_a_server_that_promises_ranges_and_gives_none(web, into):
+    web.answers = [Answer(ignores_range=True)] * 100
+    assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
+
+
+@pytest.mark.parametrize("gives_ranges", [True, False])
+def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(web, tmp_path, gives_ranges):
+    web.accepts_ranges = False
+    web.answers = [Answer(ignores_range=not gives_ranges)] * 50
+    with Part(tmp_path, '"one"', len(BODY)) as part:
+        for index in (0, 2, 3, 7):
+            part.write(index * PIECE, BODY[index * PIECE : (index + 1) * PIECE])
+    location = Location(f"{web.url}/f")
+    part = fetch_module.fetch(
+        open_source(location), tmp_path, uri=location.uri, sha256=SHA256, tick=lambda *_: None
+    )
+    assert part.path.read_bytes() == BODY
+    if not gives_ranges:
+        assert len(web.ranges) == 1  # the answer begins at 0: what was there is given up for it
+
+
+def test_an_s3_server_that_knows_no_ranges(web, into, aws_environment):
+    """Amazon's protocol is HTTP: any server that answers a GET with the whole does."""
+    web.files["/bucket/f"] = BODY
+    web.answers = [Answer(ignores_range=True)] * 50
+    location = Location("s3://bucket/f", endpoint=web.url, region="us-east-1", addressing="path")
+    assert bring(location, into).read_bytes() == BODY
+    assert len(web.ranges) == 1
+
+
+def test_an_s3_server_without_etags_is_read_from_the_front(web, into, aws_environment):
+    web.files["/bucket/f"] = BODY
+    web.etag, web.last_modified = None, "Wed, 21 Oct 2015 07:28:00 GMT"
+    location = Location("s3://bucket/f", endpoint=web.url, region="us-east-1", addressing="path")
+    changed = []
+
+    def change(event):
+        if event["bytes"] and not changed:
+            web.files["/bucket/f"], web.last_modified = BODY[::-1], "Wed, 21 Oct 2015 07:28:01 GMT"
+            changed.append(event)
+
+    assert bring(location, into, None, on_event=change).read_bytes() == BODY[::-1]
+    assert changed
+
+
+def test_each_stream_has_its_tries_and_they_end(web, into):
+    web.answers = [Answer(), *[Answer(status=503)] * 1000]
+    with pytest.raises(DataError, match=f"HTTP 503.*\n{TRIES} tries in a row brought nothing"):
+        bring(Location(f"{web.url}/f"), into)
+
+
+def test_cuts_on_the_web_are_met_one_by_one(web, into):
+    web.answers = [Answer(cut_after=50_000)] * 60
+    assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
+
+
+# ----------------------------------------------------------------------------------------------- the part
+
+
+def test_pieces_in_any_order_become_the_file(tmp_path):
+    order = list(range(0, len(BODY), PIECE))
+    random.Random(4).shuffle(order)
+    with Part(tmp_path, '"v"', len(BODY)) as part:
+        for at in order:
+            part.write(at, BODY[at : at + 1000])
+            part.write(at + 1000, BODY[at + 1000 : at + PIECE])
+        assert part.is_complete
+        assert part.gaps(PIECE) == []
+        assert part.sha256(lambda *_: None) == SHA256
+    assert part.path.read_bytes() == BODY
+
+
+def test_gaps_are_what_is_missing(tmp_path):
+    with Part(tmp_path, '"v"', 3 * PIECE + 5) as part:
+        part.write(0, BODY[:100])
+        part.write(PIECE, BODY[PIECE : 2 * PIECE])
+        end = 3 * PIECE + 5
+        assert part.gap() == (100, PIECE)
+        assert part.gaps(PIECE) == [(100, PIECE), (2 * PIECE, 3 * PIECE), (3 * PIECE, end)]
+        assert part.gaps(10 * PIECE) == [(100, PIECE), (2 * PIECE, end)]
+        part.write(100, BODY[100:PIECE])
+        assert part.gap() == (2 * PIECE, None)
+        assert part.frontier == 2 * PIECE
+
+
+@pytest.mark.parametrize("torn", [0, 1, 2])
+def test_of_each_piece_only_what_its_checksum_proves_is_believed(tmp_path, torn):
+    with Part(tmp_path, '"v"', len(BODY)) as part:
+        for index in range(3):
+            part.write(index * PIECE, BODY[index * PIECE : index * PIECE + 5000])
+    data = bytearray((tmp_path / "download").read_bytes())
+    data[torn * PIECE + 4000] ^= 1
+    (tmp_path / "download").write_bytes(data)
+    with Part.resume(tmp_path, lambda *_: None) as again:
+        assert again.size_bytes == 10_000
+        assert again.gap()[0] == (0 if torn == 0 else 5000)
+    assert noted(tmp_path).size_bytes == 10_000
+
+
+def test_a_part_of_another_version_is_another_file(tmp_path):
+    """A holder that was stopped may still have the old one open."""
+    old = Part(tmp_path, '"old"', len(BODY))
+    new = Part(tmp_path, '"new"', len(BODY))
+    old.write(0, b"x" * 1000)
+    new.write(0, BODY[:10])
+    assert (tmp_path / "download").read_bytes() == BODY[:10]
+    assert noted(tmp_path).size_bytes == 10
+    old.close()
+    new.close()
+
+
+def test_a_piece_has_eight_mebibytes_where_no_test_says_else():
+    assert PIECE_BYTES == 8 << 20
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+MEMORY = """
+import json, resource, sys
+from pathlib import Path
+from clustertrain.staging.stage import stage
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import connect
+location = Location(**json.loads(sys.argv[1]))
+connect(location)
+baseline = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+stage("d", location, sha256=None, extract=False, into=Path(sys.argv[2]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - baseline)
+"""
+
+
+@pytest.mark.s3
+def test_memory_is_bounded(versitygw_s3, tmp_path):
+    """400 MiB in eight streams of real size: under 256 MiB above the baseline, whatever the size."""
+    size = 400 << 20
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(size)
+    versitygw_s3.client().upload_file(str(tmp_path / "big"), versitygw_s3.bucket, "big")
+    location = versitygw_s3.location("big").__dict__
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, json.dumps(location), str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **ENVIRONMENT},
+    )
+    (found,) = [path for path in (tmp_path / "data").rglob("big") if path.is_file()]
+    assert found.stat().st_size == size
+    assert int(done.stdout) < 256 << 10

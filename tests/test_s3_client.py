@@ -1,0 +1,157 @@
+"""What may pass, what will not, and how long it is tried. Against real faults: test_s3_store.py."""
+
+import os
+
+import pytest
+from botocore import exceptions as botocore
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import IncompleteRead, ProtocolError
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import CHAIN, connect, may_pass, persistently
+
+HERE = Location("s3://bucket/p", endpoint="http://127.0.0.1:1", region="eu", retry_s=60)
+
+
+def refusal(status: int, code: str, message: str = "said") -> botocore.ClientError:
+    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return botocore.ClientError(answer, "PutObject")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal(500, "InternalError"),
+        refusal(503, "SlowDown"),
+        refusal(429, "TooManyRequests"),
+        refusal(400, "RequestTimeout"),
+        refusal(400, "BadDigest"),
+        refusal(400, "IncompleteBody"),
+        refusal(409, "ConditionalRequestConflict"),
+        botocore.EndpointConnectionError(endpoint_url="x"),
+        botocore.ConnectTimeoutError(endpoint_url="x"),
+        botocore.ReadTimeoutError(endpoint_url="x"),
+        botocore.ConnectionClosedError(endpoint_url="x"),
+        botocore.IncompleteReadError(actual_bytes=1, expected_bytes=2),
+        botocore.ResponseStreamingError(error="x"),
+        botocore.SSLError(endpoint_url="x", error="EOF occurred in violation of protocol"),
+        ProtocolError("x", IncompleteRead(1, 2)),
+        ResponseParserError("half an answer"),
+        ConnectionResetError(),
+        TimeoutError(),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:60],
+)
+def test_faults_that_may_pass_are_met_with_another_try(error):
+    faults = [error, error]
+
+    def request() -> str:
+        if faults:
+            raise faults.pop()
+        return "answer"
+
+    assert persistently(HERE, "GET", "p/a", request, pause=lambda seconds: None) == "answer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal(403, "AccessDenied"),
+        refusal(400, "ExpiredToken"),
+        refusal(404, "NoSuchBucket"),
+        refusal(409, "ObjectParentIsFile"),
+        refusal(501, "NotImplemented"),
+        refusal(507, "InsufficientStorage"),
+        botocore.NoCredentialsError(),
+        botocore.SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"),
+    ],
+    ids=lambda error: f"{type(error).__name__} {error}"[:60],
+)
+def test_what_will_not_pass_ends_at_once(error):
+    tries = []
+
+    def request() -> None:
+        tries.append(1)
+        raise error
+
+    with pytest.raises(StorageError, match=r"PUT s3://bucket/p/a at http://127.0.0.1:1") as caught:
+        persistently(HERE, "PUT", "p/a", request, pause=lambda seconds: pytest.fail("it waited"))
+    assert len(tries) == 1
+    assert str(caught.value).count("\n") == 1
+
+
+def test_an_answer_that_the_caller_wants_is_passed_on():
+    def request() -> None:
+        raise refusal(412, "PreconditionFailed")
+
+    with pytest.raises(botocore.ClientError):
+        persistently(HERE, "PUT", "p/a", request, answers=(412,))
+    with pytest.raises(StorageError, match="HTTP 412 PreconditionFailed"):
+        persistently(HERE, "PUT", "p/a", request, answers=())
+
+
+def test_a_bug_is_seen_as_one():
+    def request() -> None:
+        raise KeyError("of our own")
+
+    with pytest.raises(KeyError):
+        persistently(HERE, "PUT", "p/a", request)
+
+
+def test_pauses_grow_and_what_a_pause_raises_ends_the_tries():
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 12:
+            raise InterruptedError
+
+    def request() -> None:
+        raise refusal(503, "SlowDown")
+
+    with pytest.raises(InterruptedError):
+        persistently(HERE, "PUT", "p/a", request, pause=pause)
+    assert pauses[0] <= 0.5
+    assert all(10 <= seconds <= 20 for seconds in pauses[6:])
+    assert 600 / max(pauses) >= 30  # a storm of ten minutes is met with many tries
+
+
+def test_the_end_of_the_tries_says_what_was_met_last():
+    def request() -> None:
+        raise ConnectionRefusedError("nobody there")
+
+    with pytest.raises(StorageError) as caught:
+        persistently(Location("s3://b/p", retry_s=0), "LIST", "p/", request)
+    assert "LIST s3://b/p/ did not succeed in 0 s of tries" in str(caught.value)
+    assert "ConnectionRefusedError: nobody there" in str(caught.value)
+
+
+def test_nothing_else_is_taken_for_a_fault():
+    assert not may_pass(KeyError())
+    assert not may_pass(PermissionError())
+
+
+def test_a_client_is_shared_in_a_process_and_not_with_a_child(aws_environment):
+    mine = connect(HERE)
+    assert connect(Location("s3://other", endpoint=HERE.endpoint, region="eu")) is mine
+    assert connect(Location("s3://other", endpoint=HERE.endpoint, region="us")) is not mine
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if connect(HERE) is not mine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_the_client_is_as_the_location_says(aws_environment):
+    client = connect(Location("s3://b", endpoint="http://127.0.0.1:1", region="eu-x", addressing="virtual"))
+    assert client.meta.endpoint_url == "http://127.0.0.1:1"
+    assert client.meta.region_name == "eu-x"
+    assert client.meta.config.s3["addressing_style"] == "virtual"
+    assert client.meta.config.connect_timeout > 0
+    assert client.meta.config.read_timeout > 0
+
+
+def test_a_profile_that_is_not_there_is_named_with_the_chain(aws_environment):
+    with pytest.raises(StorageError, match="nope") as caught:
+        connect(Location("s3://b", profile="nope"))
+    assert CHAIN in str(caught.value)

@@ -1,0 +1,135 @@
+"""Kills one rank of a run once in each phase, from inside its worker processes.
+
+Python imports a module of this name when it starts, if PYTHONPATH leads here. A job asks for the kills with
+`env: {PYTHONPATH: <this folder>, FAULTS_FOLDER: <folder of the marks>, FAULTS_RANK: "1"}`; without them
+nothing happens. A phase that has had its kill leaves a mark, created with O_EXCL: once over all starts.
+
+Where only rank 0 comes by (it alone stages and saves), rank 0 kills the rank that is meant.
+"""
+
+import functools
+import importlib.abc
+import importlib.util
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+# In this order, and by which passing of the point in one process: from "step" on late enough for the resumed
+# run to have committed a checkpoint of its own first.
+PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 2, "write": 3, "commit": 2, "prune": 2}
+
+
+class Killer:
+    """What one process knows: its rank, and how often it came by each point. It strikes once at most."""
+
+    def __init__(self, folder, victim):
+        self.folder, self.victim = folder, victim
+        self.rank, self.passed, self.struck = None, dict.fromkeys(PHASES, 0), False
+
+    def register(self, rank):
+        self.rank = rank
+        (self.folder / f"pid-{rank}").write_text(str(os.getpid()))
+
+    def pass_by(self, phase, by_rank, detail=""):
+        """Rank `by_rank` comes to the point of a phase: strike if it is this phase's turn."""
+        if self.rank != by_rank or self.struck:
+            return
+        self.passed[phase] += 1
+        turn = next((p for p in PHASES if not (self.folder / p).exists()), None)
+        if turn == phase and self.passed[phase] >= PHASES[phase]:
+            self.struck = True
+            mark = os.open(self.folder / phase, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            os.write(mark, detail.encode())
+            os.kill(int((self.folder / f"pid-{self.victim}").read_text()), signal.SIGKILL)
+
+
+def before(module, name, act):
+    """Replace a function of a module, or a method of a class, by one that calls `act` first."""
+    original = getattr(module, name)
+
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        act(*args)
+        return original(*args, **kwargs)
+
+    setattr(module, name, wrapped)
+
+
+def hooks(killer):
+    """For each module what is done to it once it is loaded."""
+    victim = killer.victim
+
+    def worker(module):
+        prepare = module.prepare
+
+        @functools.wraps(prepare)
+        def prepared(plan):
+            import ray.train
+
+            prepare(plan)
+            killer.register(ray.train.get_context().get_world_rank())
+
+        module.prepare = prepared
+
+    def tree(module):
+        create = module.PosixTree.create
+
+        @contextmanager
+        def created(self, name):
+            with create(self, name) as file:
+                yield file
+                if name != "MANIFEST.json":  # its bytes are written, and not yet on disk
+                    killer.pass_by("write", 0, self.target.name)
+
+        def synced(folder):
+            if folder.suffix == ".tmp":  # the manifest is there, the name is not
+                killer.pass_by("commit", 0, folder.name.lstrip("."))
+
+        def removed(folder, **_):
+            if folder.suffix == ".gone":  # out of sight, and still there
+                killer.pass_by("prune", 0)
+
+        module.PosixTree.create = created
+        before(module, "fsync_folder", synced)
+        before(module.shutil, "rmtree", removed)
+
+    return {
+        "clustertrain.worker": worker,
+        "clustertrain.staging.stage": lambda m: before(m, "fetch", lambda *_: killer.pass_by("stage", 0)),
+        "torch.distributed": lambda m: before(
+            m, "init_process_group", lambda *_: killer.pass_by("rendezvous", victim)
+        ),
+        "clustertrain.training.optimization": lambda m: before(
+            m.Optimization, "step", lambda *_: killer.pass_by("step", victim)
+        ),
+        "clustertrain.saving": lambda m: before(m, "copy_to_host", lambda *_: killer.pass_by("snapshot", 0)),
+        "clustertrain.storage.tree": tree,
+    }
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds what the finders after it find, and has a hook called once the module is loaded."""
+
+    def __init__(self, waiting):
+        self.waiting = waiting
+
+    def find_spec(self, name, path, target=None):
+        hook = self.waiting.pop(name, None)
+        if hook is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            hook(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if "FAULTS_FOLDER" in os.environ:
+    its_killer = Killer(Path(os.environ["FAULTS_FOLDER"]), int(os.environ["FAULTS_RANK"]))
+    sys.meta_path.insert(0, Finder(hooks(its_killer)))

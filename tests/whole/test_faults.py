@@ -1,0 +1,89 @@
+"""kill -9 in every phase of a run, of rank 0 and of another: nothing is lost, nothing is torn.
+
+One run for each victim, which is killed once in each phase, one start of the group after another.
+"""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from clustertrain.checkpoint import CheckpointName, names, verify
+from whole_run import same_weights
+
+FAULTS = Path(__file__).parent / "faults"
+EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3
+PHASES = ["stage", "rendezvous", "step", "snapshot", "write", "commit", "prune"]
+
+
+@pytest.mark.timeout(600)  # eight starts of the group: 50 s on two idle cores, 200 s on busy ones
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterrupted, tmp_path, victim):
+    for folder in ("marks", "ids"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "data.txt").write_text("data")
+    run = make_run(
+        f"killed-{victim}",
+        task="counted:Counted",
+        args={"ids": str(tmp_path / "ids"), "step_s": 0.1},
+        train={"epochs": EPOCHS, "batch_size": 4, "log_every": 1},
+        data={"text": {"uri": str(tmp_path / "data.txt")}},
+        checkpoint={"every": {"steps": EVERY_STEPS}, "keep_last": 2},
+        failures={"retries": 2 * len(PHASES)},
+        env={
+            "PYTHONPATH": os.pathsep.join([str(FAULTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "FAULTS_FOLDER": str(tmp_path / "marks"),
+            "FAULTS_RANK": str(victim),
+        },
+    )
+    output = run.start().end(0, within_s=500)
+    assert [p for p in PHASES if (tmp_path / "marks" / p).exists()] == PHASES, output
+    assert run.result.restarts == len(PHASES)
+    every_death_is_named(run, victim)
+    at_most_one_save_is_lost(run, tmp_path / "marks")
+    shelf = run.run_dir.checkpoints
+    assert all(verify(shelf, name) for name in names(shelf))
+    left = sorted(folder.name for folder in run.checkpoints.iterdir())
+    assert left == [str(name) for name in names(shelf)], "nothing partial is left"
+    samples_are_exact(run, tmp_path / "ids")
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def every_death_is_named(run, victim):
+    """Rank and signal of each, and none of anybody else."""
+    deaths = [event for event in run.events if event["kind"] == "worker_died"]
+    assert [(death["rank"], death["signal"]) for death in deaths] == [(victim, signal.SIGKILL)] * len(PHASES)
+
+
+def at_most_one_save_is_lost(run, marks):
+    """After each kill the run resumes from the save before the one that was under way, or from that one."""
+    deaths = {event["restart"]: event["step"] for event in run.events if event["kind"] == "worker_died"}
+    resumed = {event["restart"]: event["step"] for event in run.events if event["kind"] == "resumed"}
+    for restart, phase in enumerate(PHASES):
+        began = CheckpointName.parse((marks / phase).read_text())  # the save in which the kill came
+        done = began.step if began else deaths[restart]
+        assert resumed.get(restart + 1, 0) >= done - EVERY_STEPS, (phase, deaths, resumed)
+    assert resumed[len(PHASES)] >= 12, "every kill from the third on came after a new checkpoint"
+
+
+def samples_are_exact(run, ids):
+    """A step that is done again takes the same samples, and every epoch takes each sample once."""
+    taken = {}
+    for rank, restart, lines in lines_of_ranks(run, ids):
+        begun = run.run_dir.read_json(f"{run.attempt.restart_key(restart)}/plan.json")["step"]
+        for step, line in enumerate(lines[2:], begun + 1):  # two passes are thrown away before the first step
+            assert taken.setdefault((step, rank), line) == line
+    assert set(taken) == {(step, rank) for step in range(1, EPOCHS * STEPS_PER_EPOCH + 1) for rank in (0, 1)}
+    for epoch in range(EPOCHS):
+        in_epoch = [line for (step, _), line in taken.items() if (step - 1) // STEPS_PER_EPOCH == epoch]
+        assert Counter(number for line in in_epoch for number in line) == Counter(range(54))
+
+
+def lines_of_ranks(run, ids):
+    """(rank, restart, samples of each call) of every process that trained."""
+    for started in (event for event in run.events if event["kind"] == "group_started"):
+        for rank in started["ranks"]:
+            lines = (ids / str(rank["pid"])).read_text().splitlines()
+            yield rank["rank"], started["restart"], [list(map(int, line.split())) for line in lines]

@@ -1,0 +1,97 @@
+"""Limits that a run meets for real, each named with its number and not met a second time."""
+
+import contextlib
+import re
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from clustertrain.limits import own_cgroups
+
+TRAIN = {"epochs": 2, "batch_size": 4, "log_every": 1}
+
+
+@contextlib.contextmanager
+def memory_cgroup(limit_bytes):
+    """A memory cgroup of our own below the test's; its folder."""
+    found = own_cgroups()
+    if not found:
+        pytest.skip("no memory cgroups are mounted here")
+    folder = Path(found[0]) / f"clustertrain-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"this user may not make cgroups: {error}")
+    try:
+        if not any(folder.glob("memory.*")):
+            pytest.skip(f"{found[0]} gives its children no memory controller")
+        is_first = (folder / "memory.limit_in_bytes").exists()
+        (folder / ("memory.limit_in_bytes" if is_first else "memory.max")).write_text(str(limit_bytes))
+        yield folder
+    finally:
+        folder.rmdir()
+
+
+def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_run):
+    limit_bytes = 3 << 30
+    with memory_cgroup(limit_bytes) as cgroup:
+        run = make_run("memory", task="hungry:Hungry", args={"fault": "memory", "at_call": 5}, train=TRAIN)
+        run.start(within=["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs")])
+        output = run.end(1)
+    assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "out_of_memory", 0)
+    assert re.search(r"rank 1 \(pid \d+ on \S+\) was killed by the kernel", output)
+    assert f"{cgroup} allows 3.0 GiB of memory" in output
+    assert re.search(r"oom_kill: 0 → 1", output)
+    assert "train.batch_size" in output
+
+
+def test_too_many_open_files_and_then_no_start_without_progress(make_run):
+    run = make_run(
+        "files",
+        task="hungry:Hungry",
+        args={"fault": "files", "at_call": 5},
+        train=TRAIN,
+        failures={"attempts": 2},
+    )
+    for attempt in (1, 2):
+        output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
+        assert "too many open files; RLIMIT_NOFILE is 2000, and may be raised to 2000" in output
+        assert (run.attempt.n, run.result.cause, run.result.restarts) == (attempt, "limit", 0)
+    output = run.start().end(1)
+    assert "2 attempts in a row ended without a new committed step (all began at step 0)" in output
+    assert "RLIMIT_NOFILE is 2000" in output
+    assert "--retry" in output
+    assert run.attempt.n == 2
+
+
+def test_a_small_dev_shm_is_named(make_run):
+    """In a mount namespace of its own, so that nobody else's /dev/shm is small."""
+    run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1})
+    apart = ["unshare", "--mount", "--propagation", "private"]
+    mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
+    tried = subprocess.run([*apart, "sh", "-c", mount], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
+    output = run.start(within=[*apart, "sh", "-c", f'{mount} && exec "$0" "$@"']).end(1)
+    assert "/dev/shm is too small" in output
+    assert "/dev/shm has 24.0 MiB" in output
+    assert "train.loader_workers: 0" in output
+    assert (run.result.cause, run.result.restarts) == ("limit", 0)
+
+
+def test_restarts_go_on_for_as_long_as_checkpoints_come(make_run):
+    """Each start gets four steps further before it is killed: with retries: 1 that is three restarts."""
+    run = make_run(
+        "stubborn",
+        task="faulty:Faulty",
+        args={"fault": "kill", "rank": 1, "at_call": 7},
+        train=TRAIN,
+        checkpoint={"every": {"steps": 2}, "async": False},
+        failures={"retries": 1},
+    )
+    output = run.start().end(0)
+    assert run.result.restarts == 3
+    assert "restarting the workers (1 of at most 1 in a row without a new checkpoint)" in output
+    assert [e["step"] for e in run.events if e["kind"] == "resumed"] == [4, 8, 12]

@@ -1,0 +1,115 @@
+"""Whole runs whose storage is S3: real servers, and a proxy that makes their faults."""
+
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.checkpoint import Shelf, names, verify
+from clustertrain.cli import main
+from clustertrain.observe.joined import curve
+from clustertrain.storage import open_store
+from fault_proxy import FaultProxy
+from whole_run import same_weights
+
+
+def storage(bucket, **options):
+    location = bucket.location("runs", **options)
+    return {
+        "uri": location.uri,
+        "endpoint": location.endpoint,
+        "region": location.region,
+        "retry": location.retry_s,
+    }
+
+
+def sections(bucket, *, args=None, **options):
+    return {
+        "task": "faulty:Faulty",
+        "args": args or {},
+        "train": {"epochs": 3, "batch_size": 4, "log_every": 1},
+        "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
+        "storage": storage(bucket, **options),
+    }
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.s3
+def test_a_killed_worker_costs_its_last_steps_on_s3_too(
+    make_run, versitygw_s3, uninterrupted, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_s3.endpoint)  # what `status s3://…` goes by
+    marker = str(tmp_path / "struck")
+    strike = {"fault": "kill", "rank": 1, "at_call": 13, "marker": marker}
+    run = make_run("on-s3", **sections(versitygw_s3, args=strike))
+    output = run.start().end(0)
+    assert "rank 1" in output
+    assert run.result.restarts == 1
+    assert same_weights(run.weights(), uninterrupted(2))
+    shelf = run.run_dir.checkpoints
+    assert [name.step for name in names(shelf)] == [20, 21]
+    assert all(verify(shelf, name) for name in names(shelf))
+    assert versitygw_s3.uploads() == []
+    assert [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"] == list(range(1, 22))
+    assert files_below(tmp_path / "cache" / "clustertrain" / "spool") == []  # everything went up
+    for command, told in (
+        (["status"], "done (finished)"),
+        (["logs"], "restart"),
+        (["ckpt", "verify"], "00000021-1.1  whole"),
+    ):
+        result = CliRunner().invoke(main, [*command, f"{shelf.store.location.uri}/on-s3"])
+        assert result.exit_code == 0, result.output
+        assert told in result.output
+    keys = "\n".join(versitygw_s3.keys())
+    assert "logs/driver.log.d/000001" in keys
+    assert "/tensorboard/events" in keys
+
+
+def shelf_behind(run, bucket):
+    """The run's checkpoints, asked for at the server itself."""
+    return Shelf(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
+
+
+def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupted, tmp_path, monkeypatch):
+    """The server is gone while a save is due: training goes on, and the save lands."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        slow = {"step_s": 0.5}
+        run = make_run("outage", **sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=600.0))
+        shelf = shelf_behind(run, moto_s3)
+        run.start()
+        run.wait_for_step(2)
+        proxy.down()
+        down_at = time.monotonic()
+        run.wait_for_step(7)  # beyond step 4, whose save meets the outage
+        assert names(shelf) == []
+        time.sleep(max(0.0, 30 - (time.monotonic() - down_at)))
+        proxy.up()
+        run.end(0, within_s=180)
+        assert same_weights(run.weights(), uninterrupted(2))
+        saved = [event["step"] for event in run.events if event["kind"] == "checkpoint"]
+        assert saved == [4, 8, 12, 16, 20, 21]  # neither doubled nor dropped
+        assert run.result.restarts == 0
+
+
+def test_a_server_that_stays_away_ends_the_run_and_what_was_saved_is_whole(
+    make_run, moto_s3, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        slow = {"step_s": 0.2}
+        run = make_run("away", **sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=3.0))
+        shelf = shelf_behind(run, moto_s3)
+        run.start()
+        run.wait_for_event("checkpoint")
+        proxy.down()
+        output = run.end(4, within_s=120)
+    assert "did not succeed in 3 s of tries" in output
+    assert f"at {proxy.endpoint}" in output
+    (name,) = names(shelf)
+    assert verify(shelf, name).step == name.step == 4

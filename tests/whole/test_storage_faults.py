@@ -1,0 +1,133 @@
+"""Storage that is full, that turns read-only, that is damaged, and two attempts alive at once."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from clustertrain.checkpoint import names, newest_verified, verify
+from clustertrain.guardian import descendants
+from clustertrain.observe.joined import events_of_attempt
+from whole_run import same_weights
+
+CHECKPOINT_BYTES = 8 << 20  # heavy.BALLAST_BYTES; the rest of it weighs nothing
+TRAIN = {"epochs": 3, "batch_size": 4, "log_every": 1}
+
+
+def mount(*arguments):
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"mount {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk of its own, with room for one checkpoint and not for two."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount("-t", "tmpfs", "-o", f"size={CHECKPOINT_BYTES * 7 // 4}", "clustertrain-test", place)
+    yield place
+    while os.path.ismount(place):  # one may lie on another
+        subprocess.run(["umount", "--recursive", "--lazy", place], check=True)
+
+
+def steps_of_whole_checkpoints(run):
+    shelf = run.run_dir.checkpoints
+    assert all(verify(shelf, name) for name in names(shelf))
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == [str(name) for name in names(shelf)]
+    return [name.step for name in names(shelf)]
+
+
+@pytest.mark.timeout(600)  # three runs, and the reference
+def test_a_full_disk_then_a_read_only_one_then_a_damaged_checkpoint(disk, make_run, uninterrupted):
+    """One run that meets all three, and ends with the bits of one that met none."""
+    run = make_run(
+        "unlucky",
+        task="heavy:Heavy",
+        args={"step_s": 0.1},
+        train=TRAIN,
+        checkpoint={"every": {"steps": 4}, "keep_last": 2},
+        storage=str(disk / "runs"),
+    )
+    output = run.start().end(4)
+    assert output.count("was not written: ") == 3, "two are passed over, and the third is the end"
+    assert f"No space left on device: {CHECKPOINT_BYTES} bytes did not fit" in output
+    assert "failed (data)" in output
+    assert steps_of_whole_checkpoints(run) == [4]
+
+    mount("-o", f"remount,size={20 * CHECKPOINT_BYTES}", disk)
+    run.start().wait_for_event("checkpoint")
+    mount("--bind", disk, disk)
+    mount("-o", "remount,bind,ro", disk)
+    output = run.end(4)
+    assert "Read-only file system" in output
+    subprocess.run(["umount", "--lazy", disk], check=True)
+    assert steps_of_whole_checkpoints(run) == [4, 8]
+
+    every_damage_to_the_newest_is_found(run)
+    damaged = run.checkpoints / str(names(run.run_dir.checkpoints)[-1]) / "model.pt"
+    flip(damaged)
+    output = run.start().end(0)
+    assert str(damaged) in output
+    weights = run.weights()
+    del weights["ballast"]
+    assert same_weights(weights, uninterrupted(2))
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def every_damage_to_the_newest_is_found(run):
+    """Each file of it in turn, each in both ways: the one before it is taken, and the file is named."""
+    shelf = run.run_dir.checkpoints
+    older, newest = names(shelf)
+    for file in sorted((run.checkpoints / str(newest)).iterdir()):
+        kept = file.read_bytes()
+        for damage in (flip, cut):
+            damage(file)
+            found, ((name, text),) = found_and_damaged(shelf)
+            assert (found, name) == (older, newest)
+            assert str(file) in text
+            file.write_bytes(kept)
+    assert found_and_damaged(shelf) == (newest, [])
+
+
+def found_and_damaged(shelf):
+    damaged = []
+    found = newest_verified(shelf, lambda name, error: damaged.append((name, str(error))), None)
+    return found.name, damaged
+
+
+def test_an_attempt_that_was_taken_over_cannot_commit_and_says_so(make_run, uninterrupted):
+    """The first one is stopped in its midst with all its processes, and woken while the second one trains."""
+    sections = {
+        "task": "faulty:Faulty",
+        "args": {"step_s": 0.2},
+        "train": TRAIN,
+        "checkpoint": {"every": {"steps": 4}, "keep_last": 9},
+    }
+    first, second = make_run("twice", **sections), make_run("twice", **sections)
+    first.start().wait_for_step(6)
+    its_processes = [first.process.pid, *descendants(first.process.pid)]
+    for pid in its_processes:
+        os.kill(pid, signal.SIGSTOP)
+    second.start("--takeover").wait_for_step(6)
+    for pid in its_processes:
+        os.kill(pid, signal.SIGCONT)
+    output = first.end(4, all_gone=False)
+    assert "attempt 1, restart 0 is no longer the newest of this run" in output
+    assert "Another start has taken over; this one ends." in output
+    events = events_of_attempt(second.run_dir.attempt(1))
+    assert [event["error"] for event in events if event["kind"] == "worker_died"] == ["Fenced"]
+    second.end(0)
+    written = [(name.attempt, name.step) for name in names(second.run_dir.checkpoints)]
+    assert written == [(1, 4), (2, 8), (2, 12), (2, 16), (2, 20), (2, 21)]
+    assert same_weights(second.weights(), uninterrupted(2))
