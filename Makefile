@@ -1,11 +1,12 @@
 # Everything is installed into .venv; nothing else on the machine is touched.
 #   make train                        install and train the example
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's own for CPU: see README.md
-.PHONY: help train test test-gpu check fmt bench image submit-slurm submit-k8s constraints clean
+.PHONY: help train test test-faults test-gpu check fmt bench image submit-slurm submit-k8s constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
 JOB ?= examples/digits/job.yaml
+FOLDER ?= build
 VENV ?= .venv
 BIN := $(VENV)/bin
 # A Ray job starts in 40 s without bytecode, in 15 s with it.
@@ -17,8 +18,11 @@ help:  ## list the targets
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers
 	$(BIN)/clustertrain run $(JOB)
 
-test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run
+test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, but for the long ones
 	$(BIN)/python -m pytest
+
+test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## the long tests: whole runs that meet one fault after another
+	CLUSTERTRAIN_REQUIRE=faults $(BIN)/python -m pytest -m faults
 
 test-gpu:  ## the GPU tests of training/; needs torch and pytest alone, no install, no Ray
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. -m gpu tests/training/test_gpu.py
@@ -32,10 +36,14 @@ fmt: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench image submit-slurm submit-k8s:
+bench: $(VENV)/.installed $(BIN)/versitygw  ## time saving and staging against their peers; FOLDER=the disk to measure
+	mkdir -p $(FOLDER)
+	$(BIN)/python benchmarks/saving.py --folder $(FOLDER)
+	$(BIN)/python benchmarks/staging.py --folder $(FOLDER)
+
+image submit-slurm submit-k8s:
 	@echo "make $@: not there yet; see CHANGELOG.md for what this version can do" >&2; exit 2
 
-bench:         ## (not there yet) time training against its peers
 image:         ## (not there yet) build the container images
 submit-slurm:  ## (not there yet) submit a job to a SLURM cluster
 submit-k8s:    ## (not there yet) submit a job to Kubernetes

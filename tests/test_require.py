@@ -17,17 +17,22 @@ def test_gpu(): pass
 
 @pytest.mark.skipif({skip_local}, reason="something is missing")
 def test_local(): pass
+
+@pytest.mark.faults
+@pytest.mark.gpu
+def test_long(): pass
 """
 
 
 @pytest.mark.parametrize(
     ("required", "skip_local", "outcome"),
     [
-        ("", True, "2 skipped"),
-        ("local", False, "1 passed, 1 skipped"),
-        ("local", True, "1 skipped, 1 error"),
-        ("gpu", False, "1 passed, 1 error"),
-        ("local,gpu", True, "2 errors"),
+        ("", True, "3 skipped"),
+        ("local", False, "1 passed, 2 skipped"),
+        ("local", True, "2 skipped, 1 error"),
+        ("gpu", False, "1 passed, 1 skipped, 1 error"),
+        ("local,gpu", True, "1 skipped, 2 errors"),
+        ("faults", True, "1 passed, 2 skipped"),
         ("slrum", False, "CLUSTERTRAIN_REQUIRE names slrum"),
     ],
 )

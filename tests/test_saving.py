@@ -198,6 +198,17 @@ def test_what_the_disk_said_is_told_and_not_what_torch_made_of_it(tmp_path):
     assert [fields["step"] for fields in told.saved] == [2]
 
 
+def test_the_buffers_of_the_first_save_are_made_before_it(tmp_path):
+    made, _ = saver(tmp_path)
+    made.reserve({"model": state(7.0)["model"]})
+    made._join()
+    reserved = made._buffers["model"]["w"].data_ptr()
+    made.save(state(), progress(3))
+    made.finish()
+    assert made._buffers["model"]["w"].data_ptr() == reserved
+    assert same(load(tmp_path / "00000003-1.0"), state())  # and nothing of what they held before
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_a_state_that_cannot_be_saved_is_not_passed_over(tmp_path, background):
     made, told = saver(tmp_path, background=background)

@@ -11,15 +11,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from clustertrain.job_sections import (
-    Checkpoint,
-    DataEntry,
-    Failures,
-    Resources,
-    Section,
-    Storage,
-    Train,
-)
+from clustertrain.job_places import DataEntry, Storage
+from clustertrain.job_sections import Checkpoint, Failures, Resources, Section, Train
 from clustertrain.job_values import (
     MOST_WORKERS,
     Args,

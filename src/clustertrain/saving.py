@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,18 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._failures = 0
+
+    def reserve(self, state: dict[str, Any]) -> None:
+        """Allocate the buffers of a state like this one, in the background: writing to fresh memory takes
+        several times as long, and the first save would wait for it. What is copied meanwhile is of no use.
+        """
+        if self._background and self._buffers is None:
+            self._thread = threading.Thread(target=self._reserve, args=(state,), name="checkpoint-buffers")
+            self._thread.start()
+
+    def _reserve(self, state: dict[str, Any]) -> None:
+        with suppress(RuntimeError, MemoryError):  # no room: the save meets the same, and says so
+            self._buffers = copy_to_host(state)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         """Snapshot `state` (live tensors, any device) and commit it; returns once the copy is made.

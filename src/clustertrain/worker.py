@@ -20,7 +20,7 @@ from clustertrain import session
 from clustertrain.checkpoint import bring
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job import Job
-from clustertrain.job_sections import DataEntry
+from clustertrain.job_places import DataEntry
 from clustertrain.node_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.observe.events import EventLog
 from clustertrain.requests import Requests

@@ -114,6 +114,10 @@ class WorkerRun:
         folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
         return load(folder or self.attempt.brought_path / self.plan.checkpoint)
 
+    def reserve(self, state: dict[str, Any]) -> None:
+        if self._saver:
+            self._saver.reserve(state)
+
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         if self._saver:
             self._saver.save(state, progress)

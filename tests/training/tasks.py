@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 from collections.abc import Callable
@@ -112,6 +113,7 @@ class MemoryRun:
         self.progress: list[dict[str, Any]] = []
         self.logs: list[dict[str, Any]] = []
         self.phases: list[tuple[str, int]] = []
+        self.reserved: list[dict[str, Any]] = []
         self.finished = False
 
     def requests(self) -> tuple[bool, bool]:
@@ -122,6 +124,9 @@ class MemoryRun:
         if self.state is None:
             return None
         return torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True)
+
+    def reserve(self, state: dict[str, Any]) -> None:
+        self.reserved.append(copy.deepcopy(state))
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         file = io.BytesIO()
@@ -145,6 +150,7 @@ class Outcome:
     def __init__(self, result: TrainResult, run: MemoryRun, task: Task, place: Place) -> None:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
+        self.reserved = run.reserved
         self.ids = getattr(task, "ids", [])[
             2 if place.world_size > 1 else 0 :
         ]  # the first two settle the buckets

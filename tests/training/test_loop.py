@@ -44,6 +44,23 @@ def test_a_save_on_request_goes_on(ranks):
     assert outcomes[1].progress == outcomes[0].progress, "the random states of all ranks are gathered by all"
 
 
+def shapes(state):
+    """Nested states with a shape in place of each tensor."""
+    if isinstance(state, torch.Tensor):
+        return state.shape
+    if isinstance(state, dict):
+        return {key: shapes(value) for key, value in state.items()}
+    return [shapes(value) for value in state] if isinstance(state, list | tuple) else None
+
+
+def test_room_for_saves_is_asked_for_once_when_the_optimizer_has_its_state(ranks):
+    outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=3))[0]
+    (reserved,) = outcome.reserved
+    assert reserved["optimizer"]["state"], "before the first step there is none"
+    saved = outcome.state(3)
+    assert shapes(reserved) == shapes({key: saved[key] for key in reserved})
+
+
 @pytest.mark.parametrize(
     ("every", "expected"),
     [

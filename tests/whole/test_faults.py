@@ -18,6 +18,7 @@ EVERY_STEPS, STEPS_PER_EPOCH, EPOCHS = 2, 7, 3
 PHASES = ["stage", "rendezvous", "step", "snapshot", "write", "commit", "prune"]
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(600)  # eight starts of the group: 50 s on two idle cores, 200 s on busy ones
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterrupted, tmp_path, victim):

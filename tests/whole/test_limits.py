@@ -10,6 +10,8 @@ import pytest
 
 from clustertrain.limits import own_cgroups
 
+pytestmark = pytest.mark.faults
+
 TRAIN = {"epochs": 2, "batch_size": 4, "log_every": 1}
 
 

@@ -13,6 +13,8 @@ from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
 from whole_run import same_weights
 
+pytestmark = pytest.mark.faults
+
 
 def storage(bucket, **options):
     location = bucket.location("runs", **options)
@@ -65,7 +67,7 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
         result = CliRunner().invoke(main, [*command, f"{shelf.store.location.uri}/on-s3"])
         assert result.exit_code == 0, result.output
         assert told in result.output
-    keys = "\n".join(versitygw_s3.keys())
+    keys = "\n".join(versitygw_s3.all_keys())
     assert "logs/driver.log.d/000001" in keys
     assert "/tensorboard/events" in keys
 
@@ -76,7 +78,8 @@ def shelf_behind(run, bucket):
 
 
 def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupted, tmp_path, monkeypatch):
-    """The server is gone while a save is due: training goes on, and the save lands."""
+    """The server is gone while a save is due: training goes on, and the save lands. Later a stop comes from
+    another machine, and the next start goes on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultProxy(moto_s3.endpoint) as proxy:
         slow = {"step_s": 0.5}
@@ -90,11 +93,20 @@ def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupt
         assert names(shelf) == []
         time.sleep(max(0.0, 30 - (time.monotonic() - down_at)))
         proxy.up()
-        run.end(0, within_s=180)
-        assert same_weights(run.weights(), uninterrupted(2))
+        run.wait_for_step(13)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's"))
+            stopped = CliRunner().invoke(main, ["stop", str(run.job_file)])
+        assert stopped.exit_code == 0, stopped.output
+        run.end(75, within_s=180)
+        assert run.result.cause == "user"
         saved = [event["step"] for event in run.events if event["kind"] == "checkpoint"]
-        assert saved == [4, 8, 12, 16, 20, 21]  # neither doubled nor dropped
+        assert saved[:3] == [4, 8, 12]  # neither doubled nor dropped
         assert run.result.restarts == 0
+        assert saved[-1] == run.result.step < 21
+        run.start().end(0, within_s=180)
+        assert next(e for e in run.events if e["kind"] == "resumed")["step"] == saved[-1]
+        assert same_weights(run.weights(), uninterrupted(2))
 
 
 def test_a_server_that_stays_away_ends_the_run_and_what_was_saved_is_whole(

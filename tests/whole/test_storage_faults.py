@@ -11,6 +11,8 @@ from clustertrain.guardian import descendants
 from clustertrain.observe.joined import events_of_attempt
 from whole_run import same_weights
 
+pytestmark = pytest.mark.faults
+
 CHECKPOINT_BYTES = 8 << 20  # heavy.BALLAST_BYTES; the rest of it weighs nothing
 TRAIN = {"epochs": 3, "batch_size": 4, "log_every": 1}
 

@@ -80,6 +80,57 @@ def cluster():
         guardian.wait(10)
 
 
+@pytest.mark.faults
+def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_training(
+    make_run, cluster, tmp_path
+):
+    """Two nodes of one cluster: the second, in a mount namespace of its own, has nothing but memory there."""
+    storage = tmp_path / "runs"
+    storage.mkdir()
+    private = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*private, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mount namespaces for this user")
+    environment = {**os.environ, **cluster}
+    address = environment.pop("RAY_ADDRESS")
+    temporary = Path(cluster["RAY_AUTH_TOKEN_PATH"]).parent
+    ray_start = [
+        *(str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}"),
+        *("--node-ip-address=127.0.0.2", "--num-cpus=2", "--object-store-memory=100000000"),
+    ]
+    second = subprocess.Popen(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "clustertrain.guardian",
+                f"{temporary}/second",
+                f"{temporary}/second.log",
+            ),
+            *(*private, "sh", "-c", f'mount -t tmpfs none "{storage}" && exec "$@"', "sh", *ray_start),
+        ],
+        stdin=subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        run = make_run(
+            "torn-apart",
+            task="faulty:Faulty",
+            train={"epochs": 1, "batch_size": 4},
+            resources={"workers": 2, "cpus_per_worker": 2},  # one fits each node
+        )
+        ends = time.monotonic() + 60
+        while "Ray runtime started" not in Path(f"{temporary}/second.log").read_text():
+            assert time.monotonic() < ends, Path(f"{temporary}/second.log").read_text()
+            time.sleep(0.05)
+        output = run.start(**cluster).end(4, all_gone=False)
+        assert "reads nothing there after" in output
+        assert "this path is another file system on one of the two" in output
+        assert run.result.cause == "data"
+    finally:
+        second.stdin.close()
+        second.wait(10)
+
+
 def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(make_run, cluster):
     run = make_run("clustered", script="torchrun_script.py", args=[])
     beside = make_run("beside", script="torchrun_script.py", args=[])  # a Ray of its own, at the same time

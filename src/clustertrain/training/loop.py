@@ -40,6 +40,9 @@ class Run(Protocol):
     def restore(self) -> dict[str, Any] | None:
         """The state given to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
 
+    def reserve(self, state: dict[str, Any]) -> None:
+        """Make room for saves of tensors like these (live); called on all ranks, after the first step."""
+
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         """Keep `state` (live tensors: copy them before returning); called on all ranks."""
 
@@ -165,6 +168,7 @@ class _Loop:
         self._order, self._optimization, self._evaluation = order, optimization, evaluation
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
+        self._reserved = False
         self._best: dict[str, float] = {}  # the lowest evaluation loss, and its step
         self._meter = Meter(place)
         self._line = StopLine(place, self._requests)
@@ -208,11 +212,21 @@ class _Loop:
             self._optimization.step(key.after.step)
             self.position = key.after
             self._run.phase("step", self.position.step)
+            self._reserve()
             if self._between_steps():
                 break
             self._line.ask()
         self._line.close()
         return self._order.done(self.position)
+
+    def _reserve(self) -> None:
+        """Once, when the optimizer has its state: a first save then waits no longer than the others."""
+        if not self._reserved:
+            self._reserved = True
+            self._run.reserve(self._tensors())
+
+    def _tensors(self) -> dict[str, Any]:
+        return {"model": self._model.state_dict(), **self._optimization.state()}
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> None:
         """One forward and backward pass; ranks exchange gradients in the step's last one only."""
@@ -313,8 +327,7 @@ class _Loop:
         with self._meter.paused():
             self._run.phase("save", self.position.step)
             state = {
-                "model": self._model.state_dict(),
-                **self._optimization.state(),
+                **self._tensors(),
                 "rng_of_ranks": gather_rng(self._place),
                 "best": self._best,
                 "metrics": self.metrics,
