@@ -46,16 +46,21 @@ def test_the_archive_holds_1797_images_and_is_made_again_by_its_script():
 
 @pytest.mark.run
 def test_the_script_runs_under_plain_torchrun(tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *(str(EXAMPLES / "script" / "train.py"), "--epochs", "1"),
-        ],
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its own files behind
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+                *(str(EXAMPLES / "script" / "train.py"), "--epochs", "1"),
+            ],
+            env={**os.environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its own files behind
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        # torch 2.13: threads of gloo outlive the process group, and now and then one aborts an exit that has
+        # nothing left to do. That is neither the script's nor ours.
+        if "terminate called without an active exception" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert "on 2 ranks" in done.stdout
 

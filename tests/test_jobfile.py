@@ -228,7 +228,7 @@ def test_a_bomb_of_aliases_is_bounded(refusal):
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 20)]
     begun = time.monotonic()
     assert "more than 50000 values" in refusal("\n".join(lines))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 # --------------------------------------------------------------------------------------------- --set

@@ -112,7 +112,7 @@ def test_a_script_that_does_not_hear_is_killed_after_the_grace_time(run, tmp_pat
     started = time.monotonic()
     finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5)
     assert not finished
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_a_script_dies_with_a_killed_worker(tmp_path):

@@ -120,7 +120,7 @@ def test_aliases_repeat_what_they_name():
 def test_size_is_bounded(text):
     begun = time.monotonic()
     assert "more than" in refusal(text)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 PLAIN = st.recursive(

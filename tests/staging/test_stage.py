@@ -319,7 +319,7 @@ def test_a_killed_holder_is_replaced_at_once_and_its_bytes_are_used(web, into):
     web.go_on.set()
     began = time.monotonic()
     assert get(f"{web.url}/f", into, SHA256, lease_s=600.0).read_bytes() == BODY
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     first, second = web.ranges
     assert first is None
     assert 0 < int(second.removeprefix("bytes=").removesuffix("-")) <= 50_000
