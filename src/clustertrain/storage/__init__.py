@@ -161,9 +161,11 @@ def probe(store: Store) -> None:
         StorageError: names the path, the user and what the operating system said; on S3 the action, the key,
             the HTTP status and the likely cause.
     """
-    key = f".probe-{uuid.uuid4().hex}"
+    key, data = f".probe-{uuid.uuid4().hex}", uuid.uuid4().bytes
+    if not store.create_exclusive(key, data):
+        raise _unfit(store, key, "a new file was said to exist already")
     try:
-        _try_writes(store, key, uuid.uuid4().bytes)
+        _try_writes(store, key, data)
     except StorageError:
         with suppress(StorageError):  # the first error is the one to tell
             store.remove(key)
@@ -172,8 +174,6 @@ def probe(store: Store) -> None:
 
 
 def _try_writes(store: Store, key: str, data: bytes) -> None:
-    if not store.create_exclusive(key, data):
-        raise _unfit(store, key, "a new file was said to exist already")
     if store.create_exclusive(key, b""):
         raise _unfit(store, key, "a file was created twice")
     if store.read_or_none(key) != data:

@@ -133,8 +133,8 @@ class S3Store:
     def _tries_conditions(self) -> bool:
         """Whether the server keeps `If-None-Match: *`: a second PUT of the same key is refused."""
         scratch = self._key(f"{HIDDEN}condition-{uuid.uuid4().hex}")
+        first = self._bucket.put_if_absent(scratch, b"1", writer="")
         try:
-            first = self._bucket.put_if_absent(scratch, b"1", writer="")
             return first != 501 and self._bucket.put_if_absent(scratch, b"2", writer="") == 412
         finally:
             self._bucket.delete(scratch)
