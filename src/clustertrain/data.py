@@ -19,7 +19,7 @@ from clustertrain.run_dir import Attempt
 from clustertrain.staging.contents import contents_of
 from clustertrain.staging.lease import Contender
 from clustertrain.staging.part import noted
-from clustertrain.staging.sources import masked
+from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
 from clustertrain.staging.staged import Entry, data_folder, local_folder
 from clustertrain.status import all_runs

@@ -16,7 +16,8 @@ from clustertrain.staging import part, retries, sources
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.part import noted
 from clustertrain.staging.retries import TRIES
-from clustertrain.staging.sources import masked, open_source
+from clustertrain.staging.source import masked
+from clustertrain.staging.sources import open_source
 from clustertrain.storage.location import Location
 from web import Answer, serving
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.part import PIECE_BYTES, Part, Tick
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.sources import CHUNK_BYTES, CutShort, FileSource, Source, Stream, masked, read_some
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked, read_some
+from clustertrain.staging.sources import FileSource
 from clustertrain.staging.spans import SourceChanged, fetch_spans
 
 

@@ -6,7 +6,7 @@ import random
 import time
 
 from clustertrain.errors import DataError
-from clustertrain.staging.sources import CutShort, Source, masked
+from clustertrain.staging.source import CutShort, Source, masked
 
 TRIES = 6  # in a row that bring nothing new
 BACKOFF_S = 1.0  # doubles from try to try

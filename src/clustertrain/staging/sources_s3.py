@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.sources import CutShort, Stream
+from clustertrain.staging.source import CutShort, Stream
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_client import code_of, connect, explained, may_pass, status_of
 

@@ -10,7 +10,7 @@ from contextlib import closing
 
 from clustertrain.staging.part import PIECE_BYTES, Part, Tick
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.sources import CHUNK_BYTES, CutShort, Source, Stream, read_some
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, read_some
 
 STREAMS = 8
 SPAN_BYTES = 32 << 20  # of one request, at most: what each one costs is paid less often

@@ -21,7 +21,8 @@ from clustertrain.staging.archive import extract as extract_archive
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.part import Part, Tick, copy_part, noted
-from clustertrain.staging.sources import masked, open_source
+from clustertrain.staging.source import masked
+from clustertrain.staging.sources import open_source
 from clustertrain.staging.staged import MARKER, Entry, local_folder
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused

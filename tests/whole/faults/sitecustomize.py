@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # In this order, and by which passing of the point in one process: from "step" on late enough for the resumed
-# run to have committed a checkpoint of its own first.
-PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 2, "write": 3, "commit": 2, "prune": 2}
+# run to have committed a checkpoint of its own first. The first copy of a process makes the buffers for the others.
+PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 3, "write": 3, "commit": 2, "prune": 2}
 
 
 class Killer:
