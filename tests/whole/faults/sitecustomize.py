@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # In this order, and by which passing of the point in one process: from "step" on late enough for the resumed
-# run to have committed a checkpoint of its own first. The first copy of a process makes the buffers for the others.
+# run to have committed a checkpoint of its own first. The first snapshot only makes the buffers.
 PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 3, "write": 3, "commit": 2, "prune": 2}
 
 
