@@ -47,6 +47,31 @@ def test_a_script_finds_what_torchrun_gives_it_and_its_failure_is_told(make_run)
         assert "sum over 2 ranks: 3; ray: False; args: ['--fail-at-first', '0.1']" in log
 
 
+def start_ray(folder, name, environment, *arguments, within=()):
+    """A node of a Ray cluster under a guardian, which ends it whatever Ray does about it; returns it when the
+    node is up. `within`: a command that the node runs in."""
+    log = Path(folder) / f"{name}.log"
+    ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--object-store-memory=100000000"]
+    guardian = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "clustertrain.guardian", f"{folder}/{name}", str(log)),
+            *(*within, *ray, "--num-cpus=2", *arguments),
+        ],
+        stdin=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    ends = time.monotonic() + 90
+    while not log.exists() or "Ray runtime started" not in log.read_text():
+        assert time.monotonic() < ends and guardian.poll() is None, log.read_text()
+        time.sleep(0.05)
+    return guardian
+
+
+def end_ray(guardian):
+    guardian.stdin.close()
+    guardian.wait(10)
+
+
 @pytest.fixture
 def cluster():
     """A Ray cluster of the test's own, with a token; yields the environment that reaches it."""
@@ -60,24 +85,10 @@ def cluster():
             "RAY_USAGE_STATS_ENABLED": "0",
         }
         port = 20000 + os.getpid() % 10000
-        ray_start = [
-            *(str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", f"--port={port}"),
-            *("--node-ip-address=127.0.0.1", "--num-cpus=2", "--include-dashboard=false"),
-            *("--object-store-memory=100000000", f"--temp-dir={folder}/ray"),
-        ]
-        log = Path(folder) / "log"
-        guardian = subprocess.Popen(  # it ends the cluster, whatever Ray does about it
-            [sys.executable, "-m", "clustertrain.guardian", f"{folder}/ray", str(log), *ray_start],
-            stdin=subprocess.PIPE,
-            env={**os.environ, **environment},
-        )
-        ends = time.monotonic() + 60
-        while not log.exists() or "Ray runtime started" not in log.read_text():
-            assert time.monotonic() < ends, log.read_text()
-            time.sleep(0.05)
+        head = ["--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
+        guardian = start_ray(folder, "ray", environment, *head, f"--temp-dir={folder}/ray")
         yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        guardian.stdin.close()
-        guardian.wait(10)
+        end_ray(guardian)
 
 
 @pytest.mark.faults
@@ -90,26 +101,13 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
     private = ["unshare", "--mount", "--propagation", "private"]
     if subprocess.run([*private, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mount namespaces for this user")
-    environment = {**os.environ, **cluster}
-    address = environment.pop("RAY_ADDRESS")
-    temporary = Path(cluster["RAY_AUTH_TOKEN_PATH"]).parent
-    ray_start = [
-        *(str(Path(sys.executable).parent / "ray"), "start", "--block", f"--address={address}"),
-        *("--node-ip-address=127.0.0.2", "--num-cpus=2", "--object-store-memory=100000000"),
-    ]
-    second = subprocess.Popen(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "clustertrain.guardian",
-                f"{temporary}/second",
-                f"{temporary}/second.log",
-            ),
-            *(*private, "sh", "-c", f'mount -t tmpfs none "{storage}" && exec "$@"', "sh", *ray_start),
-        ],
-        stdin=subprocess.PIPE,
-        env=environment,
+    environment = {name: value for name, value in cluster.items() if name != "RAY_ADDRESS"}
+    second = start_ray(
+        Path(cluster["RAY_AUTH_TOKEN_PATH"]).parent,
+        "second",
+        environment,
+        *(f"--address={cluster['RAY_ADDRESS']}", "--node-ip-address=127.0.0.2"),
+        within=[*private, "sh", "-c", f'mount -t tmpfs none "{storage}" && exec "$@"', "sh"],
     )
     try:
         run = make_run(
@@ -118,17 +116,12 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
             train={"epochs": 1, "batch_size": 4},
             resources={"workers": 2, "cpus_per_worker": 2},  # one fits each node
         )
-        ends = time.monotonic() + 60
-        while "Ray runtime started" not in Path(f"{temporary}/second.log").read_text():
-            assert time.monotonic() < ends, Path(f"{temporary}/second.log").read_text()
-            time.sleep(0.05)
         output = run.start(**cluster).end(4, all_gone=False)
         assert "reads nothing there after" in output
         assert "this path is another file system on one of the two" in output
         assert run.result.cause == "data"
     finally:
-        second.stdin.close()
-        second.wait(10)
+        end_ray(second)
 
 
 def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(make_run, cluster):
