@@ -16,7 +16,7 @@ from clustertrain.checkpoint import (
     verify,
 )
 from clustertrain.errors import JobError, StorageError
-from clustertrain.observe.progress import size_text
+from clustertrain.observe.progress import aligned, size_text
 from clustertrain.run_dir import RunDir
 
 
@@ -24,8 +24,7 @@ def list_checkpoints(run: RunDir) -> list[str]:
     """A line for each checkpoint, oldest first, as the manifests say; no other byte is read."""
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(run.checkpoints, name) for name in names(run.checkpoints)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned(rows)
 
 
 def _row(shelf: Shelf, name: CheckpointName) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from clustertrain.checkpoint import names
+from clustertrain.checkpoint import CheckpointName, names
 from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
 from clustertrain.processes import is_gone, is_here, this_process
 from clustertrain.run_dir import Attempt, RunDir
@@ -33,7 +33,7 @@ def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
     """
     newest = run.newest_attempt()
     attempt = run.attempt(newest.n + 1 if newest else 1)
-    fields = {"resumes": committed_step(run), "files": _scripts_files(run), **fields}
+    fields = {**_stand(run), **fields}
     claim = json.dumps({**this_process(), "time": time.time(), **fields}, indent=1).encode()
     if not run.store.create_exclusive(f"{attempt.key}/claim.json", claim):
         raise ClusterError(
@@ -72,7 +72,18 @@ def _watched(attempt: Attempt, before: dict[str, Any], claim: dict[str, Any], wa
 
 def committed_step(run: RunDir) -> int:
     """The step of the newest checkpoint, verified or not; 0 where there is none, as in every script's run."""
-    return max((name.step for name in names(run.checkpoints)), default=0)
+    return _newest_step(names(run.checkpoints))
+
+
+def _newest_step(found: list[CheckpointName]) -> int:
+    return found[-1].step if found else 0
+
+
+def _stand(run: RunDir) -> dict[str, Any]:
+    """How far a run is, as the claim of the attempt that begins now records it: by the kit's own checkpoints
+    or, where there are none, by what a script keeps."""
+    found = names(run.checkpoints)
+    return {"resumes": _newest_step(found), "files": None if found else _scripts_files(run)}
 
 
 def check_progress(run: RunDir, attempts: int) -> None:
@@ -85,7 +96,7 @@ def check_progress(run: RunDir, attempts: int) -> None:
     Raises:
         ClusterTrainError: names the step, and what the last attempt said.
     """
-    stands = {"resumes": committed_step(run), "files": _scripts_files(run)}
+    stands = _stand(run)
     in_a_row: list[Attempt] = []
     for attempt in reversed(run.attempts()):
         claim, result = attempt.read("claim.json") or {}, attempt.read("result.json") or {}
@@ -109,8 +120,8 @@ def _scripts_files(run: RunDir) -> str | None:
     """What a script has in its checkpoint folder, as a checksum of names, sizes and times. Hidden names are
     unfinished: each start that dies in its first save would leave others."""
     folder = run.store.local_folder(run.checkpoints.key)
-    if folder is None or names(run.checkpoints):
-        return None  # it cannot be seen; or the kit's own are there, and their steps say more
+    if folder is None:
+        return None  # it cannot be seen
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):

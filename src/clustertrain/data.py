@@ -14,7 +14,7 @@ from typing import Any
 from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
-from clustertrain.observe.progress import line_of, size_text, time_text
+from clustertrain.observe.progress import aligned, line_of, size_text, time_text
 from clustertrain.run_dir import Attempt
 from clustertrain.staging.contents import contents_of
 from clustertrain.staging.lease import Contender
@@ -79,8 +79,7 @@ def list_data(sets: list[DataSet]) -> list[str]:
     """A line for each: name, per, state, size, where it is from and where it lies."""
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
     rows += [(each.name, each.per, *_state(each)) for each in sets]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned(rows)
 
 
 def _state(each: DataSet) -> tuple[str, str, str, str]:

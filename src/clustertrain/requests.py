@@ -23,9 +23,7 @@ class Requests:
         run = attempt.run
         self._key = attempt.key
         self._near = run.spool
-        self._far = None
-        if run.spool is not run.store:
-            self._far = run.with_patience(0).store
+        self._far = run.with_patience(0).store if run.is_spooled else None
         self._far_seen: dict[str, bytes | None] = {}
         self._far_looked_at: dict[str, float] = {}
         self._served_save = self._look("save")
@@ -57,11 +55,11 @@ class Requests:
 
     def _look(self, name: str) -> bytes | None:
         """What asks for it; None when nothing does, or when the storage cannot say at the moment."""
-        try:
+        with suppress(StorageError):  # the save that is due meets the same fault, and tells it
             near = self._near.read_or_none(f"{self._key}/{name}")
-        except StorageError:
-            near = None  # the save that is due meets the same fault, and tells it
-        return near if near is not None or self._far is None else self._look_far(name)
+            if near is not None:
+                return near
+        return self._look_far(name)
 
     def _look_far(self, name: str) -> bytes | None:
         now = time.monotonic()

@@ -102,12 +102,11 @@ def _train_s(outcome: dict[str, Any]) -> float | None:
 def _stop_code(attempt: Attempt) -> int:
     """75 where something can be continued, 130 where nothing could be saved."""
     shelf = attempt.run.checkpoints
-    scripts_own = not names(shelf) and bool(shelf.store.list(shelf.key))  # a script names them as it likes
-    return (
-        EXIT_STOPPED
-        if scripts_own or any(_has_manifest(shelf, name) for name in names(shelf))
-        else (EXIT_INTERRUPTED)
-    )
+    if found := names(shelf):
+        saved = any(_has_manifest(shelf, name) for name in reversed(found))
+    else:
+        saved = bool(shelf.store.list(shelf.key))  # a script names its own as it likes
+    return EXIT_STOPPED if saved else EXIT_INTERRUPTED
 
 
 def _has_manifest(shelf: Shelf, name: CheckpointName) -> bool:

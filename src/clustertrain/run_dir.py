@@ -120,7 +120,7 @@ class Attempt:
             StorageError: the storage did not take it; other nodes do not hear it.
         """
         self.run.spool.write_atomic(f"{self.key}/{name}", _to_json(value))
-        if self.run.spool is not self.run.store:
+        if self.run.is_spooled:
             self.write(name, value)
 
     def asked(self, name: str) -> dict[str, Any] | None:
@@ -157,8 +157,7 @@ class RunDir:
 
     def with_patience(self, retry_s: float) -> RunDir:
         """The same run through a store that meets a fault for so many seconds at most, then gives up."""
-        location = self.store.location
-        return replace(self, store=open_store(replace(location, retry_s=min(retry_s, location.retry_s))))
+        return replace(self, store=open_store(self.store.location.with_patience(retry_s)))
 
     @property
     def on_this_node(self) -> RunDir:
@@ -174,9 +173,14 @@ class RunDir:
         return self.store.uri(self.key)
 
     @property
+    def is_spooled(self) -> bool:
+        """Whether streams are written elsewhere than to the storage, which is no file system."""
+        return self.store.local_folder("") is None
+
+    @property
     def spool(self) -> Store:
         """What this node writes streams to: the storage itself where that is a file system."""
-        return self.store if self.store.local_folder("") else open_store(str(spool_folder(self.store)))
+        return open_store(str(spool_folder(self.store))) if self.is_spooled else self.store
 
     def local_path(self, key: str) -> Path:
         """Where this node writes the stream of a key."""

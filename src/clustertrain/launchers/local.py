@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.checkpoint import CheckpointDamaged, names, read_manifest
@@ -80,7 +80,7 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
 
 def _probe(location: Location) -> None:
     """Somebody waits: a server that is down is told of after half a minute, not after ten."""
-    probe(open_store(replace(location, retry_s=min(_PROBE_RETRY_S, location.retry_s))))
+    probe(open_store(location.with_patience(_PROBE_RETRY_S)))
 
 
 def _check_nobody_runs(previous: Attempt, options: Options) -> None:

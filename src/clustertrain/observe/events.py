@@ -54,13 +54,10 @@ class Follower:
 
     def __init__(self, run: RunDir, key: str) -> None:
         self._tail = Tail(run, key)
-        self._unfinished = b""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        for block in self._tail.new():
-            *lines, self._unfinished = (self._unfinished + block).split(b"\n")
-            for line in lines:
-                yield from _parsed(line)
+        for line in self._tail.new_lines():
+            yield from _parsed(line)
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:

@@ -69,21 +69,24 @@ def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
                 yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record['time']))}  {text}"
         if not going_on:
             return
-        time.sleep(_POLL_S_ON_S3 if attempt.run.store.location.is_s3 else _POLL_S)
+        _pause(attempt)
+
+
+def _pause(attempt: Attempt) -> None:
+    time.sleep(_POLL_S_ON_S3 if attempt.run.is_spooled else _POLL_S)
 
 
 def _file_lines(attempt: Attempt, key: str, follow: bool) -> Iterator[str]:
-    tail, unfinished, found = Tail(attempt.run, key), b"", False
+    tail, found = Tail(attempt.run, key), False
     while True:
         going_on = follow and who_runs(attempt) is not None
-        for block in tail.new():
+        for line in tail.new_lines():
             found = True
-            *lines, unfinished = (unfinished + block).split(b"\n")
-            yield from (line.decode(errors="replace") for line in lines)
+            yield line.decode(errors="replace")
         if not going_on:
             break
-        time.sleep(_POLL_S_ON_S3 if attempt.run.store.location.is_s3 else _POLL_S)
-    if unfinished:
-        yield unfinished.decode(errors="replace")
-    if not found:
+        _pause(attempt)
+    if tail.unfinished:
+        yield tail.unfinished.decode(errors="replace")
+    elif not found:
         raise JobError(f"{attempt.run.store.uri(key)} holds nothing.\nThe attempt may not have come so far.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TextIO
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training figures where there is no terminal
@@ -85,6 +85,12 @@ _NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "
 def _figures(e: Record) -> str:
     numbers = {k: v for k, v in e.items() if isinstance(v, int | float) and k not in _NOT_FIGURES}
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, its cells in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def size_text(size_bytes: float) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from clustertrain.observe.progress import time_text
+from clustertrain.observe.progress import aligned, time_text
 from clustertrain.result import Result
 from clustertrain.run_dir import RunDir
 from clustertrain.status import Status
@@ -107,11 +107,7 @@ def list_lines(statuses: Sequence[Status]) -> list[str]:
         metrics = s.result.metrics if s.result else {}
         figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
         table.append((s.run.name, s.state, str(s.step), str(s.attempt.n), figures))
-    widths = [max(len(row[column]) for row in table) for column in range(5)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+    return aligned(table)
 
 
 def finish(run: RunDir, result: Result, job_file: str) -> int:

@@ -42,12 +42,12 @@ class Shipping:
         self._thread = threading.Thread(target=self._send_often, name="shipping", daemon=True)
 
     def __enter__(self) -> Shipping:
-        if is_spooled(self._attempt.run):
+        if self._attempt.run.is_spooled:
             self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not is_spooled(self._attempt.run):
+        if not self._attempt.run.is_spooled:
             return
         self._ended.set()
         self._thread.join()
@@ -92,17 +92,12 @@ class Shipping:
 def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
     """Send what a killed start of this run left in the spool of this node; nobody may be running it."""
     folder = run.local_path(f"{run.key}/attempts")
-    if not is_spooled(run) or not folder.is_dir():
+    if not run.is_spooled or not folder.is_dir():
         return
     for path in sorted(folder.iterdir()):
         if path.name.isdecimal():
             with Shipping(run.attempt(int(path.name)), say):
                 pass
-
-
-def is_spooled(run: RunDir) -> bool:
-    """Whether streams of this run are written elsewhere than to its storage."""
-    return run.spool is not run.store
 
 
 def _streams(folder: Path) -> Iterator[Path]:

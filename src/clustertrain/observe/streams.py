@@ -30,6 +30,7 @@ class Tail:
         self._read_bytes = 0
         self._parts_read = 0
         self._parts_bytes = 0
+        self.unfinished = b""  # of `new_lines`: what came after the last newline
 
     def new(self) -> Iterator[bytes]:
         """The bytes that were not there at the last look, in blocks; none where there is no such stream."""
@@ -40,8 +41,14 @@ class Tail:
                     self._read_bytes += len(block)
                     yield block
         except (FileNotFoundError, NotADirectoryError):
-            if self._run.spool is not self._run.store:
+            if self._run.is_spooled:
                 yield from self._new_parts()
+
+    def new_lines(self) -> Iterator[bytes]:
+        """The whole lines that were not there at the last look, without their newlines."""
+        for block in self.new():
+            *lines, self.unfinished = (self.unfinished + block).split(b"\n")
+            yield from lines
 
     def _new_parts(self) -> Iterator[bytes]:
         """What was read from the file, before it went up and was removed, is passed over."""
@@ -58,6 +65,6 @@ class Tail:
 def stream_names(run: RunDir, folder: str) -> list[str]:
     """The names of the streams right under a key, on this node and in the storage."""
     names = set(run.spool.list(folder))
-    if run.spool is not run.store:
+    if run.is_spooled:
         names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}
     return sorted(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -35,6 +35,10 @@ class Location:
     @property
     def is_s3(self) -> bool:
         return self.uri.lower().startswith("s3://")
+
+    def with_patience(self, retry_s: float) -> Location:
+        """The same place; a fault that may pass is met for so many seconds at most."""
+        return replace(self, retry_s=min(retry_s, self.retry_s))
 
     @property
     def bucket_and_key(self) -> tuple[str, str]:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.s3_bucket import Bucket
@@ -143,4 +142,4 @@ class Upload:
 
 
 def _impatient(bucket: Bucket) -> Bucket:
-    return Bucket(replace(bucket.location, retry_s=min(bucket.location.retry_s, _ABORT_S)))
+    return Bucket(bucket.location.with_patience(_ABORT_S))
