@@ -1,5 +1,7 @@
 """Whole runs: the real program, Ray, a driver and workers, in a folder of the test's own."""
 
+import fcntl
+import functools
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import yaml
 
 from clustertrain.checkpoint import bring
@@ -22,6 +25,8 @@ CODE = Path(__file__).parent / "whole" / "jobs"
 
 class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
+
+    patience_s = 90.0  # for a step that takes well under a minute on an idle machine
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
         self.folder, self.name = folder, name
@@ -77,7 +82,7 @@ class Run:
         self._wait_for(lambda record: record["kind"] == kind)
 
     def _wait_for(self, wanted) -> None:
-        ends = time.monotonic() + 90
+        ends = time.monotonic() + self.patience_s
         follower = AttemptFollower(self.live) if self.live else None
         while time.monotonic() < ends:
             if follower is None and len(self.run_dir.attempts()) > self.attempts_before:
@@ -85,10 +90,14 @@ class Run:
                 follower = AttemptFollower(self.live)
             if follower is not None and any(wanted(record) for record in follower.new()):
                 return
-            if self.process.poll() is not None:
-                raise AssertionError(f"ended too soon:\n{self.process.communicate()[0]}")
+            if (output := self._has_ended()) is not None:
+                raise AssertionError(f"ended too soon:\n{output}")
             time.sleep(0.02)
-        raise AssertionError("waited 90 s in vain")
+        raise AssertionError(f"waited {self.patience_s:g} s in vain")
+
+    def _has_ended(self) -> str | None:
+        """What was printed, where the start is over."""
+        return self.process.communicate()[0] if self.process.poll() is not None else None
 
     @property
     def run_dir(self) -> RunDir:
@@ -126,3 +135,29 @@ def same_weights(a: dict, b: dict) -> bool:
     import torch
 
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(tmp_path_factory):
+    """The weights of a run that nothing disturbed, by its number of workers; one for all test processes."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    @functools.cache
+    def weights(workers):
+        run = Run(
+            folder / "reference",
+            f"reference-{workers}",
+            task="faulty:Faulty",
+            train={"epochs": 3, "batch_size": 4, "log_every": 1},
+            resources={"workers": workers, "cpus_per_worker": 0.5},
+        )
+        with (folder / f"reference-{workers}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            output = run.start().end(0)  # one that is finished is left as it is
+        assert run.result.state == "done", output
+        assert run.result.step == (21 if workers == 2 else 15)
+        return run.weights()
+
+    return weights

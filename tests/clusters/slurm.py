@@ -1,0 +1,400 @@
+"""A real SLURM cluster on this machine, as root: a controller and nodes, each in namespaces of its own.
+
+    with SlurmCluster(nodes=3, shared=[tmp_path], MinJobAge=2) as cluster:
+        job = cluster.sbatch("--nodes=2", wrap="srun hostname")
+        cluster.wait_for_state(job, {"COMPLETED"})
+        cluster.output(job)
+        cluster.crash("node1"); cluster.boot("node1")      # its power
+        cluster.cut("node2"); cluster.mend("node2")        # its network
+        subprocess.run(["squeue"], env=cluster.environment)
+
+This process is the login node. A node has an address, a host name, processes, a /tmp and a /dev/shm of its
+own, no name server, and two GPUs that are device nodes without a device; all other files are the machine's.
+Clusters do not meet: each has a folder, a subnet and a process namespace of its own. They end with it, and it
+ends with this process, however that ends (see slurm_site.sh).
+"""
+
+import contextlib
+import ipaddress
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from clusters.slurm_conf import write_configuration
+
+Done = subprocess.CompletedProcess[str]
+NOBODY = 65534  # the uid of another user, known to every machine and owner of nothing
+CHECKOUT = Path(__file__).parents[2]
+_HERE = Path(__file__).parent
+_SUBNETS = ipaddress.ip_network("198.18.0.0/15")  # nobody's: RFC 2544 keeps it for experiments
+_SLURMD_PORT = 6818
+_PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
+_NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
+_PATIENCE_S = 60.0  # for what takes well under a second on an idle machine
+
+
+def why_not() -> str | None:
+    """What this machine lacks for a cluster."""
+    if os.geteuid() != 0:
+        return "a SLURM cluster of namespaces needs root"
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=_path()) is None]:
+        return f"{', '.join(missing)} missing: apt-get install slurm-wlm munge iproute2 util-linux"
+    tried = subprocess.run(["unshare", "-mnpuif", "true"], capture_output=True, text=True, check=False)
+    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+class SlurmCluster:
+    """`shared`: folders of /tmp and /dev/shm that the nodes see too, beside the checkout and this Python.
+    `settings`: lines of slurm.conf, such as EnforcePartLimits="NO".
+    """
+
+    def __init__(self, nodes: int = 3, shared: Sequence[Path] = (), **settings: object) -> None:
+        self.nodes = tuple(f"node{n + 1}" for n in range(nodes))
+        pythons = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+        self._visible = {str(Path(path).absolute()) for path in (*shared, CHECKOUT, *pythons)}
+        self._settings = settings
+        self._processes: dict[str, subprocess.Popen] = {}  # of nsenter or unshare, which wait for ours
+        self._pids: dict[str, int] = {}
+        self._cut: set[str] = set()
+        self._hidden: list[tuple[str, Path]] = []
+
+    def __enter__(self) -> "SlurmCluster":
+        self.up()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.down()
+
+    # Up and down
+
+    def up(self) -> None:
+        umask = os.umask(0o022)  # a test may have one that hides the configuration from other users
+        try:
+            self.folder, self._subnet = _claim_subnet()
+            self._write_files()
+        finally:
+            os.umask(umask)
+        try:
+            script = [str(_HERE / "slurm_site.sh"), str(self.folder)]
+            self._start("site", [*_NAMESPACES, "--mount-proc", *script], 1)
+            self._wait_until_up("site")
+            self._connect()
+            self.start_controller()
+            self.boot(*self.nodes)
+        except BaseException:
+            self.down()
+            raise
+
+    def down(self) -> None:
+        """Nothing is left: no process, link, mount or folder."""
+        for process in self._processes.values():
+            process.stdin.close()
+        for process in self._processes.values():
+            process.wait(_PATIENCE_S)
+            process.stdout.close()
+        self._processes.clear()
+        self._pids.clear()
+        # The kernel takes its time to find that the other end has gone.
+        subprocess.run(["ip", "link", "delete", self.folder.name], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)  # if it did not come as far as the site
+
+    def _write_files(self) -> None:
+        for name in ("etc", "log", "mount", "munge", "out", "spool", "state"):
+            (self.folder / name).mkdir()
+        (self.folder / "out").chmod(0o1777)
+        key = self.folder / "munge" / "key"
+        key.touch(0o600)
+        key.write_bytes(os.urandom(1024))
+        addresses = {node: self.address(node) for node in self.nodes}
+        write_configuration(self.folder, self._address(2), addresses, self._settings)
+        hosts = {"localhost": "127.0.0.1", "controller": self._address(2), **addresses}
+        hosts |= {socket.gethostname(): self._address(1)}
+        lines = [f"{address} {name}\n" for name, address in hosts.items()]
+        (self.folder / "etc" / "hosts").write_text("".join(lines))
+        (self.folder / "etc" / "resolv.conf").touch()  # an unreachable name server would stall every look-up
+
+    def _connect(self) -> None:
+        """A cable from this machine to the cluster's switch: it is the gateway, and it may talk to all."""
+        link, site = self.folder.name, str(self._pids["site"])
+        for command in (
+            ["ip", "link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", site],
+            ["ip", "address", "add", f"{self._address(1)}/24", "dev", link],
+            ["ip", "link", "set", link, "up"],
+            [*self._on_the_switch(), "link", "set", "uplink", "master", "switch", "up"],
+            [*self._on_the_switch(), "address", "add", f"{self._address(2)}/24", "dev", "switch"],
+        ):
+            subprocess.run(command, check=True)
+
+    def _on_the_switch(self) -> list[str]:
+        return ["nsenter", f"--net=/proc/{self._pids['site']}/ns/net", "ip"]
+
+    def _address(self, n: int) -> str:
+        return str(self._subnet[n])
+
+    def address(self, node: str) -> str:
+        return self._address(10 + self.nodes.index(node))
+
+    # Power, network, storage
+
+    def boot(self, *nodes: str) -> None:
+        """Until SLURM has them again."""
+        for node in nodes:
+            n = self.nodes.index(node)
+            script = [str(_HERE / "slurm_node.sh"), str(self.folder), node, f"{self.address(node)}/24"]
+            script += [f"02:00:00:00:00:{n:02x}", self._address(1), *sorted(self._visible)]
+            self._start(node, [*self._inside("site"), *_NAMESPACES, *script], 2)
+        for node in nodes:
+            self._wait_until_up(node)
+        self.wait_for_nodes(nodes)
+
+    def crash(self, node: str) -> None:
+        """Its power fails: every process ends at once, and no packet says so."""
+        subprocess.run([*self._on_the_switch(), "link", "delete", node], check=True)
+        self._end(node, signal.SIGKILL)
+        self._cut.discard(node)
+        self._hidden = [hidden for hidden in self._hidden if hidden[0] != node]
+
+    def cut(self, node: str) -> None:
+        """Its network fails; its processes and its view of the storage do not."""
+        subprocess.run([*self._on_the_switch(), "link", "set", node, "down"], check=True)
+        self._cut.add(node)
+
+    def mend(self, node: str) -> None:
+        subprocess.run([*self._on_the_switch(), "link", "set", node, "up"], check=True)
+        self._cut.discard(node)
+
+    def without_share(self, node: str, folder: Path) -> None:
+        """This node sees an empty file system of its own there, until `share`."""
+        self.run_on(node, ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(folder)])
+        self._hidden.append((node, folder))
+
+    def share(self, node: str, folder: Path) -> None:
+        self.run_on(node, ["umount", "--lazy", str(folder)])
+        self._hidden.remove((node, folder))
+
+    def stop_controller(self) -> None:
+        self._end("controller", signal.SIGTERM)
+
+    def start_controller(self) -> None:
+        """Until it answers."""
+        self._start("controller", [*self._inside("site"), "env", *self._variables(), "slurmctld", "-D"], 1)
+        self._wait_until(lambda: self._try("scontrol", "ping").returncode == 0, "the controller is silent")
+
+    def heal(self) -> None:
+        """As after `up`: no job, all nodes there and idle, nothing of a job left on them."""
+        if "controller" not in self._pids:
+            self.start_controller()
+        for node, folder in list(self._hidden):
+            self.share(node, folder)
+        for node in list(self._cut):
+            self.mend(node)
+        self.boot(*(node for node in self.nodes if node not in self._pids))
+        self._wait_until(self._no_job_is_left, "jobs do not end")
+        for node in self.nodes:
+            if "drain" in self._node_states([node])[0]:
+                self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self._wait_until(lambda: set(self._node_states()) == {"idle"}, "the nodes are not idle")
+
+    def _no_job_is_left(self) -> bool:
+        """Ends what there is; again and again, for a job may be between two states."""
+        jobs = self.command("squeue", "--noheader", "--format=%A").stdout.split()
+        if jobs:
+            self._try("scancel", *jobs)
+        left = [pid for node in self.nodes for pid, _ in self.processes_on(node)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not jobs and not left
+
+    # SLURM
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's, with which SLURM's commands talk to this cluster."""
+        others = ("SLURM_", "SBATCH_")
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+        return outside | {"SLURM_CONF": f"{self.folder}/etc/slurm.conf", "PATH": _path()}
+
+    def command(self, *argv: str, uid: int | None = None, check: bool = True) -> Done:
+        """On the login node. `uid`: another user's, such as NOBODY."""
+        done = subprocess.run(
+            [*_as_user(uid), *argv],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def _try(self, *argv: str) -> Done:
+        return self.command(*argv, check=False)
+
+    def sbatch(self, *argv: str, wrap: str | None = None, uid: int | None = None) -> str:
+        """Submit; returns the job's id. Its output is `output(id)`, unless `argv` says otherwise."""
+        out = self.folder / "out"
+        options = ["--parsable", f"--output={out}/%j", f"--chdir={out}", *argv]
+        options += ["--wrap", wrap] if wrap is not None else []
+        return self.command("sbatch", *options, uid=uid).stdout.strip().partition(";")[0]
+
+    def output(self, job_id: str) -> str:
+        """What it has printed by now."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / "out" / job_id).read_text()
+        return ""
+
+    def job(self, job_id: str) -> dict[str, str]:
+        """What `scontrol show job` says: JobState, Reason, Restarts, BatchHost, NodeList, …"""
+        text = self.command("scontrol", "--oneliner", "show", "job", job_id).stdout
+        return dict(re.findall(r"(\S+?)=(\S*)", text))
+
+    def wait_for_state(self, job_id: str, states: Collection[str], timeout_s: float = 60) -> dict[str, str]:
+        """Until JobState is one of these; returns `job`."""
+        ends = time.monotonic() + timeout_s
+        while (job := self.job(job_id))["JobState"] not in states:
+            if time.monotonic() > ends:
+                raise AssertionError(f"{job_id} is not {' or '.join(states)} within {timeout_s} s: {job}")
+            time.sleep(0.1)
+        return job
+
+    def wait_for_nodes(self, nodes: Collection[str]) -> None:
+        """Until SLURM can use these."""
+        self._wait_until(
+            lambda: re.search(r"unk|down|drain|\*", " ".join(self._node_states(nodes))) is None,
+            f"{', '.join(nodes)}: not usable",
+        )
+
+    def _node_states(self, nodes: Collection[str] = ()) -> list[str]:
+        nodes = nodes or self.nodes
+        options = ["--noheader", "--Node", "--partition=gpu", f"--nodes={','.join(nodes)}", "--format=%T"]
+        states = self._try("sinfo", *options).stdout.split()
+        return states if len(states) == len(nodes) else ["unknown"]
+
+    # On a node
+
+    def enter(self, node: str, uid: int | None = None) -> list[str]:
+        """The beginning of a command line that runs on the node, in /."""
+        return [*self._inside(node), "env", *self._variables(), *_as_user(uid)]
+
+    def run_on(self, node: str, argv: Sequence[str], uid: int | None = None, check: bool = True) -> Done:
+        return self.command(*self.enter(node, uid), *argv, check=check)
+
+    def processes_on(self, node: str) -> list[tuple[int, list[str]]]:
+        """(pid, argv) of what lives there beside slurmd and process 1; the pids are those of this machine."""
+        if node not in self._pids:
+            return []  # it has no power
+        found, first = [], self._pids[node]
+        namespace = Path(f"/proc/{first}/ns/pid").readlink()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended while we looked
+                if (entry / "ns" / "pid").readlink() == namespace and int(entry.name) != first:
+                    argv = (entry / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+                    if argv[0] not in ("", "slurmd"):  # "": a zombie
+                        found.append((int(entry.name), argv))
+        return found
+
+    def listening_ports(self, node: str) -> set[int]:
+        """TCP, on any of the node's addresses; without slurmd's."""
+        lines = [
+            line.split()
+            for table in ("tcp", "tcp6")
+            for line in Path(f"/proc/{self._pids[node]}/net/{table}").read_text().splitlines()[1:]
+        ]
+        return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A"} - {_SLURMD_PORT}
+
+    # Processes
+
+    def _inside(self, name: str) -> list[str]:
+        return ["nsenter", f"--target={self._pids[name]}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+
+    def _variables(self) -> list[str]:
+        return [f"SLURM_CONF={self.folder}/etc/slurm.conf", f"PATH={_path()}"]
+
+    def _start(self, name: str, argv: Sequence[str], depth: int) -> None:
+        """`depth`: how many parents, which only wait, ours will have."""
+        with (self.folder / "log" / f"console-{name}").open("ab") as console:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=console,
+                start_new_session=True,  # a Ctrl-C is for the tests alone
+                umask=0o022,
+                env=self.environment,
+            )
+        self._processes[name] = process
+        pid = process.pid
+        for _ in range(depth):
+            pid = self._child_of(pid, process)
+        self._pids[name] = pid
+
+    def _child_of(self, pid: int, process: subprocess.Popen) -> int:
+        def child() -> str:
+            with contextlib.suppress(OSError):
+                return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+            return ""
+
+        self._wait_until(lambda: child() or process.poll() is not None, f"{process.args[-1]} does not start")
+        return int(child() or pid)
+
+    def _wait_until_up(self, name: str) -> None:
+        if self._processes[name].stdout.readline() != b"up\n":
+            raise AssertionError(f"{name} does not come up:\n{self._logs()}")
+
+    def _end(self, name: str, number: signal.Signals) -> None:
+        os.kill(self._pids.pop(name), number)
+        with self._processes.pop(name) as process:
+            process.wait(_PATIENCE_S)
+
+    def _wait_until(self, condition, otherwise: str) -> None:
+        ends = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if time.monotonic() > ends:
+                raise AssertionError(f"{otherwise} within {_PATIENCE_S} s:\n{self._logs()}")
+            time.sleep(0.02)
+
+    def _logs(self) -> str:
+        logs = sorted((self.folder / "log").iterdir())
+        return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
+
+
+def _claim_subnet() -> tuple[Path, ipaddress.IPv4Network]:
+    """A subnet that this machine does not use, claimed by the folder named after it."""
+    routes = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, check=True)
+    targets = {route["dst"] for route in json.loads(routes.stdout)} - {"default"}
+    used = [ipaddress.ip_network(target) for target in targets]
+    for subnet in _shuffled(_SUBNETS.subnets(new_prefix=24)):
+        if any(network.subnet_of(subnet) for network in used):
+            continue
+        _, b, c, _ = str(subnet.network_address).split(".")
+        folder = Path("/run") / f"ct-{b}-{c}"  # short: it holds sockets, and a link has the same name
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(0o755)
+            return folder, subnet
+    raise AssertionError(f"no subnet of {_SUBNETS} is free; /run/ct-* are the clusters that there are")
+
+
+def _shuffled(subnets: Iterator) -> list:
+    found = list(subnets)
+    random.SystemRandom().shuffle(found)  # not the generator that a test may have seeded
+    return found
+
+
+def _as_user(uid: int | None) -> list[str]:
+    return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
+def _path() -> str:
+    return os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
