@@ -41,11 +41,13 @@ bench: $(VENV)/.installed $(BIN)/versitygw  ## time saving and staging against t
 	$(BIN)/python benchmarks/saving.py --folder $(FOLDER)
 	$(BIN)/python benchmarks/staging.py --folder $(FOLDER)
 
-image submit-slurm submit-k8s:
+submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
+	$(BIN)/clustertrain submit --to slurm $(JOB)
+
+image submit-k8s:
 	@echo "make $@: not there yet; see CHANGELOG.md for what this version can do" >&2; exit 2
 
 image:         ## (not there yet) build the container images
-submit-slurm:  ## (not there yet) submit a job to a SLURM cluster
 submit-k8s:    ## (not there yet) submit a job to Kubernetes
 
 constraints: $(VENV)/.installed  ## compile constraints.txt anew from constraints.in and pyproject.toml

@@ -2,8 +2,9 @@
 
 import pytest
 
-from clustertrain.driver import _check_cluster, _check_gpus
+from clustertrain.driver import _check_cluster
 from clustertrain.errors import ClusterError
+from clustertrain.gpus import check_gpus
 from clustertrain.jobfile import parse_job
 
 
@@ -27,9 +28,9 @@ def test_gpus_that_torch_cannot_use_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(ClusterError) as caught:
-        _check_gpus(job("{workers: 2, gpus_per_worker: 4}"), 2)
+        check_gpus(2, 4)
     text = str(caught.value)
-    assert "2 workers × 4 GPUs = 8 GPUs, and torch can use 0 here" in text
+    assert "2 workers × 4 GPUs = 8 GPUs, and torch can use 0 on " in text
     assert torch.__version__ in text
     assert "gpus_per_worker to 0" in text
     assert len(text.splitlines()) == 3

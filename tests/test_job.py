@@ -142,7 +142,10 @@ def test_memory_without_a_unit_is_not_taken_for_gigabytes():
         ({"workers": [2, 8]}, (2, 8), 0),
         ({"nodes": 2, "gpus_per_node": 4}, (8, 8), 1),
         ({"nodes": 2, "gpus_per_node": 4, "gpus_per_worker": 1}, (8, 8), 1),
+        ({"nodes": [1, 3], "gpus_per_node": 4}, (4, 12), 1),
         ({"workers": None, "gpus_per_worker": 2}, (1, 1), 2),
+        ({"workers": 4, "nodes": 2}, (4, 4), 0),
+        ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2),
     ],
 )
 def test_shape(resources, bounds, gpus_per_worker):
@@ -162,12 +165,13 @@ def test_shape(resources, bounds, gpus_per_worker):
         ({"workers": 1.5}, "must be a whole number"),
         ({"workers": True}, "must be a whole number"),
         ({"workers": 100_001}, "max ≤ 100000"),
-        ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and nodes are given"),
-        ({"nodes": 2}, "give both"),
+        ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and gpus_per_node are given"),
+        ({"nodes": 2}, "none of workers and gpus_per_node is given"),
         ({"gpus_per_node": 2}, "stands without nodes"),
         ({"workers": 2, "gpus_per_node": 2}, "stands without nodes"),
-        ({"nodes": 0, "gpus_per_node": 2}, "greater than or equal to 1"),
-        ({"nodes": 1, "gpus_per_node": 2, "gpus_per_worker": 2}, "with nodes there is one worker per GPU"),
+        ({"nodes": 0, "gpus_per_node": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+        ({"nodes": [2, 1], "workers": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+        ({"nodes": 1, "gpus_per_node": 2, "gpus_per_worker": 2}, "there is one worker per GPU"),
         ({"nodes": 1000, "gpus_per_node": 1000}, "1000 nodes × 1000 GPUs = 1000000 workers"),
         ({"gpus_per_worker": -1}, "greater than or equal to 0"),
         ({"cpus_per_worker": 0}, "greater than 0"),
@@ -175,6 +179,61 @@ def test_shape(resources, bounds, gpus_per_worker):
 )
 def test_not_a_shape(resources, message):
     assert message in refusal(**TASK, resources=resources)
+
+
+@pytest.mark.parametrize(
+    ("resources", "nodes", "workers_per_node"),
+    [
+        ({}, (1, 1), 1),
+        ({"workers": [2, 8]}, (1, 1), 8),
+        ({"workers": 4, "nodes": 2}, (2, 2), 2),
+        ({"workers": [2, 6], "nodes": [1, 3]}, (1, 3), 2),
+        ({"nodes": [2, 4], "gpus_per_node": 8}, (2, 4), 8),
+    ],
+)
+def test_workers_on_nodes(resources, nodes, workers_per_node):
+    made = job(resources=resources).resources
+    assert (made.min_nodes, made.max_nodes) == nodes
+    assert made.workers_per_node == workers_per_node
+    if made.nodes is not None:
+        assert (made.min_workers, made.max_workers) == tuple(n * workers_per_node for n in nodes)
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "arithmetic", "remedy"),
+    [
+        (5, 2, "5 / 2 = 2.5 workers per node", "workers: 4"),
+        (2, 4, "2 / 4 = 0.5 workers per node", "workers: 4"),
+        (
+            [2, 9],
+            [1, 3],
+            "2 / 1 = 2 and 9 / 3 = 3 workers per node",
+            "workers: [3, 9]",
+        ),
+        (
+            4,
+            [1, 2],
+            "4 / 1 = 4 and 4 / 2 = 2 workers per node",
+            "workers: [2, 4]",
+        ),
+        (
+            [2, 4],
+            2,
+            "2 / 2 = 1 and 4 / 2 = 2 workers per node",
+            "workers: 4",
+        ),
+        (
+            [3, 6],
+            [2, 4],
+            "3 / 2 = 1.5 and 6 / 4 = 1.5",
+            "workers: [4, 8]",
+        ),
+    ],
+)
+def test_workers_that_do_not_spread_evenly(workers, nodes, arithmetic, remedy):
+    text = refusal(**TASK, resources={"workers": workers, "nodes": nodes})
+    assert arithmetic in text
+    assert f"for example {remedy} " in text  # its whole last line
 
 
 @pytest.mark.parametrize("setting", [{"sync_batchnorm": True}, {"precision": "fp16"}])
@@ -222,6 +281,27 @@ def test_world_sizes_are_those_that_the_global_batch_divides_into(batch, accumul
         assert job(**keys).world_sizes == fitting
     else:
         assert "is not a multiple of" in refusal(**TASK | keys)
+
+
+@pytest.mark.parametrize(
+    ("batch", "resources", "counts"),
+    [
+        (12, {"workers": [2, 8]}, (1,)),
+        (12, {"workers": [2, 8], "nodes": [1, 4]}, (1, 2, 3)),
+        (8, {"workers": [2, 6], "nodes": [1, 3]}, (1, 2)),
+        (8, {"nodes": [1, 4], "gpus_per_node": 2}, (1, 2, 4)),
+        (8, {"workers": 4, "nodes": 2}, (2,)),
+    ],
+)
+def test_node_counts_are_those_whose_workers_the_global_batch_divides_into(batch, resources, counts):
+    train = {"epochs": 1, "global_batch_size": batch}
+    assert job(train=train, resources=resources).node_counts == counts
+
+
+def test_a_global_batch_that_divides_on_no_number_of_nodes():
+    train = {"epochs": 1, "global_batch_size": 9}
+    text = refusal(**TASK | {"train": train}, resources={"workers": [2, 6], "nodes": [1, 3]})
+    assert "no number of workers from 2 to 6 (2 on each node)" in text
 
 
 def test_without_a_global_batch_every_world_size_will_do():
@@ -424,7 +504,13 @@ SHARED = some(
     resources=merged(
         st.just({})
         | either(workers=COUNTS.map(lambda n: n % 100 + 1) | st.just([2, 5]))
-        | st.just({"nodes": 2, "gpus_per_node": 4}),
+        | st.sampled_from(
+            [
+                {"nodes": 2, "gpus_per_node": 4},
+                {"nodes": [1, 3], "gpus_per_node": 4},
+                {"nodes": [1, 3], "workers": [2, 6]},
+            ]
+        ),
         some(cpus_per_worker=st.floats(0.1, 64), memory_per_worker=st.integers(2**20, 2**50)),
     ),
     storage=PATHS.filter(lambda path: "?" not in path)
@@ -439,6 +525,16 @@ SHARED = some(
     ),
     env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True), WORDS, max_size=3),
     code=PATHS,
+    image=PRINTABLE.map("/images/{}/a".format),
+    slurm=some(
+        partition=st.sampled_from(["gpu,short", "0123", "1e5", "on", "null"]),
+        time_limit=SECONDS,
+        exclusive=st.booleans(),
+        setup=st.lists(PRINTABLE.map("echo {}".format), max_size=2),
+        environment=st.just(["AWS_PROFILE"]),
+        python=PATHS,
+        options=st.just(["--nodelist=node[1-3]"]),
+    ),
 )
 
 

@@ -340,7 +340,8 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    assert "${NAME} is replaced in storage, data.*.uri, env and code alone" in message
+    rule = "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone"
+    assert rule in message
 
 
 def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):

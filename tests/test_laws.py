@@ -14,8 +14,13 @@ SUBMIT_SIDE = [
     "cli",
     "job",
     "jobfile",
+    "guarded",
+    "following",
     "launchers.local",
+    "launchers.slurm",
+    "starting",
     "status",
+    "stopping",
     "scaffold",
     "guardian",
     "observe.report",
@@ -77,6 +82,18 @@ def test_errors_is_a_leaf():
     tree = ast.parse((SRC / "errors.py").read_text())
     imports = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     assert not [line for line in imports if "clustertrain" in line]
+
+
+def test_there_is_one_door_to_commands():
+    """The others supervise processes of a run for as long as they live."""
+    tree = {path: ast.parse(path.read_text()) for path in SRC.rglob("*.py")}
+    through = {
+        str(path.relative_to(SRC))
+        for path, parsed in tree.items()
+        for node in ast.walk(parsed)
+        if isinstance(node, ast.Import | ast.ImportFrom) and "subprocess" in ast.unparse(node)
+    }
+    assert through == {"shell.py", "guardian.py", "guarded.py", "script.py"}
 
 
 @pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda path: str(path.relative_to(SRC)))

@@ -8,7 +8,7 @@ TARGETS = {
     *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
     *("test-faults", "test-gpu", "constraints", "help"),
 }
-NOT_THERE_YET = ["image", "submit-slurm", "submit-k8s"]
+NOT_THERE_YET = ["image", "submit-k8s"]
 
 
 def make(*arguments):
@@ -26,6 +26,13 @@ def test_a_target_that_is_not_there_yet_says_so_and_exits_2(target):
     done = make(target)
     assert done.returncode == 2
     assert f"make {target}: not there yet" in done.stderr
+
+
+def test_a_job_is_submitted_by_the_program_that_was_installed():
+    done = make("--dry-run", "submit-slurm", "JOB=slurm/digits.yaml", "VENV=.elsewhere")
+    *installing, submitting = done.stdout.splitlines()
+    assert submitting == ".elsewhere/bin/clustertrain submit --to slurm slurm/digits.yaml"
+    assert any("--editable" in line for line in installing)
 
 
 def packages(tmp_path, *arguments):

@@ -6,7 +6,7 @@ from clustertrain.observe.events import EventLog
 from clustertrain.observe.report import list_lines, status_rows, summary_rows
 from clustertrain.result import Result, write_result
 from clustertrain.run_dir import RunDir
-from clustertrain.status import all_runs, find_run, request_stop, status_of
+from clustertrain.status import all_runs, find_run, status_of
 
 
 @pytest.fixture
@@ -50,15 +50,6 @@ def test_a_dead_attempt_without_a_result_is_lost(run):
     assert "run it again" in str(status_rows(status))
 
 
-def test_a_stop_is_a_file_for_a_run_that_lives(run):
-    attempt = claim_attempt(run)
-    assert request_stop(run).startswith("pid ")
-    assert attempt.read("stop")["cause"] == "user"
-    write_result(attempt, Result("stopped", "user", 75))
-    with pytest.raises(JobError, match="nothing to stop"):
-        request_stop(run)
-
-
 def test_ls_shows_state_step_and_figures(run, tmp_path):
     write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
     other = RunDir.newest(str(tmp_path), "other")
@@ -86,3 +77,87 @@ def test_the_summary_says_how_it_ended(run):
     assert "lr" not in rows
     assert rows["restarts"] == "1, 5 steps done again"
     assert rows["folder"] == run.uri
+
+
+@pytest.mark.parametrize(
+    ("result", "first"),
+    [
+        (
+            Result("failed", "error", 1, text="rank 1 met eels.\nMend it."),
+            ("failed", "rank 1 met eels.\nMend it."),
+        ),
+        (Result("done", "finished", 0), ("run", "digits, generation 1")),
+    ],
+    ids=["failed", "done"],
+)
+def test_the_first_line_of_a_run_that_failed_is_the_cause(run, result, first):
+    write_result(claim_attempt(run), result)
+    assert status_rows(status_of(run))[0] == first
+
+
+# ------------------------------------------------------------ a run of SLURM, where there is no squeue
+# tests/slurm/test_watching.py has those where there is one; tests/test_standing.py has every case.
+
+JOB = {"scheduler": "slurm", "cluster": "sim", "job_id": "12", "restart": 0, "nodes": ["node1", "node2"]}
+
+
+@pytest.fixture
+def no_slurm(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+def submit(run, job_id="12", at=1.0, **fields):
+    record = {
+        "scheduler": "slurm",
+        "cluster": None,
+        "job_id": job_id,
+        "time": at,
+        "output": "/a/digits-12.out",
+    }
+    run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", {**record, **fields})
+
+
+def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_slurm):
+    submit(run)
+    status = status_of(find_run(str(tmp_path / "digits")))
+    assert (status.state, status.attempt, status.runner, status.exit_code) == ("queued", None, None, None)
+    rows = dict(status_rows(status))
+    assert rows["job"] == "SLURM 12"
+    assert rows["output"] == "/a/digits-12.out"
+    assert rows["attempt"] == "none yet"
+    assert rows["note"] == "squeue is not on PATH here; this is what the storage says"
+    lines = list_lines(all_runs(str(tmp_path)))
+    assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
+    assert lines[2:] == ["note: squeue is not on PATH here; this is what the storage says"]
+
+
+def test_one_that_has_a_heartbeat_lives(run, no_slurm):
+    submit(run)
+    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)  # by this process, which lives
+    EventLog(attempt.events).write("group_started")
+    status = status_of(run)
+    assert status.state == "running"
+    assert status.note == "squeue is not on PATH here; by the heartbeat it lives"
+
+
+def test_one_that_is_done_asks_nobody(run, no_slurm):
+    submit(run)
+    write_result(claim_attempt(run, launcher="slurm", allocation=JOB), Result("done", "finished", 0))
+    status = status_of(run)
+    assert (status.state, status.note, status.exit_code, status.standing.over) == ("done", None, 0, True)
+
+
+def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slurm):
+    submit(run, "12")
+    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)
+    write_result(attempt, Result("failed", "error", 1, text="eels"))
+    submit(run, "13", at=attempt.read("claim.json")["time"] + 1)
+    status = status_of(run)
+    assert (status.state, status.job.job_id, status.result) == ("queued", "13", None)
+    assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"
+
+
+def test_a_submission_before_the_last_attempt_is_not(run, no_slurm):
+    submit(run, "11")
+    write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
+    assert status_of(run).state == "done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,19 @@ SETS = click.option(
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
 DATA_NAME = click.argument("name", required=False)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
+TO = click.option("--to", "to", type=click.Choice(["slurm"]), required=True, help="For which scheduler.")
+
+
+def start_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What may be said of a start, wherever it happens."""
+    for name, help_text in (
+        ("--retry", "Try again though failures.attempts ended without progress."),
+        ("--allow-world-size-change", "Resume at another number of workers."),
+        ("--takeover", "Run even though another start of this run seems to live."),
+        ("--fresh", "Begin anew; the old run is kept aside."),
+    ):
+        command = click.option(name, is_flag=True, help=help_text)(command)
+    return command
 
 
 class _Commands(click.Group):
@@ -64,6 +78,43 @@ def validate(job_file: str, sets: tuple[str, ...]) -> None:
 
 
 @main.command()
+@JOB_FILE
+@SETS
+@TO
+def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
+    """Print what `submit` would send, and send nothing."""
+    from clustertrain.jobfile import load_job
+    from clustertrain.launchers.slurm import prepare
+    from clustertrain.site import with_site
+
+    rendered, _ = prepare(with_site(load_job(Path(job_file), sets)), job_file)
+    click.echo(rendered.script, nl=False)
+    if sets:
+        click.echo(f"note: sent by hand, sbatch's job reads {job_file} as it is, without --set", err=True)
+
+
+@main.command()
+@JOB_FILE
+@SETS
+@TO
+@start_options
+@click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
+def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options: bool) -> None:
+    """Check a job and hand it to a scheduler, with a snapshot of its code."""
+    from clustertrain.following import follow_to_its_end
+    from clustertrain.jobfile import load_job
+    from clustertrain.launchers.slurm import submit, what_next
+    from clustertrain.starting import Options
+
+    submitted = submit(load_job(Path(job_file), sets), job_file, Options(**options), click.echo)
+    if submitted is not None:
+        named = submitted.run.store.uri(submitted.run.name) if sets else job_file
+        click.echo(what_next(submitted, named))
+    if submitted is not None and wait:
+        sys.exit(follow_to_its_end(submitted.run, job_file, click.echo))
+
+
+@main.command()
 def schema() -> None:
     """Print the JSON schema of the job file, for editors."""
     import json
@@ -76,16 +127,14 @@ def schema() -> None:
 @main.command()
 @JOB_FILE
 @SETS
-@click.option("--fresh", is_flag=True, help="Begin anew; the old run is kept aside.")
-@click.option("--takeover", is_flag=True, help="Run even though another start of this run seems to live.")
-@click.option("--allow-world-size-change", is_flag=True, help="Resume at another number of workers.")
-@click.option("--retry", is_flag=True, help="Try again though failures.attempts ended without progress.")
+@start_options
 def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     """Train on this machine, or go on where the run of this name stopped."""
     from clustertrain.jobfile import load_job
-    from clustertrain.launchers.local import Options, run_local
+    from clustertrain.launchers.local import run_local
     from clustertrain.observe.progress import open_screen
     from clustertrain.observe.report import finish
+    from clustertrain.starting import Options
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
@@ -120,25 +169,28 @@ def status(target: str) -> None:
 @main.command()
 @TARGET
 @click.option("--rank", type=int, default=None, help="The output of this rank; without it, what happened.")
+@click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own words.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt ends.")
-def logs(target: str, rank: int | None, driver: bool, follow: bool) -> None:
-    """Print what happened in a run, or what a rank printed."""
-    from clustertrain.observe.logs import log_lines
+@click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt, not the newest.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; waits while it is queued.")
+def logs(target: str, follow: bool, **wanted: Any) -> None:
+    """Print what happened in a run, or what a rank or a node printed."""
+    from clustertrain.observe.logs import Wanted, log_lines
     from clustertrain.status import find_run
 
-    for line in log_lines(find_run(target), rank=rank, driver=driver, follow=follow):
+    for line in log_lines(find_run(target), Wanted(**wanted), follow=follow):
         click.echo(line)
 
 
 @main.command()
 @TARGET
-def stop(target: str) -> None:
-    """Ask a run to finish its step, save and end."""
-    from clustertrain.status import find_run, request_stop
+@click.option("--no-wait", is_flag=True, help="Ask, and do not wait for the end.")
+def stop(target: str, no_wait: bool) -> None:
+    """Ask a run to finish its step, save and end; one that is queued is cancelled."""
+    from clustertrain.status import find_run
+    from clustertrain.stopping import stop_run
 
-    runner = request_stop(find_run(target))
-    click.echo(f"asked {runner} to save and end; `clustertrain status {target}` shows when it has")
+    stop_run(find_run(target), click.echo, wait=not no_wait)
 
 
 @main.group()

@@ -233,7 +233,7 @@ def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
 
 def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
     for status in all_runs(job.storage.location):
-        if status.runner is None:
+        if status.runner is None or status.attempt is None:
             continue
         used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]
         if used:

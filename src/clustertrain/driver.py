@@ -12,32 +12,20 @@ import threading
 import time
 import traceback
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from clustertrain.claims import Heartbeat
 from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.gpus import check_gpus
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
+from clustertrain.own_cluster import connect_to_own, own_head
+from clustertrain.ray_node import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.result import write_result
 from clustertrain.run_dir import Attempt, AttemptRef
+from clustertrain.user_code import code_folder
 from clustertrain.verdict import of_error, of_outcome
-
-RAY_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the controller's poll: a death is seen 1.8 s sooner
-    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "600",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",  # for those who call ray.train.collective: none by default
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two auxiliary actors less, each a process
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
-}
-_OBJECT_STORE_BYTES = 128 * 2**20  # nothing large goes through it: data and checkpoints are files
 
 
 class _CodeCheck(threading.Thread):
@@ -83,8 +71,9 @@ def main(ref_text: str) -> int:
 def _fit(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> None:
     os.environ.update(RAY_ENVIRONMENT)
     os.environ.update(job.env)
-    sys.path.insert(0, job.code)
-    os.chdir(job.code)
+    code = code_folder(job)
+    sys.path.insert(0, code)
+    os.chdir(code)
     import_module("ray")  # before the thread: two threads may not load one package at once
     check = _CodeCheck(job)
     check.start()
@@ -100,19 +89,21 @@ def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
 
     started = time.monotonic()
     world_size = _world_size(attempt)
-    if address := os.environ.get("RAY_ADDRESS"):
+    if address := own_head():
+        connect_to_own(attempt, address, job.slurm.nodes_wait_s)
+    elif address := os.environ.get("RAY_ADDRESS"):
         _connect(address)
         _check_cluster(job, world_size, ray.cluster_resources(), address)
     else:
         if job.resources.gpus_per_worker:
             check.wait()  # torch is imported by then
-            _check_gpus(job, world_size)
+            check_gpus(world_size, job.resources.gpus_per_worker)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: gradients stay on it
         ray.init(
             address="local",
             num_cpus=max(1, round(world_size * job.resources.cpus_per_worker + 0.5)),
             num_gpus=world_size * job.resources.gpus_per_worker,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=OBJECT_STORE_BYTES,
             include_dashboard=False,
             log_to_driver=False,
             _node_ip_address="127.0.0.1",
@@ -144,23 +135,6 @@ def _check_cluster(job: Job, world_size: int, has: dict[str, float], address: st
             )
 
 
-def _check_gpus(job: Job, world_size: int) -> None:
-    """GPUs that torch cannot use are refused before step 1: never a quiet run on CPU."""
-    import torch
-
-    wanted, found = world_size * job.resources.gpus_per_worker, torch.cuda.device_count()
-    if torch.cuda.is_available() and found >= wanted:
-        return
-    driver = Path("/proc/driver/nvidia/version")
-    driver_text = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver is loaded"
-    raise ClusterError(
-        f"{world_size} workers × {job.resources.gpus_per_worker} GPUs = {wanted} GPUs, "
-        f"and torch can use {found} here.\n"
-        f"Driver: {driver_text}. torch {torch.__version__} is built for CUDA {torch.version.cuda}.\n"
-        "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
-    )
-
-
 def _world_size(attempt: Attempt) -> int:
     return int((attempt.read("claim.json") or {})["world_size"])
 
@@ -180,6 +154,8 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
     resources = {"CPU": job.resources.cpus_per_worker, "GPU": float(job.resources.gpus_per_worker)}
     if job.resources.memory_per_worker_bytes:
         resources["memory"] = float(job.resources.memory_per_worker_bytes)
+    if own_head():
+        resources[WORKER_SLOT] = 1.0
     return KitTrainer(
         worker.train,
         train_loop_config={},

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from clustertrain.job_places import DataEntry, Storage
 from clustertrain.job_sections import Checkpoint, Failures, Resources, Section, Train
+from clustertrain.job_slurm import Image, Slurm, check_container
 from clustertrain.job_values import (
     MOST_WORKERS,
     Args,
@@ -80,6 +81,13 @@ class Job(Section):
     code: Path = "."
     """Folder of your code (relative to the job file): where imports start, and the working directory."""
 
+    image: Image | None = None
+    """The container image, on every target that runs one: `registry.example.org/team/train:1.0`, or a `.sif`
+    file for apptainer."""
+
+    slurm: Slurm = Slurm()
+    """What only SLURM has. Other targets leave it alone."""
+
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_way_in(cls, data: Any) -> Any:
@@ -99,6 +107,7 @@ class Job(Section):
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
+        check_container(self.slurm, self.image)
         return self
 
     @property
@@ -106,6 +115,18 @@ class Job(Section):
         """The numbers of workers this job can run with: those that global_batch_size divides into."""
         sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
         return tuple(size for size in sizes if self.train is None or _divides(self.train, size))
+
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        """The numbers of nodes this job can run on: those that, × workers_per_node, global_batch_size divides
+        into. One, when `resources.nodes` is left out."""
+        shape = self.resources
+        if shape.nodes is None:
+            return (1,)
+        counts = range(shape.min_nodes, shape.max_nodes + 1)
+        return tuple(
+            n for n in counts if self.train is None or _divides(self.train, n * shape.workers_per_node)
+        )
 
     def data_location(self, name: str) -> Location:
         """Where a data set comes from, and how it is reached: on S3 like the storage, unless it says else."""
@@ -183,7 +204,8 @@ def _divides(train: Train, workers: int) -> bool:
 def _check_batch(train: Train, resources: Resources) -> None:
     """global_batch_size = samples per worker × workers × accumulate, for some allowed number of workers."""
     batch, least, most = train.global_batch_size, resources.min_workers, resources.max_workers
-    if batch is None or any(_divides(train, size) for size in range(least, most + 1)):
+    step = 1 if resources.nodes is None else resources.workers_per_node
+    if batch is None or any(_divides(train, size) for size in range(least, most + 1, step)):
         return
     share = most * train.accumulate
     multiples = [
@@ -195,9 +217,14 @@ def _check_batch(train: Train, resources: Resources) -> None:
         what = f"{product}, and {batch} / {share} = {batch / share:.6g}"
         remedy = f"nearest that fit: {nearest}"
     else:
-        what = f"no number of workers from {least} to {most}, × accumulate {train.accumulate}, divides it"
-        below = next((size for size in range(least - 1, 0, -1) if _divides(train, size)), None)
-        above = next((size for size in range(most + 1, MOST_WORKERS + 1) if _divides(train, size)), None)
+        nodes = f" ({step} on each node)" if step > 1 else ""
+        what = (
+            f"no number of workers from {least} to {most}{nodes}, × accumulate {train.accumulate}, divides it"
+        )
+        below = next((size for size in range(least - step, 0, -step) if _divides(train, size)), None)
+        above = next(
+            (size for size in range(most + step, MOST_WORKERS + 1, step) if _divides(train, size)), None
+        )
         sizes = " or ".join(str(size) for size in (below, above) if size) or "none"
         remedy = f"workers that would fit: {sizes}; nearest that fit {most} workers: {nearest}"
     raise Refused(

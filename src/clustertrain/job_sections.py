@@ -14,6 +14,7 @@ from clustertrain.job_values import (
     Bytes,
     Count,
     CountOrZero,
+    Nodes,
     Positive,
     Refused,
     Seconds,
@@ -210,17 +211,18 @@ class Resources(Section):
     """Number of workers, or [min, max]: the run starts and resumes with any number between them. 1 when
     `nodes` is left out as well."""
 
-    nodes: Count | None = None
-    """Instead of `workers`: whole nodes, one worker per GPU. Needs `gpus_per_node`."""
+    nodes: Nodes | None = None
+    """Number of nodes, or [min, max], on a cluster; a local run has one. The same number of workers on each:
+    workers = nodes × workers per node, at both ends of a range. Needs `workers` or `gpus_per_node`."""
 
     gpus_per_node: Count | None = None
-    """GPUs, and so workers, on each of `nodes`."""
+    """Instead of `workers`: GPUs on each of `nodes`, and one worker for each GPU."""
 
     cpus_per_worker: Positive = 1.0
     """CPU cores per worker; fractions are allowed."""
 
     gpus_per_worker: CountOrZero = 0
-    """GPUs per worker; 0 trains on CPU. It is 1 with `nodes`."""
+    """GPUs per worker; 0 trains on CPU. It is 1 with `gpus_per_node`."""
 
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
     """Memory per worker, such as `16Gi`."""
@@ -230,9 +232,10 @@ class Resources(Section):
     def _one_worker_or_one_per_gpu(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if any(data.get(key) is not None for key in ("nodes", "gpus_per_node")):
-            default: dict[str, Any] = {"gpus_per_worker": 1}
-        else:
+        default: dict[str, Any] = {}
+        if data.get("gpus_per_node") is not None:
+            default = {"gpus_per_worker": 1}
+        elif data.get("nodes") is None:
             default = {"workers": 1}
         return default | {key: value for key, value in data.items() if value is not None}
 
@@ -243,26 +246,42 @@ class Resources(Section):
                 "stands without nodes\nworkers are counted by `workers`, or by nodes × gpus_per_node",
                 "gpus_per_node",
             )
-        self._exactly_one_of("workers", "nodes", example="workers: 2")
-        if self.nodes is None:
-            return self
-        if self.gpus_per_node is None:
-            raise Refused("stands without gpus_per_node\nworkers = nodes × gpus_per_node: give both", "nodes")
+        self._exactly_one_of("workers", "gpus_per_node", example="workers: 2")
+        if self.gpus_per_node is not None:
+            self._check_one_worker_per_gpu()
+        elif self.nodes is not None:
+            self._check_even_spread()
+        return self
+
+    def _check_one_worker_per_gpu(self) -> None:
         if self.gpus_per_worker != 1:
             raise Refused(
-                f"{self.gpus_per_worker} stands beside nodes\n"
-                "with nodes there is one worker per GPU\n"
-                "leave it out, or give `workers` instead of nodes",
+                f"{self.gpus_per_worker} stands beside gpus_per_node\n"
+                "with gpus_per_node there is one worker per GPU\n"
+                "leave it out, or give `workers` instead of gpus_per_node",
                 "gpus_per_worker",
             )
-        workers = self.nodes * self.gpus_per_node
-        if workers > MOST_WORKERS:
+        if self.max_workers > MOST_WORKERS:
             raise Refused(
-                f"{self.nodes} nodes × {self.gpus_per_node} GPUs = {workers} workers\n"
+                f"{self.max_nodes} nodes × {self.gpus_per_node} GPUs = {self.max_workers} workers\n"
                 f"at most {MOST_WORKERS} are allowed",
                 "nodes",
             )
-        return self
+
+    def _check_even_spread(self) -> None:
+        """workers = nodes × workers per node, at both ends of the ranges."""
+        ends = [(self.min_workers, self.min_nodes), (self.max_workers, self.max_nodes)]
+        if len({workers / nodes for workers, nodes in ends}) == 1 and self.max_workers % self.max_nodes == 0:
+            return
+        shares = [f"{workers} / {nodes} = {workers / nodes:.4g}" for workers, nodes in ends]
+        each = max(1, round(self.max_workers / self.max_nodes))
+        low, high = self.min_nodes * each, self.max_nodes * each
+        raise Refused(
+            f"{' and '.join(dict.fromkeys(shares))} workers per node\n"
+            "every node has the same whole number of workers: workers = nodes × workers per node\n"
+            f"for example workers: {high if low == high else [low, high]}",
+            "workers",
+        )
 
     @property
     def min_workers(self) -> int:
@@ -274,9 +293,29 @@ class Resources(Section):
         """The largest world size the job runs at; the same as min_workers for a fixed one."""
         return self._worker_bounds()[1]
 
+    @property
+    def min_nodes(self) -> int:
+        """The smallest number of nodes on a cluster."""
+        return _bounds(self.nodes or 1)[0]
+
+    @property
+    def max_nodes(self) -> int:
+        """The largest number of nodes on a cluster; 1 when `nodes` is left out."""
+        return _bounds(self.nodes or 1)[1]
+
+    @property
+    def workers_per_node(self) -> int:
+        """Workers on each node of a cluster, at most: all of them when `nodes` is left out."""
+        return self.max_workers // self.max_nodes
+
     def _worker_bounds(self) -> tuple[int, int]:
-        workers = self.workers if self.workers is not None else (self.nodes or 1) * (self.gpus_per_node or 1)
-        return workers if isinstance(workers, tuple) else (workers, workers)
+        if self.gpus_per_node is not None:
+            return self.min_nodes * self.gpus_per_node, self.max_nodes * self.gpus_per_node
+        return _bounds(self.workers or 1)
+
+
+def _bounds(value: int | tuple[int, int]) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
 
 
 class Watchdog(Section):

@@ -159,16 +159,22 @@ def _argument(value: object) -> object:
     return value
 
 
-def _workers(value: object) -> object:
-    if not isinstance(value, list | tuple):
-        bounds = [quantities.integer(value)]
-    elif len(value) == 2:
-        bounds = [quantities.integer(bound) for bound in value]
-    else:
-        raise ValueError("must be a number of workers, or [min, max]")
-    if bounds != sorted(bounds) or not 1 <= bounds[0] <= bounds[-1] <= MOST_WORKERS:
-        raise ValueError(f"must be a number of workers, or [min, max], with 1 ≤ min ≤ max ≤ {MOST_WORKERS}")
-    return tuple(bounds) if len(bounds) == 2 else bounds[0]
+def _count_or_range(what: str) -> BeforeValidator:
+    """A number of these, or [min, max]."""
+    rule = f"must be a number of {what}, or [min, max]"
+
+    def bounded(value: object) -> object:
+        if not isinstance(value, list | tuple):
+            bounds = [quantities.integer(value)]
+        elif len(value) == 2:
+            bounds = [quantities.integer(bound) for bound in value]
+        else:
+            raise ValueError(rule)
+        if bounds != sorted(bounds) or not 1 <= bounds[0] <= bounds[-1] <= MOST_WORKERS:
+            raise ValueError(f"{rule}, with 1 ≤ min ≤ max ≤ {MOST_WORKERS}")
+        return tuple(bounds) if len(bounds) == 2 else bounds[0]
+
+    return BeforeValidator(bounded, json_schema_input_type=Count | tuple[Count, Count])
 
 
 def _enough_memory(size: int) -> int:
@@ -226,10 +232,8 @@ Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Environment = Annotated[dict[Variable, Argument], AfterValidator(_no_secret_variables)]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
-Workers = Annotated[
-    int | tuple[int, int],
-    BeforeValidator(_workers, json_schema_input_type=Count | tuple[Count, Count]),
-]
+Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
+Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
 Args = Annotated[
     Annotated[dict[str, JsonValue], AfterValidator(_plain_data), Tag("mapping")]
     | Annotated[tuple[Argument, ...], Tag("list")],

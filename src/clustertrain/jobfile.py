@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -22,11 +22,23 @@ from pydantic_core import ErrorDetails
 
 from clustertrain.errors import JobError
 from clustertrain.job import Job, sections
+from clustertrain.job_sections import Section
 from clustertrain.job_values import Refused, is_secret_key
 from clustertrain.quantities import shortened
-from clustertrain.yaml_places import Document, Expected, JobDumper, Keys, Place, Reader, refuse
+from clustertrain.yaml_places import (
+    LARGEST_FILE_BYTES,
+    Document,
+    Expected,
+    JobDumper,
+    Keys,
+    Place,
+    Reader,
+    refuse,
+    text_of,
+)
 
-LARGEST_FILE_BYTES = 2**20
+SectionT = TypeVar("SectionT", bound=Section)
+
 # Keys of train that change how long a run is or what it prints, but no number it computes.
 FREE_TRAIN_KEYS = {"epochs", "steps", "log_every", "eval_every", "loader_workers"}
 
@@ -44,11 +56,11 @@ def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, s
     path = Path(path)
     if not str(path.absolute()).isprintable():
         raise JobError(f"{str(path)!r}: a path with control characters\nrename the file or its folder")
-    document = _read_file(_text_of(path), str(path))
+    document = _read_file(text_of(path), str(path))
     for number, override in enumerate(sets):
         _override(document, override, number)
-    document.data = _expanded(document, environ, (), document.data)
-    return _absolute(_validated(document), path.absolute().parent)
+    document.data = expanded(document, environ, (), document.data)
+    return _absolute(validated(document, Job), path.absolute().parent)
 
 
 def parse_job(text: str, name: str) -> Job:
@@ -58,8 +70,8 @@ def parse_job(text: str, name: str) -> Job:
         JobError: as load_job, with `name` in the file's place.
     """
     document = _read_file(text, name)
-    document.data = _expanded(document, None, (), document.data)
-    return _validated(document)
+    document.data = expanded(document, None, (), document.data)
+    return validated(document, Job)
 
 
 def dump_job(job: Job) -> str:
@@ -119,37 +131,13 @@ def job_schema() -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def _text_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        what = f"{path}: there is no such file\na job file is needed"
-        raise JobError(f"{what}: name another one, or make one with: clustertrain init") from None
-    except IsADirectoryError:
-        raise JobError(f"{path}: is a folder\nname the job file in it, such as {path / 'job.yaml'}") from None
-    except OSError as error:
-        raise JobError(f"{path}: cannot be read: {error.strerror}\nthe job file must be readable") from None
-    if len(raw) > LARGEST_FILE_BYTES:
-        raise JobError(
-            f"{path}: is larger than 1 MiB\na job file is a short YAML text: is this the right file?"
-        )
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
-        raise JobError(f"{path}:{line}:{column}: {what}\nsave the job file as UTF-8 text") from None
-
-
 def _read_file(text: str, source: str) -> Document:
     """The document of a whole job file, which must be a mapping."""
 
     def place(line: int, column: int) -> Place:
         return Place((line, column), f"{source}:{line}:{column}")
 
-    document = Reader(text, place, _expected_at).document(())
+    document = Reader(text, place, expected_at).document(())
     if document.data is None:
         refuse(
             place(1, 1),
@@ -162,10 +150,12 @@ def _read_file(text: str, source: str) -> Document:
     return document
 
 
-def _expected_at(path: Keys) -> Expected:
+def expected_at(path: Keys) -> Expected:
     """Values of env, arguments of a script and checksums are text as written: 1.10 stays 1.10."""
     match path:
         case ("env", _) | ("args", int()) | ("data", _, "sha256"):
+            return "text"
+        case ("slurm", "partition" | "account" | "qos" | "reservation" | "job_name" | "gpu_type"):
             return "text"
         case ("args", *_):
             return "any"
@@ -182,7 +172,7 @@ def _override(document: Document, override: str, number: int) -> None:
     path = tuple(keys.split("."))
     if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
         refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")
-    part = Reader(value, lambda line, column: here, _expected_at).document(path)
+    part = Reader(value, lambda line, column: here, expected_at).document(path)
     section = document.data
     for depth, key in enumerate(path[:-1], 1):
         if section.get(key) is None:
@@ -213,20 +203,22 @@ _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 
 def _may_expand(path: Keys) -> bool:
     match path:
-        case ("code" | "storage",) | ("storage" | "env", _) | ("data", _, "uri"):
+        case ("code" | "storage" | "image",) | ("storage" | "env", _) | ("data", _, "uri"):
+            return True
+        case ("slurm", "python" | "output") | ("slurm", "mounts", _):
             return True
     return False
 
 
-def _expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, value: Any) -> Any:
+def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, value: Any) -> Any:
     """The value with ${NAME}, ${NAME:-default} and $$ replaced where they may stand, refused elsewhere.
 
     Without `environ` the text is that of dump_job, which holds no variable.
     """
     if isinstance(value, dict):
-        return {key: _expanded(document, environ, (*path, key), inner) for key, inner in value.items()}
+        return {key: expanded(document, environ, (*path, key), inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_expanded(document, environ, (*path, index), inner) for index, inner in enumerate(value)]
+        return [expanded(document, environ, (*path, index), inner) for index, inner in enumerate(value)]
     if not isinstance(value, str) or "$" not in value:
         return value
     place = document.places[path][1]
@@ -246,20 +238,22 @@ def _expanded(document: Document, environ: Mapping[str, str] | None, path: Keys,
 
     if _may_expand(path):
         return _VARIABLE.sub(replacement, value)
-    if "${" in value and environ is not None:
+    if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # shell, as it stands
         refuse(
             place,
             f"{_dotted(path)}: {_shown(value)} is not accepted",
-            "${NAME} is replaced in storage, data.*.uri, env and code alone",
+            "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone",
             "for another key, set it on the command line: --set KEY=VALUE",
         )
     return value
 
 
 def _escaped(path: Keys, value: Any) -> Any:
-    """The inverse of _expanded, for writing."""
+    """The inverse of expanded, for writing."""
     if isinstance(value, dict):
         return {key: _escaped((*path, key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_escaped((*path, index), inner) for index, inner in enumerate(value)]
     return value.replace("$", "$$") if isinstance(value, str) and _may_expand(path) else value
 
 
@@ -284,9 +278,14 @@ def _absolute(job: Job, folder: Path) -> Job:
 # ----------------------------------------------------------------------------------- wording of errors
 
 
-def _validated(document: Document) -> Job:
+def validated(document: Document, model: type[SectionT]) -> SectionT:
+    """The document as this model.
+
+    Raises:
+        JobError: the first problem in the text, with its place, the rule and the remedy.
+    """
     try:
-        return Job.model_validate(document.data)
+        return model.model_validate(document.data)
     except ValidationError as error:
         problems = sorted(_problem(document, detail) for detail in error.errors(include_url=False))
         place, text = problems[0]

@@ -104,7 +104,8 @@ as YAML, sections that are not there yet are made, and a later `--set` wins:
 ## Environment variables
 
 `${{NAME}}` is replaced by the environment of the command that reads the job file, in these keys alone:
-`storage` (and what is in it), `data.*.uri`, `env.*` and `code`. Anywhere else it is refused.
+`storage` (and what is in it), `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output` and `mounts` of
+`slurm`. Anywhere else it is refused, but for `slurm.setup`, whose lines are left to the shell as they stand.
 `${{NAME:-default}}` has a value for when NAME is not set or empty; without a default, a variable that is
 not set is an error. `$$` is a plain `$`.
 

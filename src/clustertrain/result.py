@@ -1,4 +1,5 @@
-"""result.json: how an attempt ended. Written once: by the driver, or by `clustertrain run` where it died.
+"""result.json: how an attempt ended. Written once: by the driver, or by `clustertrain run` or the
+head's node agent where it died.
 
 state, cause    a row of states.STATES
 exit_code       what `clustertrain run` ended with
@@ -69,9 +70,7 @@ def ended(
     claim = attempt.read("claim.json") or {}
     checkpoints = names(attempt.run.checkpoints)
     if exit_code is None:
-        exit_code = (
-            EXIT_DONE if state == "done" else _stop_code(attempt) if state == "stopped" else EXIT_FAILED
-        )
+        exit_code = _exit_code(attempt, state)
     return Result(
         state=state,
         cause=cause,
@@ -97,6 +96,12 @@ def _newest_outcome(attempt: Attempt, restarts: list[int]) -> dict[str, Any]:
 
 def _train_s(outcome: dict[str, Any]) -> float | None:
     return outcome["train_ended"] - outcome["train_started"] if "train_ended" in outcome else None
+
+
+def _exit_code(attempt: Attempt, state: str) -> int:
+    if state in ("stopped", "preempted"):
+        return _stop_code(attempt)
+    return {"done": EXIT_DONE, "cancelled": EXIT_INTERRUPTED}.get(state, EXIT_FAILED)
 
 
 def _stop_code(attempt: Attempt) -> int:

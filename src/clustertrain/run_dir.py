@@ -3,6 +3,9 @@
     <storage>/<name>/
       g<k>/                       a generation: `--fresh` starts the next one and leaves the old aside
         job.yaml                  as resolved; the record of what ran
+        submissions/              what schedulers were told to run
+          <digest>/               job.yaml and code.tar.gz, as they were when it was submitted
+          slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json where `stop` cancelled it
         attempts/<n>/             one start of the run, claimed by making the folder
           claim.json              who runs it: host, pid, start of that process, scheduler's job id
           job.yaml                the job as this attempt ran it
@@ -39,6 +42,7 @@ from clustertrain.errors import StorageError
 from clustertrain.storage import Location, Store, open_store
 
 _NUMBER = re.compile(r"^\d+$")
+_SUBMISSION = re.compile(r"^[a-z]+-[^.]+\.json$")
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,21 @@ class RunDir:
     @property
     def job_key(self) -> str:
         return f"{self.key}/job.yaml"
+
+    def snapshot_key(self, digest: str) -> str:
+        """The folder of a job and its code as they were when they were submitted."""
+        return f"{self.key}/submissions/{digest}"
+
+    def submission_key(self, scheduler: str, job_id: str) -> str:
+        """The record that a scheduler's job was submitted for this run."""
+        return f"{self.key}/submissions/{scheduler}-{job_id}.json"
+
+    def submissions(self) -> list[dict[str, Any]]:
+        """The records of what schedulers were told to run, oldest first."""
+        folder = f"{self.key}/submissions"
+        names = [name for name in self.store.list(folder) if _SUBMISSION.match(name)]
+        found = [record for name in names if (record := self.read_json(f"{folder}/{name}"))]
+        return sorted(found, key=lambda record: float(record["time"]))
 
     @property
     def checkpoints(self) -> Shelf:

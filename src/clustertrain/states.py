@@ -1,7 +1,7 @@
 """The states a run can be in, what causes them, the exit code of each, and whether it restarts by itself.
 
 One table for code, docs and tests. `result.json` of the newest attempt holds a final state; the live ones
-are derived from the attempt's claim, heartbeat and events (see status.py).
+are derived from the attempt's claim, heartbeat and events, and from the scheduler's queue (see standing.py).
 """
 
 from __future__ import annotations
@@ -34,8 +34,22 @@ class State:
 STATES: dict[str, State] = {
     state.name: state
     for state in (
-        State("queued", "handed to a scheduler, which has not started it", ("scheduler",), (), False, False),
-        State("waiting", "started, waits for nodes or workers", ("nodes", "workers"), (), False, False),
+        State(
+            "queued",
+            "handed to a scheduler, which has not started it",
+            ("scheduler", "requeued", "held"),
+            (),
+            False,
+            False,
+        ),
+        State(
+            "waiting",
+            "started, waits for nodes or workers",
+            ("nodes", "workers", "suspended"),
+            (),
+            False,
+            False,
+        ),
         State("staging", "data is on its way", ("data",), (), False, False),
         State("running", "workers train", ("training",), (), False, False),
         State("done", "trained to the end", ("finished",), (EXIT_DONE,), True, False),
@@ -61,16 +75,16 @@ STATES: dict[str, State] = {
         State(
             "stopped",
             "ended early because someone asked; run again to continue",
-            ("user", "interrupt", "terminated", "interrupted_twice"),
+            ("user", "interrupt", "terminated", "interrupted_twice", "time_limit"),
             (EXIT_STOPPED, EXIT_INTERRUPTED),
             True,
             False,
         ),
         State(
             "preempted",
-            "the scheduler took the nodes",
-            ("preempted", "time_limit"),
-            (EXIT_STOPPED,),
+            "the scheduler took the nodes, and starts the job again",
+            ("preempted", "requeued", "time_limit"),
+            (EXIT_STOPPED, EXIT_INTERRUPTED),
             True,
             True,
         ),
@@ -78,7 +92,15 @@ STATES: dict[str, State] = {
         State(
             "lost",
             "its processes are gone and none of them left a result",
-            ("vanished",),
+            (
+                "vanished",
+                "preempted",
+                "time_limit",
+                "node_fail",
+                "boot_fail",
+                "out_of_memory",
+                "revoked",
+            ),
             (EXIT_FAILED,),
             True,
             True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job import Job
 from clustertrain.training.task import Task
+
+
+def code_folder(job: Job) -> str:
+    """Where the job's code is on this node: unpacked by the node's agent, or where the job file says."""
+    return os.environ.get("CLUSTERTRAIN_CODE") or job.code
 
 
 def load_object(spec: str, kind: str) -> Any:
@@ -70,8 +76,8 @@ def check_code(job: Job) -> None:
         check_task(job.task)
     elif job.function:
         check_function(job.function)
-    elif not (Path(job.code) / (job.script or "")).is_file():
-        raise JobError(f"script: {job.script} does not exist in {job.code}.\nThe path is relative to `code`.")
+    elif not (Path(code := code_folder(job)) / (job.script or "")).is_file():
+        raise JobError(f"script: {job.script} does not exist in {code}.\nThe path is relative to `code`.")
 
 
 def check_function(spec: str) -> Callable[[dict[str, Any]], object]:

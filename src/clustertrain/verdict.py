@@ -15,26 +15,32 @@ _CAUSES = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
 def of_outcome(attempt: Attempt) -> Result:
     if outcome_of(attempt).get("finished"):
         return ended(attempt, "done", "finished")
-    return ended(attempt, "stopped", _stop_cause(attempt))
+    return stopped(attempt)
 
 
-def _stop_cause(attempt: Attempt) -> str:
-    return str((attempt.read("stop") or {}).get("cause", "user"))
+def stopped(attempt: Attempt) -> Result:
+    """Ended early: the request says why, and a scheduler's request what state that leaves the run in."""
+    request = attempt.asked("stop") or {}
+    state, cause = str(request.get("state", "stopped")), str(request.get("cause", "user"))
+    return ended(attempt, state, cause, text=str(request.get("text", "")))
+
+
+def failed(attempt: Attempt, text: str, exit_code: int) -> Result:
+    """Ended by an error of the kit's, whose exit code tells its kind."""
+    return ended(attempt, "failed", _CAUSES.get(exit_code, "error"), exit_code=exit_code, text=text)
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Result:
     """The cause that a user can act on, out of what Ray wrapped around it."""
     chain = list(causes(error))
     if any(isinstance(e, RunStopped) for e in chain):
-        return ended(attempt, "stopped", _stop_cause(attempt))
+        return stopped(attempt)
     failure = _newest_failure(attempt)
     if failure is not None:
         return _of_failure(attempt, failure)
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
     if kit is not None:
-        return ended(
-            attempt, "failed", _CAUSES.get(kit.exit_code, "error"), exit_code=kit.exit_code, text=str(kit)
-        )
+        return failed(attempt, str(kit), kit.exit_code)
     what = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}"
     text = f"{what}\nThe whole story is in {attempt.driver_log}."
     return ended(attempt, "failed", "error", text=text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import socket
 import sys
 import time
@@ -19,6 +20,8 @@ from typing import Any
 from clustertrain import session
 from clustertrain.checkpoint import bring
 from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.gpus import check_gpus
+from clustertrain.guarded import REQUESTS_TO_END
 from clustertrain.job import Job
 from clustertrain.job_places import DataEntry
 from clustertrain.node_probe import read_nonces, remove_nonce, write_nonce
@@ -32,7 +35,7 @@ from clustertrain.staging.staged import data_folder
 from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
-from clustertrain.user_code import check_function, check_task, make_task
+from clustertrain.user_code import check_function, check_task, code_folder, make_task
 from clustertrain.watchdog import Watchdog
 from clustertrain.worker_run import WorkerRun
 
@@ -61,12 +64,23 @@ def prepare(plan: Plan) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     print(start_line(plan.restart), flush=True)
+    _hear_no_term()
     faulthandler.enable(file=sys.stderr)  # a fatal signal leaves its name and the stacks in the rank's log
-    code = plan.job.code
+    code = code_folder(plan.job)
     if code not in sys.path:
         sys.path.insert(0, code)
     os.chdir(code)
     os.environ.update(plan.job.env)
+    if plan.job.resources.gpus_per_worker:
+        check_gpus(1, plan.job.resources.gpus_per_worker)
+
+
+def _hear_no_term() -> None:
+    """A stop is a request in a file. A scheduler's TERM reaches every process of a step, and would end this
+    one before the last save; the processes that a data loader forks are ended by it, as ever."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_END)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def stage_data(per: str) -> None:
@@ -270,7 +284,7 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
         "CLUSTERTRAIN_RESTART": str(run.plan.restart),
         **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in _process.data.items()},
     }
-    code = Path(job.code)
+    code = Path(code_folder(job))
     args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []
     finished = run_script(
         code / (job.script or ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import yaml
@@ -16,6 +17,7 @@ import yaml
 from clustertrain.errors import JobError
 from clustertrain.quantities import LARGEST_INTEGER, shortened
 
+LARGEST_FILE_BYTES = 2**20
 DEEPEST_LEVEL = 40
 MOST_VALUES = 50_000
 
@@ -79,6 +81,35 @@ for _side in (JobLoader, JobDumper):
 
 def refuse(place: Place, what: str, *lines: str) -> NoReturn:
     raise JobError("\n".join([f"{place.label}: {what}", *lines]))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of at most 1 MiB.
+
+    Raises:
+        JobError: it is not there, not readable, too large, or not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        what = f"{path}: there is no such file\na job file is needed"
+        raise JobError(f"{what}: name another one, or make one with: clustertrain init") from None
+    except IsADirectoryError:
+        raise JobError(f"{path}: is a folder\nname the job file in it, such as {path / 'job.yaml'}") from None
+    except OSError as error:
+        raise JobError(f"{path}: cannot be read: {error.strerror}\nit must be readable") from None
+    if len(raw) > LARGEST_FILE_BYTES:
+        raise JobError(
+            f"{path}: is larger than 1 MiB\na job file is a short YAML text: is this the right file?"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise JobError(f"{path}:{line}:{column}: {what}\nsave the job file as UTF-8 text") from None
 
 
 class Reader:

@@ -1,56 +1,158 @@
-"""What `clustertrain logs` prints: the events of the newest attempt, or what a rank or the driver printed."""
+"""What `clustertrain logs` prints: the events of an attempt, or what a rank, a node or the driver printed."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from clustertrain.claims import who_runs
 from clustertrain.errors import JobError
 from clustertrain.observe.joined import AttemptFollower, events_of_attempt
 from clustertrain.observe.progress import line_of
-from clustertrain.observe.streams import Tail, stream_names
+from clustertrain.observe.streams import Tail, Tails, stream_names
+from clustertrain.result import read_result
 from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.status import Status, is_in_a_job, status_of
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
+_QUEUE_POLL_S = 10.0  # every question costs the scheduler something
 
 
-def log_lines(run: RunDir, *, rank: int | None, driver: bool, follow: bool) -> Iterator[str]:
-    """The lines, oldest first; with `follow` until nobody runs the attempt any more.
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines: the events where none is named; `rank` and `node` together: that rank's log there."""
+
+    rank: int | None = None
+    node: str | None = None
+    driver: bool = False
+    attempt: int | None = None
+
+
+def log_lines(run: RunDir, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+    """The lines, oldest first; of a run that failed, its cause before them. With `follow` until nobody runs
+    the attempt any more and, unless one was named, no scheduler is about to start another.
 
     Raises:
         JobError: there is no such attempt or log.
     """
+    if wanted.attempt is not None:
+        yield from _lines(_numbered(run, wanted.attempt), wanted, None, follow)
+        return
+    status = status_of(run) if is_in_a_job(run) else None
     attempt = run.newest_attempt()
-    if attempt is None:
+    if attempt is None and status is None:
         raise JobError(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
-    if driver:
+    if attempt is not None:
+        yield from _lines(attempt, wanted, status, follow)
+    if status is not None:
+        said = _stands(status) if attempt is not None and status.state == "lost" else ""
+        yield from _between_attempts(run, wanted, attempt.n if attempt else 0, said, follow)
+
+
+def _numbered(run: RunDir, n: int) -> Attempt:
+    numbers = [attempt.n for attempt in run.attempts()]
+    if n not in numbers:
+        raise JobError(f"{run.uri} has no attempt {n}.\nThere are: {numbers}.")
+    return run.attempt(n)
+
+
+def _between_attempts(run: RunDir, wanted: Wanted, shown: int, said: str, follow: bool) -> Iterator[str]:
+    """Says where the run stands while its scheduler has it, or what that says of its end; with `follow`,
+    shows each later attempt in its turn."""
+    while True:
+        status = status_of(run)
+        newest = status.attempt
+        if newest is not None and newest.n > shown:
+            shown, said = newest.n, ""
+            yield from _lines(newest, wanted, None, follow)
+            continue
+        stands = _stands(status)
+        is_shown = status.standing.of_result and status.standing.over
+        if status.runner is None and stands != said and not is_shown:
+            said = stands
+            yield said
+        if status.standing.over or not follow:
+            return
+        _wait_for_an_attempt(run, shown)
+
+
+def _wait_for_an_attempt(run: RunDir, shown: int) -> None:
+    ends = time.monotonic() + _QUEUE_POLL_S
+    while time.monotonic() < ends:
+        newest = run.newest_attempt()
+        if newest is not None and newest.n > shown:
+            return
+        _pause(run)
+
+
+def _stands(status: Status) -> str:
+    text = f": {status.standing.text}" if status.standing.text else ""
+    note = f" ({status.note})" if status.note else ""
+    return f"{status.state} ({status.standing.cause}){text}{note}"
+
+
+def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, follow: bool) -> Iterator[str]:
+    if wanted.driver:
         yield from _file_lines(attempt, f"{attempt.key}/logs/driver.log", follow)
-    elif rank is not None:
-        yield from _file_lines(attempt, _rank_log(attempt, rank), follow)
+    elif wanted.rank is not None:
+        yield from _file_lines(attempt, _rank_log(attempt, wanted.rank, wanted.node, follow), follow)
+    elif wanted.node is not None:
+        yield from _node_lines(attempt, wanted.node, follow)
     else:
+        cause = _why_it_failed(attempt, status)
+        if cause is not None:
+            yield cause
         yield from _event_lines(attempt, follow)
+        ended = _why_it_failed(attempt, None)
+        if cause is None and ended is not None:
+            yield ended
 
 
-def _rank_log(attempt: Attempt, rank: int) -> str:
+def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
+    """The cause, where the attempt failed; what the scheduler says of it where it died without a word."""
+    result = read_result(attempt)
+    if result is not None:
+        return f"failed ({result.cause}): {result.text}" if result.state == "failed" else None
+    if status is not None and status.state == "lost":
+        return _stands(status)
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- which log
+
+
+def _rank_log(attempt: Attempt, rank: int, node: str | None, follow: bool) -> str:
     """The key of a rank's log; where the rank moved from host to host, the newest restart says to which."""
-    hosts = stream_names(attempt.run, f"{attempt.key}/logs")
-    logs = [
-        (host, name)
-        for host in hosts
-        for name in stream_names(attempt.run, f"{attempt.key}/logs/{host}")
-        if re.fullmatch(r"rank-\d+\.log", name)
-    ]
-    found = [host for host, name in logs if name == f"rank-{rank}.log"]
-    if not found:
-        ranks = sorted({int(name.removeprefix("rank-").removesuffix(".log")) for _, name in logs})
-        raise JobError(
-            f"Attempt {attempt.n} of {attempt.run.uri} has no log of rank {rank}.\nThere are: {ranks}."
-        )
-    host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
-    return f"{attempt.key}/logs/{host if host in found else found[-1]}/rank-{rank}.log"
+    while True:
+        going_on = follow and _lives(attempt)
+        logs = [
+            (host, int(match[1]))
+            for host in _hosts(attempt)
+            for name in stream_names(attempt.run, f"{attempt.key}/logs/{host}")
+            if (match := re.fullmatch(r"rank-(\d+)\.log", name)) and node in (None, host)
+        ]
+        found = [host for host, of in logs if of == rank]
+        if found:
+            host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
+            return f"{attempt.key}/logs/{host if host in found else found[-1]}/rank-{rank}.log"
+        if not going_on:
+            break
+        _pause(attempt.run)
+    where = f" on {node}" if node else ""
+    raise JobError(
+        f"Attempt {attempt.n} of {attempt.run.uri} has no log of rank {rank}{where}.\n"
+        f"There are: {sorted({of for _, of in logs})}."
+    )
+
+
+def _hosts(attempt: Attempt) -> list[str]:
+    """The nodes that left logs; beside their folders lie logs of the run as a whole."""
+    folder = f"{attempt.key}/logs"
+    names = set(attempt.run.store.list(folder)) | set(stream_names(attempt.run, folder))
+    return sorted(name for name in names if not re.search(r"\.log(\.d)?$", name))
 
 
 def _newest_host(attempt: Attempt, rank: int) -> str | None:
@@ -59,34 +161,68 @@ def _newest_host(attempt: Attempt, rank: int) -> str | None:
     return next((str(place["host"]) for place in ranks if place["rank"] == rank), None)
 
 
+# ---------------------------------------------------------------------------------------------- its lines
+
+
 def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
     follower = AttemptFollower(attempt)
     while True:
-        going_on = follow and who_runs(attempt) is not None
+        going_on = follow and _lives(attempt)
         for record in follower.new():
             text = line_of(record)
             if text is not None:
                 yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record['time']))}  {text}"
         if not going_on:
             return
-        _pause(attempt)
+        _pause(attempt.run)
 
 
-def _pause(attempt: Attempt) -> None:
-    time.sleep(_POLL_S_ON_S3 if attempt.run.is_spooled else _POLL_S)
+def _lives(attempt: Attempt) -> bool:
+    """By its heartbeat; before the first one, and between two that are late, by its scheduler."""
+    if who_runs(attempt) is not None:
+        return True
+    if read_result(attempt) is not None or not is_in_a_job(attempt.run):
+        return False
+    status = status_of(attempt.run)
+    return status.runner is not None and status.attempt is not None and status.attempt.n == attempt.n
+
+
+def _pause(run: RunDir) -> None:
+    time.sleep(_POLL_S_ON_S3 if run.is_spooled else _POLL_S)
 
 
 def _file_lines(attempt: Attempt, key: str, follow: bool) -> Iterator[str]:
     tail, found = Tail(attempt.run, key), False
     while True:
-        going_on = follow and who_runs(attempt) is not None
+        going_on = follow and _lives(attempt)
         for line in tail.new_lines():
             found = True
             yield line.decode(errors="replace")
         if not going_on:
             break
-        _pause(attempt)
+        _pause(attempt.run)
     if tail.unfinished:
         yield tail.unfinished.decode(errors="replace")
     elif not found:
         raise JobError(f"{attempt.run.store.uri(key)} holds nothing.\nThe attempt may not have come so far.")
+
+
+def _node_lines(attempt: Attempt, node: str, follow: bool) -> Iterator[str]:
+    """Every log of a node; what a line begins with says which."""
+    tails = Tails(attempt.run, f"{attempt.key}/logs/{node}")
+    while True:
+        going_on = follow and _lives(attempt)
+        yield from (_prefixed(name, line) for name, line in tails.new_lines())
+        if not going_on:
+            break
+        _pause(attempt.run)
+    yield from (_prefixed(name, line) for name, line in tails.unfinished())
+    if node not in (hosts := _hosts(attempt)):
+        raise JobError(
+            f"Attempt {attempt.n} of {attempt.run.uri} has no log of node {node!r}.\n"
+            f"There are: {', '.join(hosts) or 'none yet'}."
+        )
+
+
+def _prefixed(name: str, line: bytes) -> str:
+    return f"{name.removesuffix('.log')} | {line.decode(errors='replace')}"

@@ -62,6 +62,26 @@ class Tail:
                 yield fresh
 
 
+class Tails:
+    """Reads what was added to the streams right under a key since the last look; new ones are found, too."""
+
+    def __init__(self, run: RunDir, folder: str) -> None:
+        self._run = run
+        self._folder = folder
+        self._tails: dict[str, Tail] = {}
+
+    def new_lines(self) -> Iterator[tuple[str, bytes]]:
+        """(stream, line) for every whole line, stream after stream: lines of a log bear no time."""
+        for name in stream_names(self._run, self._folder):
+            if name.endswith(".log"):
+                tail = self._tails.setdefault(name, Tail(self._run, f"{self._folder}/{name}"))
+                yield from ((name, line) for line in tail.new_lines())
+
+    def unfinished(self) -> Iterator[tuple[str, bytes]]:
+        """(stream, what came after its last newline)."""
+        yield from ((name, tail.unfinished) for name, tail in self._tails.items() if tail.unfinished)
+
+
 def stream_names(run: RunDir, folder: str) -> list[str]:
     """The names of the streams right under a key, on this node and in the storage."""
     names = set(run.spool.list(folder))

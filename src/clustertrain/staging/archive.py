@@ -111,7 +111,7 @@ class _Unpacking:
             raise self._refusal(
                 member, member.refusal, "Pack it again with files and folders alone, or unpack it yourself"
             )
-        if (wrong := _wrong_name(member.name)) is not None:
+        if (wrong := wrong_name(member.name)) is not None:
             raise self._refusal(
                 member, wrong, "Pack it again with plain relative names, or unpack it yourself"
             )
@@ -211,7 +211,7 @@ class _Unpacking:
         )
 
 
-def _wrong_name(name: str) -> str | None:
+def wrong_name(name: str) -> str | None:
     """The rule that a member's name breaks, if any. '.' and doubled slashes are harmless, and common."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/"):

@@ -1,0 +1,82 @@
+"""Which of a node's addresses the other nodes reach, and through which interface.
+
+gloo takes the address of the host name, which on many machines is 127.0.1.1: ranks on other nodes then
+connect to themselves ("connectFullMesh failed"). The route to the head says what is right.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import time
+from pathlib import Path
+
+from clustertrain.errors import ClusterError
+
+_SIOCGIFADDR = 0x8915
+_ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the route
+
+
+def address_towards(other: str) -> str:
+    """This node's own IPv4 address on the way to another one.
+
+    Raises:
+        ClusterError: there is no route, or the name is unknown here.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((other, _ANY_PORT))
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ClusterError(
+            f"{socket.gethostname()} has no way to {other}: {error.strerror or error}.\n"
+            "The nodes of a job must reach each other by name or by SLURM's NodeAddr."
+        ) from error
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has this IPv4 address; None where none has."""
+    return next((name for name, has in _interfaces().items() if has == address), None)
+
+
+def nccl_needs_to_know(interface: str) -> bool:
+    """Whether NCCL could choose another one: it passes over lo and docker alone, and takes InfiniBand by
+    itself where there is any."""
+    if list(Path("/sys/class/infiniband").glob("*")):
+        return False
+    others = {name for name in _interfaces() if not name.startswith(("lo", "docker"))}
+    return bool(others - {interface})
+
+
+def answers(address: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether something listens there."""
+    try:
+        with socket.create_connection((address, port), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:
+    """Until something listens there, or `timeout_s` has passed."""
+    ends = time.monotonic() + timeout_s
+    while not answers(address, port):
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _interfaces() -> dict[str, str]:
+    """Each interface that has an IPv4 address, with its first one."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # it has none
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    return found

@@ -1,0 +1,262 @@
+"""The agent that one step of a SLURM job runs on every node; the head's does what `clustertrain run` does.
+
+    batch shell ─▶ srun ─▶ agent on each node ─▶ Ray          on every node, under a guardian
+                                        └──────▶ driver       on the head, under another (node_head.py)
+
+It takes from the machine what the allocation gave, and leaves nothing on it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain import __version__
+from clustertrain.allocation import Allocation, check_room, read_allocation, run_name
+from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
+from clustertrain.guarded import REQUESTS_TO_END, Guarded, private_folder, remove, write_token
+from clustertrain.guardian import become_subreaper, kill_descendants
+from clustertrain.job import Job
+from clustertrain.jobfile import load_job
+from clustertrain.network import address_towards, interface_of, nccl_needs_to_know
+from clustertrain.observe.progress import Lines
+from clustertrain.observe.shipping import Shipping
+from clustertrain.ports import Ports, free_block
+from clustertrain.ray_node import node_environment, ports_needed, ray_command
+from clustertrain.rendezvous import Arrival, Rendezvous, wait_for_head
+from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.starting import Options
+from clustertrain.submission import Submission
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job, as each of its nodes knows it."""
+
+    job: Job
+    run: RunDir
+    options: Options
+    allocation: Allocation
+    folder: Path  # private, on this node; short
+    code: str
+
+    @property
+    def poll_s(self) -> float:
+        """Between two looks at the storage; on S3 each is a request that somebody pays for."""
+        return 2.0 if self.run.is_spooled else 0.3
+
+
+@dataclass(frozen=True)
+class Node:
+    """What this node brings to the cluster."""
+
+    address: str
+    interface: str | None
+    ports: Ports
+    token_path: Path
+    environment: dict[str, str]
+
+
+def main(argument: str) -> int:
+    """Take part in a SLURM job until it ends; returns the exit code.
+
+    Args:
+        argument: the job file, or what `clustertrain submit` said (a Submission as text).
+    """
+    from clustertrain.node_head import serve_head
+
+    become_subreaper()
+    folder = private_folder()
+    try:
+        with _signals_heard() as heard:
+            start = read_start(argument, folder)
+            return serve_head(start, heard) if start.allocation.is_head else _serve_worker(start)
+    except (ClusterTrainError, RunStopped) as error:
+        Lines(sys.stderr).say(f"error: {error}")
+        return error.exit_code
+    finally:
+        kill_descendants()
+        remove(folder)
+
+
+class NodeLost(ClusterError):
+    """Ray ended on a node in the middle of a run: another start may find the node well."""
+
+
+class Heard:
+    """Requests to end that signals brought, counted."""
+
+    def __init__(self) -> None:
+        self.leads = 0
+        self.terms = 0
+
+    def __call__(self, number: int, frame: object) -> None:
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.leads += 1
+        else:
+            self.terms += 1
+
+
+@contextmanager
+def _signals_heard() -> Iterator[Heard]:
+    """SLURM sends its signals to every task: the head decides what follows from them."""
+    heard = Heard()
+    before = {number: signal.signal(number, heard) for number in REQUESTS_TO_END}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def read_start(argument: str, folder: Path) -> Start:
+    """What is to be done here: from the submission's snapshot, or from the job file as it lies there.
+
+    Raises:
+        ClusterTrainError: the job is wrong, the snapshot is not there, or this is no SLURM step.
+    """
+    allocation = read_allocation()
+    if not argument.startswith("{"):
+        job = load_job(argument)
+        run = RunDir.newest(job.storage.location, run_name(job))
+        return Start(job, run, Options(), allocation, folder, job.code)
+    submission = Submission.from_text(argument)
+    job = submission.job()
+    submission.unpack_code(folder / "code")
+    run = submission.run
+    if run_name(job) != run.name:
+        run = RunDir.newest(job.storage.location, run_name(job))
+    options = Options(
+        takeover=submission.takeover,
+        allow_world_size_change=submission.allow_world_size_change,
+        retry=submission.retry and not allocation.restart,
+    )
+    return Start(job, run, options, allocation, folder, str(folder / "code"))
+
+
+def join(start: Start, towards: str) -> Node:
+    """Find out what this node has for the job: address, interface, ports, token.
+
+    Args:
+        towards: a node to be reached; its own name where there is only one.
+
+    Raises:
+        ClusterError: the allocation is smaller than the job, or there is no way to the other node.
+    """
+    allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
+    check_room(start.job, allocation)
+    address = address_towards(towards)
+    interface = interface_of(address)
+    seed = sum(allocation.job_id.encode()) + allocation.restart
+    ports = free_block(ports_needed(start.job), seed=seed)
+    token = os.environ.get("CLUSTERTRAIN_TOKEN")
+    if not token:
+        raise ClusterError(
+            "CLUSTERTRAIN_TOKEN is not set, so that the nodes would share no secret.\n"
+            "The script that `clustertrain render --to slurm` writes makes one and starts this program."
+        )
+    token_path = write_token(start.folder, token)
+    needs_name = gpus > 0 and interface is not None and nccl_needs_to_know(interface)
+    temporary = start.folder / "tmp"
+    temporary.mkdir(mode=0o700)
+    environment = node_environment(
+        {**os.environ, "TMPDIR": str(temporary)},
+        token_path=token_path,
+        interface=interface,
+        nccl_interface=interface if needs_name else None,
+        ports=ports,
+        code=start.code,
+    )
+    return Node(address, interface, ports, token_path, environment)
+
+
+def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
+    """Ray on this node; its output goes to ray.log, beside the logs of the node's ranks."""
+    host = start.allocation.host
+    ray_folder = start.folder / "ray"
+    ray_folder.mkdir(mode=0o700)
+    command = ray_command(
+        start.job, host=host, address=node.address, ports=node.ports, folder=ray_folder, head=head
+    )
+    log = attempt.path / "logs" / host / "ray.log"
+    return Guarded(command, log, ray_folder, node.environment, shielded=True)
+
+
+def arrive(start: Start, node: Node, attempt: Attempt) -> None:
+    """Say that this node is there, and what it has."""
+    allocation = start.allocation
+    Arrival(
+        allocation.host,
+        address=node.address,
+        interface=node.interface,
+        cpus=allocation.cpus,
+        gpus=allocation.gpus,
+        memory_bytes=allocation.memory_bytes,
+        ports=str(node.ports),
+    ).publish(attempt, allocation.node_rank)
+
+
+def _serve_worker(start: Start) -> int:
+    """Find the head, start Ray, and stay until the attempt has its result."""
+    allocation, screen = start.allocation, Lines(sys.stdout)
+    attempt, rendezvous = wait_for_head(start.run, allocation, start.job.slurm.nodes_wait_s, start.poll_s)
+    try:
+        _check_version(rendezvous, allocation)
+        node = join(start, rendezvous.head_address)
+        arrive(start, node, attempt)
+        with Shipping(attempt, screen.say):
+            ray = start_ray(start, node, attempt, rendezvous.ray_address)
+            try:
+                _stay(start, attempt, ray)
+            finally:
+                ray.end()
+    except ClusterTrainError as error:  # the head tells it: it is the head's log that people read
+        code = None if isinstance(error, NodeLost) else error.exit_code
+        Arrival(allocation.host, error=str(error), exit_code=code).publish(attempt, allocation.node_rank)
+        raise
+    return 0
+
+
+def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
+    if rendezvous.version != __version__:
+        raise ClusterError(
+            f"{allocation.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
+            f"{rendezvous.version}.\n"
+            "All nodes need the same: install it on each, or let slurm.python name one that all of them see."
+        )
+
+
+def _stay(start: Start, attempt: Attempt, ray: Guarded) -> None:
+    """Until the attempt has its result, or another one began.
+
+    Raises:
+        ClusterError: Ray ended on this node.
+    """
+    while True:
+        if attempt.read("result.json") is not None:
+            return
+        newest = start.run.newest_attempt()
+        if newest is not None and newest.n != attempt.n:
+            return
+        if ray.code() is not None:
+            time.sleep(start.poll_s)  # the end of the head ends Ray here, too, and its result says more
+            if attempt.read("result.json") is None:
+                raise ray_ended(start.allocation.host, ray)
+            return
+        time.sleep(start.poll_s)
+
+
+def ray_ended(host: str, ray: Guarded) -> NodeLost:
+    """What to say of a node whose Ray is gone."""
+    ray.end()
+    return NodeLost(f"Ray on {host} {ray.how_it_ended()}. The end of {ray.log}:\n{ray.last_lines()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

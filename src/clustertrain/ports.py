@@ -1,0 +1,94 @@
+"""A block of free ports for one job on one node.
+
+Ray's own defaults are fixed numbers, so that two jobs on a node meet. A block lies below the range from which
+the kernel gives ports to clients, or one of those would be in it tomorrow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.errors import ClusterError
+
+_FIRST, _ALIGNED = 10_000, 100
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MIDDLE = 32_768  # where Linux begins, unless it is told to begin elsewhere
+_NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a kernel without IPv6
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports from `first` to `last`, both ours."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    @classmethod
+    def parse(cls, text: str) -> Ports:
+        """The opposite of `str`."""
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last))
+
+
+def free_block(count: int, *, seed: int) -> Ports:
+    """`count` ports in a row that nobody listens on, on any address of this node.
+
+    Args:
+        seed: where to begin the search, so that two jobs that search at the same moment do not meet.
+
+    Raises:
+        ClusterError: there is no such block.
+    """
+    end = _first_ephemeral()
+    starts = list(range(_FIRST, end - count, _ALIGNED))
+    for i in range(len(starts)):
+        first = starts[(seed + i) % len(starts)]
+        if all(_is_free(port) for port in range(first, first + count)):
+            return Ports(first, first + count - 1)
+    raise ClusterError(
+        f"No {count} free ports in a row on {socket.gethostname()} from {_FIRST} to {end - 1}.\n"
+        f"The kernel gives ports from {end} on to clients ({_EPHEMERAL}). Free some, or use another node."
+    )
+
+
+def free_port(block: Ports) -> int:
+    """A port of the block that nobody listens on.
+
+    Raises:
+        ClusterError: all are taken.
+    """
+    for port in range(block.last, block.first - 1, -1):
+        if _is_free(port):
+            return port
+    raise ClusterError(f"All ports {block} of this job on {socket.gethostname()} are taken.")
+
+
+def _first_ephemeral() -> int:
+    """The first port above which clients get theirs; where that leaves no room, the usual one."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        first = int(_EPHEMERAL.read_text().split()[0])
+        if first > _FIRST + 2_000:
+            return first
+    return _MIDDLE
+
+
+def _is_free(port: int) -> bool:
+    return all(_can_bind(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+
+
+def _can_bind(family: socket.AddressFamily, port: int) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        return error.errno in _NO_SUCH_FAMILY
+    return True

@@ -1,0 +1,162 @@
+import json
+import threading
+
+import pytest
+
+from clustertrain.claims import claim_attempt
+from clustertrain.errors import JobError
+from clustertrain.observe.events import EventLog
+from clustertrain.observe.logs import Wanted, log_lines
+from clustertrain.observe.shipping import Shipping
+from clustertrain.result import Result, write_result
+from clustertrain.run_dir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+@pytest.fixture
+def attempt(run):
+    """Two nodes with two ranks, as two nodes write it."""
+    attempt = claim_attempt(run)
+    for node, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
+        for rank in ranks:
+            put(attempt, node, f"rank-{rank}.log", f"here is {rank}\nand goes")
+        put(attempt, node, "ray.log", f"Ray of {node}\n")
+    attempt.driver_log.write_text("driven\n")
+    return attempt
+
+
+def put(attempt, node, name, text):
+    path = attempt.path / "logs" / node / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def shown(run, **wanted):
+    return list(log_lines(run, Wanted(**wanted), follow=False))
+
+
+def test_a_nodes_logs_are_told_apart_line_by_line(run, attempt):
+    lines = ["rank-2 | here is 2", "rank-3 | here is 3", "ray | Ray of node2"]
+    assert shown(run, node="node2") == [*lines, "rank-2 | and goes", "rank-3 | and goes"]
+
+
+def test_a_rank_of_a_node(run, attempt):
+    assert shown(run, rank=1) == shown(run, rank=1, node="node1") == ["here is 1", "and goes"]
+    assert shown(run, driver=True) == ["driven"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"node": "node9"}, "no log of node 'node9'.\nThere are: node1, node2."),
+        ({"rank": 9}, r"no log of rank 9.\nThere are: \[0, 1, 2, 3\]"),
+        ({"rank": 1, "node": "node2"}, r"no log of rank 1 on node2.\nThere are: \[2, 3\]"),
+        ({"attempt": 5}, r"has no attempt 5.\nThere are: \[1\]"),
+    ],
+    ids=["node", "rank", "rank of node", "attempt"],
+)
+def test_what_is_not_there_is_told_with_what_is(run, attempt, wanted, said):
+    with pytest.raises(JobError, match=said):
+        shown(run, **wanted)
+
+
+def test_an_older_attempt_is_shown_when_it_is_named(run, attempt):
+    EventLog(attempt.events).write("note", text="the first")
+    write_result(attempt, Result("stopped", "user", 75))
+    EventLog(claim_attempt(run).events).write("note", text="the second")
+    assert [line.split("  ")[1] for line in shown(run)] == ["the second"]
+    assert [line.split("  ")[1] for line in shown(run, attempt=1)] == ["the first"]
+
+
+def test_the_first_line_of_a_run_that_failed_is_the_cause(run, attempt):
+    EventLog(attempt.events).write("note", text="it began")
+    write_result(attempt, Result("failed", "out_of_memory", 1, text="rank 1 ate too much.\nFeed it less."))
+    cause, first = shown(run)
+    assert cause == "failed (out_of_memory): rank 1 ate too much.\nFeed it less."
+    assert first.endswith("it began")
+
+
+def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
+    log = EventLog(attempt.events)
+    log.write("note", text="it began")
+    lines = log_lines(run, Wanted(), follow=True)
+    assert next(lines).endswith("it began")
+    log.write("note", text="it goes on")
+    assert next(lines).endswith("it goes on")
+    write_result(attempt, Result("failed", "error", 1, text="eels"))
+    assert list(lines) == ["failed (error): eels"]
+
+
+def test_who_follows_a_rank_waits_until_it_has_a_log(run):
+    attempt = claim_attempt(run)
+    lines = log_lines(run, Wanted(rank=0), follow=True)
+    later = threading.Timer(0.3, put, (attempt, "node1", "rank-0.log", "at last\n"))
+    later.start()
+    assert next(lines) == "at last"
+    later.join()
+
+
+def test_who_follows_a_node_sees_logs_that_come_later(run, attempt):
+    lines = log_lines(run, Wanted(node="node1"), follow=True)
+    assert [next(lines) for _ in range(3)][2] == "ray | Ray of node1"
+    put(attempt, "node1", "rank-7.log", "late\n")
+    assert next(lines) == "rank-7 | late"
+
+
+def test_another_machine_finds_the_logs_of_every_node_on_s3(moto_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = RunDir.newest(moto_s3.location("runs"), "digits")
+    attempt = claim_attempt(run)
+    with Shipping(attempt, print):
+        put(attempt, "node1", "rank-0.log", "here is 0\n")
+        put(attempt, "node1", "ray.log", "Ray of node1\n")
+        put(attempt, ".", "driver.log", "driven\n")
+    write_result(attempt, Result("done", "finished", 0))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's"))
+    assert shown(run, rank=0) == ["here is 0"]
+    assert shown(run, node="node1") == ["rank-0 | here is 0", "ray | Ray of node1"]
+    with pytest.raises(JobError, match=r"There are: node1\."):
+        shown(run, node="node2")
+
+
+# ------------------------------------------------------------------------------- while a scheduler has it
+
+
+def submit(run, job_id="12"):
+    record = {"scheduler": "slurm", "cluster": None, "job_id": job_id, "time": 1.0, "output": "/a/b"}
+    run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", record)
+
+
+@pytest.fixture
+def no_slurm(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+def test_a_run_that_never_started_says_that_it_is_queued(run, no_slurm):
+    submit(run)
+    (line,) = shown(run)
+    assert line.startswith("queued (scheduler): SLURM job 12 was submitted")
+
+
+def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
+    submit(run)
+    lines = log_lines(run, Wanted(rank=0), follow=True)
+    assert next(lines).startswith("queued (scheduler): ")
+    allocation = {"scheduler": "slurm", "cluster": "sim", "job_id": "12", "restart": 0, "nodes": ["node1"]}
+    attempt = claim_attempt(run, launcher="slurm", allocation=allocation)
+    put(attempt, "node1", "rank-0.log", "at last\n")
+    assert next(lines) == "at last"
+    write_result(attempt, Result("done", "finished", 0))
+    assert list(lines) == []
+
+
+def test_an_end_that_was_written_down_outlives_the_schedulers_memory(run, no_slurm):
+    submit(run)
+    key = f"{run.key}/submissions/slurm-12.ended.json"
+    run.store.create_exclusive(key, json.dumps({"state": "cancelled"}).encode())
+    assert shown(run) == ["cancelled (cancelled): SLURM job 12 was cancelled"]

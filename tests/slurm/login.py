@@ -1,0 +1,77 @@
+"""The user's side of a cluster: a folder on the login node, a job file in it, and the real program."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+# Where the login node has neither torch nor ray: importing them fails, and they are not found.
+_LIGHT = "import sys; sys.modules.update(torch=None, ray=None); from clustertrain.cli import main; main()"
+
+# Stands in for the Python on the nodes: what is tested here is what reaches it.
+AGENT = """\
+#!/bin/sh
+printf '%s\\n' "$@" > "$SLURM_SUBMIT_DIR/arguments-$SLURM_NODEID"
+env > "$SLURM_SUBMIT_DIR/environment-$SLURM_NODEID"
+exit ${AGENT_CODE:-0}
+"""
+
+
+class Login:
+    """`folder` is where the user is. Job files there run a stub on the nodes unless they say otherwise."""
+
+    def __init__(self, cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        (folder / "code").mkdir()
+        (folder / "code" / "train.py").write_text("def train(config): pass\n")
+        self.write_agent(AGENT)
+
+    def write_agent(self, text: str) -> None:
+        (self.folder / "agent").write_text(text)
+        (self.folder / "agent").chmod(0o755)
+
+    def job(self, **sections) -> None:
+        """Write job.yaml; `slurm` is added to what makes it runnable."""
+        slurm = {"time_limit": "5m", "python": "./agent", **sections.pop("slurm", {})}
+        job = {"name": "digits", "function": "train:train", "code": "code", "storage": "runs", **sections}
+        job["slurm"] = {key: value for key, value in slurm.items() if value is not None}
+        (self.folder / "job.yaml").write_text(yaml.safe_dump(job))
+
+    def __call__(self, *arguments: str, light: bool = True, umask: int = -1, **environment: str):
+        """Run `clustertrain …` to its end; returns a CompletedProcess."""
+        start = ["-c", _LIGHT] if light else ["-m", "clustertrain.cli"]
+        return subprocess.run(
+            [sys.executable, *start, *arguments],
+            cwd=self.folder,
+            env={**self.cluster.environment, "CLUSTERTRAIN_SITE": "", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            umask=umask,
+            timeout=150,
+            check=False,
+        )
+
+    def submit(self, *arguments: str, code: int = 0, **options) -> str:
+        """`clustertrain submit`, which must end with this code; returns what it printed to stdout, or the
+        error's lines where there is one."""
+        done = self("submit", "--to", "slurm", *arguments, **options)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        if code == 0:
+            return done.stdout
+        error = done.stderr[done.stderr.index("error: ") :]
+        assert 2 <= len(error.splitlines()) <= 4, error
+        return error
+
+    def records(self, generation: int = 1) -> list[dict]:
+        folder = self.folder / "runs" / "digits" / f"g{generation}" / "submissions"
+        found = [json.loads(path.read_bytes()) for path in folder.glob("slurm-*.json")]
+        return sorted(found, key=lambda record: record["time"])
+
+    def jobs(self) -> list[str]:
+        """The ids of all jobs that the queue knows."""
+        return self.cluster.command("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()

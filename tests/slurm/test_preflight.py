@@ -1,0 +1,187 @@
+"""What is refused before it waits in a queue: two lines, the right exit code, and nothing submitted."""
+
+import os
+import re
+import time
+
+import pytest
+
+from slurm.login import Login
+
+
+@pytest.fixture
+def login(cluster, tmp_path):
+    return Login(cluster, tmp_path)
+
+
+def refusal(login, code, **environment):
+    """The error's lines; nothing may have been submitted or written down."""
+    before = login.jobs()
+    error = login.submit(code=code, **environment)
+    assert login.jobs() == before
+    assert not (login.folder / "runs" / "digits").exists()
+    return error
+
+
+ON_ANY_SITE = {
+    "no such partition": (
+        {"slurm": {"partition": "gpus"}},
+        "It has: gpu, high, low, lowcancel, ",
+    ),
+    "too many GPUs": (
+        {"resources": {"workers": 1, "gpus_per_worker": 3}},
+        "1 workers × 3 GPUs = 3 GPUs on each node, and a node of partition gpu has 2 at most",
+    ),
+    "too many CPUs": (
+        {"resources": {"workers": 2, "cpus_per_worker": 3}},
+        "2 workers × 3 CPUs = 6 CPUs on each node, and a node of partition gpu has 4 at most",
+    ),
+    "too much memory": (
+        {"resources": {"workers": 1, "memory_per_worker": "4Gi"}},
+        "1 workers × 4096 MiB + 2048 MiB for Ray = 6144 MiB of memory on each node",
+    ),
+    "too many nodes": (
+        {"resources": {"workers": 9, "nodes": 9}},
+        "resources.nodes is 9, with 1 CPUs each, and partition gpu has 3 such nodes",
+    ),
+    "too long": (
+        {"slurm": {"partition": "short", "time_limit": "1h"}},
+        "slurm.time_limit is 1h, and partition short allows 10m",
+    ),
+    "GPUs of a type that it has not": (
+        {"resources": {"workers": 1, "gpus_per_worker": 1}, "slurm": {"gpu_type": "h100"}},
+        "GPUs of type h100 on each node, and a node of partition gpu has 0 at most",
+    ),
+    "too short": (
+        {"slurm": {"time_limit": "2m"}},
+        "slurm.time_limit is 2m, and the least is 60 s to start + 90 s for the last save",
+    ),
+    "too short a limit of the partition": (
+        {"slurm": {"partition": "short", "time_limit": None, "lead_time": "10m"}},
+        "the limit of partition short is 10m, and the least is 60 s to start + 600 s for the last save",
+    ),
+}
+
+
+@pytest.mark.parametrize(("sections", "said"), ON_ANY_SITE.values(), ids=ON_ANY_SITE)
+def test_the_impossible_is_refused_with_the_arithmetic(login, sections, said):
+    login.job(**sections)
+    assert said in refusal(login, 3)
+
+
+def test_a_site_that_would_queue_the_impossible_for_ever(fresh_cluster, tmp_path):
+    """EnforcePartLimits=NO is SLURM's default."""
+    login = Login(fresh_cluster(nodes=1, EnforcePartLimits="NO"), tmp_path)
+    accepted = login.cluster.sbatch("--partition=short", "--time=60", wrap="true")
+    assert login.cluster.job(accepted)["JobState"] == "PENDING"
+    login.cluster.command("scancel", accepted)
+    for sections, said in (
+        ({"slurm": {"partition": "short", "time_limit": "1h"}}, "partition short allows 10m"),
+        ({"resources": {"workers": 2, "nodes": 2}}, "partition gpu has 1 such nodes"),
+        ({"resources": {"workers": 9}}, "has 4 at most"),
+    ):
+        login.job(**sections)
+        assert said in refusal(login, 3)
+
+
+SLURM_SAYS = {
+    "a feature": ({"constraint": "h100"}, "Invalid feature specification", "slurm.constraint"),
+    "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid", "slurm.reservation"),
+    "an option": ({"options": ["--mial-type=END"]}, "mial-type", "slurm.options"),
+    "a licence": ({"options": ["--licenses=matlab"]}, "Invalid license specification", "render --to slurm"),
+}
+
+
+@pytest.mark.parametrize(("slurm", "said", "remedy"), SLURM_SAYS.values(), ids=SLURM_SAYS)
+def test_what_slurm_refuses_is_told_with_its_words_and_where_to_look(login, slurm, said, remedy):
+    login.job(slurm=slurm)
+    error = refusal(login, 3)
+    assert "SLURM does not take the job digits. sbatch said: " in error
+    assert said in error
+    assert remedy in error
+
+
+def test_no_sbatch_on_path(login, tmp_path):
+    login.job()
+    (tmp_path / "bin").mkdir()
+    error = refusal(login, 3, PATH=str(tmp_path / "bin"))
+    assert "sbatch is not on PATH on this machine" in error
+    assert "login nodes" in error
+
+
+def test_a_controller_that_is_down_is_told_of_at_once(login, cluster):
+    login.job()
+    cluster.stop_controller()
+    started = time.monotonic()
+    error = login.submit(code=3)
+    took_s = time.monotonic() - started
+    cluster.start_controller()
+    assert "SLURM's controller does not answer" in error
+    assert took_s < 8, "every other command of SLURM tries for 9 s at least"
+    assert login.records() == []
+
+
+# --------------------------------------------------------------------------------------- files and folders
+
+
+def test_an_output_folder_that_is_not_there(login, tmp_path):
+    login.job(slurm={"output": "logs"})
+    assert f"mkdir -p {tmp_path / 'logs'}" in refusal(login, 4)
+    (tmp_path / "logs").mkdir()
+    job_id = re.search(r"SLURM job (\d+)", login.submit())[1]
+    login.cluster.wait_for_state(job_id, {"COMPLETED"})
+    assert (tmp_path / "logs" / f"digits-{job_id}.out").exists()
+
+
+@pytest.mark.parametrize("folder", ["a-file", "/sys"])
+def test_an_output_folder_that_cannot_be_written(login, tmp_path, folder):
+    """SLURM takes such a job; it fails with 0:53 and says nothing."""
+    (tmp_path / "a-file").touch()
+    login.job(slurm={"output": folder})
+    error = refusal(login, 4)
+    assert "slurm.output" in error
+    assert f"cannot be written by uid {os.getuid()}" in error
+
+
+def test_nothing_is_left_of_trying(login, tmp_path):
+    login.job()
+    login.submit()
+    names = {
+        path.name for path in tmp_path.iterdir() if not path.name.startswith(("digits-", "arguments", "env"))
+    }
+    assert names == {"code", "agent", "job.yaml", "runs"}
+
+
+def test_a_storage_that_cannot_be_written(login, tmp_path):
+    (tmp_path / "a-file").touch()
+    login.job(storage="a-file/runs")
+    assert str(tmp_path / "a-file") in refusal(login, 4)
+
+
+CONTAINERS = {
+    "apptainer": ({"container": "apptainer"}, "train.sif"),
+    "apptainer, absolute": ({"container": "apptainer"}, "/images/not-there.sif"),
+    "pyxis": ({"container": "pyxis"}, "/images/not-there.sqsh"),
+}
+
+
+@pytest.mark.parametrize(("slurm", "image"), CONTAINERS.values(), ids=CONTAINERS)
+def test_an_image_that_is_not_there(login, slurm, image):
+    login.job(image=image, slurm=slurm)
+    error = refusal(login, 4)
+    assert f"image is {image}, and /" in error
+    assert "is not there" in error
+
+
+def test_an_image_in_a_registry_is_not_looked_for(login):
+    login.job(image="registry.example.org/train:1", slurm={"container": "podman"})
+    assert "submitted" in login.submit()
+
+
+def test_a_mount_that_is_not_there(login, tmp_path):
+    (tmp_path / "train.sif").touch()
+    login.job(
+        image=str(tmp_path / "train.sif"),
+        slurm={"container": "apptainer", "mounts": [f"{tmp_path}:/here", "/not/there:/inside:ro"]},
+    )
+    assert "slurm.mounts: /not/there is not there" in refusal(login, 4)

@@ -1,0 +1,80 @@
+"""A real sbatch reads the scripts as they are meant: every value whole, and every golden accepted."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clustertrain.job import Job
+from clustertrain.launchers.slurm_script import render
+
+pytestmark = pytest.mark.slurm
+ROOT = Path(__file__).parents[2]
+GOLDENS = sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch"))
+# Every character that the model lets into a raw option, and so into any #SBATCH line.
+COMMENT = "!%&()*+,./09:;<=>?@AZ[]^_az{|}~-"
+
+
+def said(cluster, *argv: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        argv, env=cluster.environment, capture_output=True, check=False, cwd=ROOT, timeout=60, **more
+    )
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_plain_sbatch_takes_the_goldens(cluster, name):
+    done = said(cluster, "sbatch", "--test-only", f"slurm/{name}")
+    assert b" to start at " in done.stderr
+    assert done.returncode == 0
+
+
+@pytest.fixture
+def shown(cluster, tmp_path):
+    """Submits a job that is held; returns what SLURM knows of it. It is cancelled in the end."""
+    taken = []
+
+    def submit(slurm, **resources):
+        slurm = slurm | {"output": str(tmp_path), "options": ["--hold", f"--comment={COMMENT}"]}
+        keys = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
+        rendered = render(Job.model_validate(keys), job_path="a b/job.yaml", python="python", lead_s=90)
+        done = said(cluster, *rendered.argv, input=rendered.script)
+        assert (done.returncode, done.stderr) == (0, b"")
+        taken.append(done.stdout.decode().strip())
+        return said(cluster, "scontrol", "show", "job", "-o", taken[-1]).stdout.decode()
+
+    yield submit
+    for job_id in taken:
+        said(cluster, "scancel", job_id)
+
+
+def test_every_value_arrives_whole(shown, tmp_path):
+    line = shown(
+        {"job_name": "a.B_0@+=-", "time_limit": "1d1h1m1s", "dependency": "singleton", "partition": "gpu"},
+        workers=[2, 4],
+        nodes=[1, 2],
+        cpus_per_worker=1.5,
+        gpus_per_worker=1,
+        memory_per_worker="100Mi",
+    )
+    for field in (
+        f"Comment={COMMENT}",
+        "JobName=a.B_0@+=-",
+        "TimeLimit=1-01:02:00",  # SLURM counts minutes
+        "Dependency=singleton",
+        "Partition=gpu",
+        "NumNodes=1-2",
+        "CPUs/Task=3",
+        "MinMemoryNode=2248M",
+        "TresPerNode=gres:gpu:2",
+        "Requeue=1",
+        f"StdOut={tmp_path}/a.B_0@+=--",
+    ):
+        assert f" {field}" in line
+
+
+def test_the_other_dialect(shown):
+    slurm = {"memory_as": "mem-per-cpu", "gpus_as": "gpus-per-node", "exclusive": True}
+    line = shown(slurm, workers=2, gpus_per_worker=1, memory_per_worker="100Mi")
+    assert " MinMemoryCPU=1124M" in line  # (2 × 100 + 2048) / 2
+    assert " TresPerNode=gres:gpu:2" in line
+    assert " OverSubscribe=NO" in line

@@ -1,0 +1,186 @@
+"""Training on a real cluster: what two nodes compute, what SLURM's signals bring about, what is left."""
+
+import os
+import time
+
+import pytest
+
+from slurm.trained import Submitted
+from whole_run import same_weights
+
+pytestmark = pytest.mark.timeout(600)
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
+EVERY_2 = {"every": {"steps": 2}, "keep_last": 3}
+
+
+def slow(step_s=0.4, **args):
+    """The job of `uninterrupted`, slowly: time to strike."""
+    return {**FAULTY, "args": {"step_s": step_s, **args}, "checkpoint": EVERY_2}
+
+
+@pytest.fixture
+def make(cluster, tmp_path):
+    def make_run(name, **sections):
+        return Submitted(cluster, tmp_path, name, **sections)
+
+    return make_run
+
+
+def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster, uninterrupted):
+    run = make("plain", **FAULTY)
+    done = run.command("submit", "--to", "slurm", "--wait", str(run.job_file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = run.result
+    assert (result.state, result.step, result.world_size) == ("done", 21, 2)
+    assert run.left_on_nodes() == {}
+    hosts = {
+        rank["host"] for event in run.events if event["kind"] == "group_started" for rank in event["ranks"]
+    }
+    assert len(hosts) == 2
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_a_script_finds_its_rendezvous_on_two_nodes(make, cluster):
+    run = make("script", script="torchrun_script.py", resources={"cpus_per_worker": 1}).submit()
+    output = run.wait("COMPLETED")
+    assert run.result.state == "done", output
+    logs = [path.read_text() for path in run.attempt.path.glob("logs/*/rank-*.log")]
+    assert len(logs) == 2
+    assert all("sum over 2 ranks: 3" in log for log in logs), logs
+
+
+@pytest.mark.faults
+def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
+    run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
+    run.wait_for_step(5)
+    other = cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", wrap="sleep 2")
+    cluster.wait_for_state(other, ["COMPLETED"], 60)
+    output = run.wait("COMPLETED")
+    first, second = run.run_dir.attempts()
+    ended = first.read("result.json")
+    assert (ended["state"], ended["cause"], ended["exit_code"]) == ("preempted", "preempted", 75), output
+    assert second.read("claim.json")["allocation"]["restart"] == 1
+    resumed = [event for event in run.events if event["kind"] == "resumed"]
+    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended["step"], 0)]
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.faults
+def test_the_signal_before_the_time_limit_ends_or_goes_on_as_the_job_says(make, cluster, uninterrupted):
+    run = make("limit", **slow()).submit()
+    run.wait_for_step(3)
+    cluster.command("scancel", "--signal=USR2", "--batch", run.job_id)
+    output = run.wait("FAILED")
+    ended = run.result
+    assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
+    assert "time limit came with work left" in output
+    assert cluster.job(run.job_id)["ExitCode"] == "75:0"
+    again = make("limit", **slow(), slurm={"at_time_limit": "requeue"}).submit()
+    again.wait_for_step(ended.step + 2)
+    cluster.command("scancel", "--signal=USR2", "--batch", again.job_id)
+    output = again.wait("COMPLETED")
+    states = [attempt.read("result.json")["state"] for attempt in run.run_dir.attempts()]
+    assert states == ["stopped", "preempted", "done"], output
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.faults
+def test_a_cancelled_run_saves_within_killwait_and_never_starts_again(make, cluster):
+    run = make("cancelled", **slow()).submit()
+    run.wait_for_step(3)
+    began = time.monotonic()
+    cluster.command("scancel", run.job_id)
+    output = run.wait("CANCELLED", 30)
+    assert time.monotonic() - began < 10 + 3, "KillWait, and a moment"
+    assert (run.result.state, run.result.cause) == ("cancelled", "cancelled"), output
+    assert run.result.checkpoint is not None
+    assert run.run_dir.attempts()[-1].n == 1
+    assert cluster.job(run.job_id)["Restarts"] == "0"
+    assert run.left_on_nodes() == {}
+
+
+@pytest.mark.faults
+def test_a_user_stops_a_run_and_a_restart_of_its_job_trains_nothing(make, cluster):
+    run = make("stopped", **slow()).submit()
+    run.wait_for_step(3)
+    done = run.command("stop", str(run.job_file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (run.result.state, run.result.cause) == ("stopped", "user")
+    cluster.wait_for_state(run.job_id, ["FAILED", "CANCELLED", "COMPLETED"])
+    cluster.command("scontrol", "requeue", run.job_id)
+    output = run.wait("COMPLETED")
+    assert "was stopped by its user" in output
+    assert len(run.run_dir.attempts()) == 1
+
+
+@pytest.mark.faults
+def test_requeues_without_progress_come_to_an_end(make, cluster):
+    run = make(
+        "stuck", **{**slow(), "checkpoint": {"every": {"steps": 1000}}}, failures={"attempts": 2}
+    ).submit()
+    for n in (1, 2):
+        run.wait_for_attempt(n)
+        cluster.command("scontrol", "requeue", run.job_id)
+    output = run.wait("FAILED")
+    assert "2 attempts in a row ended without a new committed step" in output
+    assert len(run.run_dir.attempts()) == 2
+    assert cluster.job(run.job_id)["ExitCode"] == "1:0"
+
+
+@pytest.mark.faults
+def test_a_controller_that_is_away_stops_no_training(make, cluster, uninterrupted):
+    run = make("alone", **slow(0.8)).submit()
+    run.wait_for_step(3)
+    cluster.stop_controller()
+    run.wait_for_step(12)
+    status = run.command("status", str(run.job_file))
+    cluster.start_controller()
+    assert status.returncode == 0, status.stderr
+    assert "running" in status.stdout
+    assert "does not answer" in status.stdout
+    run.wait("COMPLETED")
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.faults
+def test_an_elastic_run_starts_with_the_nodes_it_gets(make, cluster):
+    other = cluster.sbatch("--nodelist=node3", "--exclusive", wrap="sleep 300")
+    cluster.wait_for_state(other, ["RUNNING"])
+    elastic = {"workers": [1, 3], "nodes": [1, 3]}
+    run = make(
+        "elastic", **{**FAULTY, "train": {"epochs": 1, "global_batch_size": 6}}, resources=elastic
+    ).submit()
+    output = run.wait("COMPLETED")
+    assert run.result.world_size == 2, output
+
+
+@pytest.mark.faults
+def test_two_runs_on_the_same_nodes_do_not_meet(make, cluster, uninterrupted):
+    runs = [
+        make(f"twin-{n}", **slow(), slurm={"options": ["--nodelist=node1,node2"]}).submit() for n in (1, 2)
+    ]
+    for run in runs:
+        run.wait("COMPLETED", 300)
+    ports = [run.attempt.read("rendezvous.json")["ports"] for run in runs]
+    assert ports[0] != ports[1]
+    for run in runs:
+        assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_gpus_that_torch_cannot_use_are_refused(make, cluster):
+    """SLURM gives them, and they are none: devices that stand in."""
+    run = make("gpus", **FAULTY, resources={"gpus_per_worker": 1}).submit()
+    output = run.wait("FAILED")
+    assert cluster.job(run.job_id)["ExitCode"] == "3:0", output
+    assert "torch can use 0" in output
+    assert "Traceback" not in output
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+def test_the_end_is_known_at_once_and_takes_under_three_seconds(make, cluster):
+    run = make("teardown", **{**FAULTY, "train": {"epochs": 1, "batch_size": 4}}).submit()
+    ends = time.monotonic() + 150
+    while not run.run_dir.attempts() or run.attempt.read("result.json") is None:
+        assert time.monotonic() < ends, run.output
+        time.sleep(0.05)
+    assert run.wait_for_nothing_left(within_s=15) < 3 + float(os.environ.get("CLUSTERTRAIN_SLACK_S", "2"))

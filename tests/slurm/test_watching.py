@@ -1,0 +1,302 @@
+"""What `status`, `ls`, `logs` and `stop` make of real jobs. The run folders are made by hand, and a few lines
+stand in for the agent: what is watched here is SLURM, not training."""
+
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain import stopping
+from clustertrain.cli import main
+from clustertrain.errors import ClusterError
+from clustertrain.launchers import slurm_queue
+from clustertrain.launchers.slurm_queue import look_up
+from clustertrain.result import Result, write_result
+from clustertrain.run_dir import RunDir
+from clustertrain.status import status_of
+from clustertrain.stopping import stop_run
+
+AGENT = """
+import os, sys, time
+from clustertrain.claims import Heartbeat, claim_attempt
+from clustertrain.observe.events import EventLog
+from clustertrain.result import Result, write_result
+from clustertrain.run_dir import RunDir
+
+storage, name, obeys = sys.argv[1:]
+attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation={
+    "scheduler": "slurm", "cluster": os.environ["SLURM_CLUSTER_NAME"], "job_id": os.environ["SLURM_JOB_ID"],
+    "restart": int(os.environ.get("SLURM_RESTART_COUNT", 0)), "nodes": [os.environ["SLURMD_NODENAME"]]})
+with Heartbeat(attempt):
+    EventLog(attempt.events).write("group_started", world_size=1, restart=0)
+    while obeys == "deaf" or attempt.asked("stop") is None:
+        time.sleep(0.1)
+    write_result(attempt, Result("stopped", "user", 75, step=7))
+"""
+
+
+class Runs:
+    """Runs of one storage, each submitted as `clustertrain submit` would."""
+
+    def __init__(self, cluster, storage):
+        self.cluster = cluster
+        self.storage = storage
+
+    def run(self, name="digits"):
+        return RunDir.newest(str(self.storage), name)
+
+    def submit(self, *options, wrap="sleep 600", name="digits", cluster=None):
+        """Returns the job's id."""
+        job_id = self.cluster.sbatch(*options, wrap=wrap)
+        record = {"scheduler": "slurm", "cluster": cluster, "job_id": job_id, "time": time.time()}
+        run = self.run(name)
+        run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", {**record, "output": f"/a/{name}.out"})
+        return job_id
+
+    def start(self, *options, agent="obeys"):
+        """With an agent that has begun an attempt; returns the job's id."""
+        job_id = self.submit(*options, wrap=self.agent(agent))
+        self.wait_for(lambda status: status.state == "running")
+        return job_id
+
+    def agent(self, manner="obeys"):
+        program = self.storage / "agent.py"
+        program.write_text(AGENT)
+        return f"{sys.executable} {program} {self.storage} digits {manner}"
+
+    def wait_for(self, wanted, within_s=90, name="digits"):
+        ends = time.monotonic() + within_s
+        while not wanted(status := status_of(self.run(name))):
+            assert time.monotonic() < ends, (status.standing, status.job)
+            time.sleep(0.3)
+        return status
+
+    def cli(self, command, *options, name="digits"):
+        result = CliRunner().invoke(main, [command, str(self.storage / name), *options])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+
+def runs_on(cluster, folder, monkeypatch):
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environment[name])
+    storage = folder / "runs"
+    storage.mkdir()
+    return Runs(cluster, storage)
+
+
+@pytest.fixture
+def runs(cluster, tmp_path, monkeypatch):
+    return runs_on(cluster, tmp_path, monkeypatch)
+
+
+def test_one_that_waits_says_why(runs):
+    job_id = runs.submit("--begin=now+1hour")
+    status = status_of(runs.run())
+    assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
+    shown = runs.cli("status")
+    assert f"SLURM {job_id}: PENDING (BeginTime: may not begin before a set time" in shown
+    assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
+
+
+def test_one_that_may_never_start_is_queued_too(runs, cluster):
+    held = runs.submit("--hold")
+    cluster.wait_for_state(held, {"PENDING"})
+    assert "JobHeldUser: held by its user" in status_of(runs.run()).standing.text
+
+
+def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
+    job_id = runs.submit("--nodes=2", "--time=10")
+    cluster.wait_for_state(job_id, {"RUNNING"})
+    status = status_of(runs.run())
+    assert (status.state, status.standing.text) == ("waiting", "started, its nodes are coming up")
+    assert status.runner == f"SLURM job {job_id} on {status.job.queue.nodes}"
+
+
+def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
+    job_id = runs.start("--nodelist=node2", "--time=10")
+    shown = runs.cli("status")
+    rows = dict(re.split(" {2,}", line, maxsplit=1) for line in shown.splitlines())
+    assert rows["state"] == "running (training)"
+    assert rows["job"] == f"SLURM {job_id}: RUNNING"
+    assert (rows["nodes"], rows["attempt"]) == ("node2", "1")
+    assert re.fullmatch(r"10:00|\d:\d\d", rows["time left"])
+
+
+def test_a_stop_is_asked_for_and_waited_for(runs, cluster):
+    job_id = runs.start()
+    said = runs.cli("stop").splitlines()
+    assert said[0].startswith(f"asked SLURM job {job_id} on node")
+    assert said[1:] == ["digits: stopped (user) at step 7"]
+    assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
+    assert status_of(runs.run()).exit_code == 75
+
+
+def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
+    monkeypatch.setattr(stopping, "_BEYOND_GRACE_S", 1.0)
+    job_id, said = runs.start(agent="deaf"), []
+    stop_run(runs.run(), said.append)
+    assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]
+    cluster.wait_for_state(job_id, {"CANCELLED"})
+    assert runs.wait_for(lambda status: status.standing.over).state == "cancelled"
+
+
+def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
+    job_id = runs.submit("--begin=now+1hour")
+    assert runs.cli("stop") == f"SLURM job {job_id} was taken out of the queue\n"
+    assert cluster.job(job_id)["JobState"] == "CANCELLED"
+    status = status_of(runs.run())
+    assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
+    key = f"{runs.run().key}/submissions/slurm-{job_id}.ended.json"
+    assert runs.run().read_json(key)["state"] == "cancelled"
+
+
+def test_all_that_wait_for_a_run_are_taken_out(runs, cluster):
+    jobs = [runs.submit("--hold"), runs.submit("--hold")]
+    status = status_of(runs.run())
+    assert (status.job.job_id, [job.job_id for job in status.behind]) == (jobs[1], [jobs[0]])
+    runs.cli("stop")
+    assert {cluster.job(job_id)["JobState"] for job_id in jobs} == {"CANCELLED"}
+    assert status_of(runs.run()).state == "cancelled"
+
+
+def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, cluster):
+    first = runs.start()
+    second = runs.submit(f"--dependency=afterany:{first}")
+    shown = runs.cli("status")
+    assert "running (training)" in shown
+    assert f"SLURM {second}: PENDING (Dependency: waits for another job)" in shown
+    said = runs.cli("stop").splitlines()
+    assert said[0] == f"SLURM job {second} was taken out of the queue"
+    assert said[2] == "digits: stopped (user) at step 7"
+    assert cluster.job(second)["JobState"] == "CANCELLED"
+    assert cluster.wait_for_state(first, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
+    assert status_of(runs.run()).exit_code == 75  # as the attempt ended
+
+
+def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
+    job_id = runs.submit("--hold", wrap=runs.agent())
+
+    def cancel_late(job_id, *, only_waiting=False):
+        cluster.command("scontrol", "release", job_id)
+        runs.wait_for(lambda status: status.state == "running")
+        slurm_queue.cancel(job_id, only_waiting=only_waiting)
+
+    monkeypatch.setattr(stopping, "cancel", cancel_late)
+    assert runs.cli("stop").endswith("\ndigits: stopped (user) at step 7\n")
+    assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
+
+
+def test_one_that_has_begun_no_attempt_is_cancelled(runs, cluster):
+    job_id = runs.submit()
+    cluster.wait_for_state(job_id, {"RUNNING"})
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled: there was nothing to save yet\n"
+    assert status_of(runs.run()).state == "cancelled"
+
+
+def test_a_requeued_one_is_queued_again_and_can_be_taken_out(runs, cluster):
+    job_id = runs.start("--requeue", agent="deaf")
+    attempt = runs.run().newest_attempt()
+    write_result(attempt, Result("preempted", "preempted", 75, step=7))
+    cluster.command("scontrol", "requeuehold", job_id)
+    status = runs.wait_for(lambda status: status.state == "queued")
+    assert status.result is None
+    assert status.standing.text.endswith("requeued after attempt 1")
+    shown = runs.cli("status")
+    assert "1, which ended as preempted (preempted)" in shown
+    assert re.search("^requeued +once$", shown, re.MULTILINE)
+    runs.cli("stop")
+    assert status_of(runs.run()).state == "cancelled"
+
+
+def test_one_that_scancel_ended_without_a_word_is_cancelled(runs, cluster):
+    job_id = runs.start(agent="deaf")
+    cluster.command("scancel", job_id)
+    status = runs.wait_for(lambda status: status.standing.over)
+    assert (status.state, status.exit_code) == ("cancelled", 130)
+
+
+def test_a_lost_node_is_the_cause(runs, cluster):
+    runs.start("--nodelist=node3", "--no-requeue", agent="deaf")
+    cluster.crash("node3")
+    status = runs.wait_for(lambda status: status.standing.over, within_s=120)
+    assert (status.state, status.standing.cause) == ("lost", "node_fail")
+    first = runs.cli("status").splitlines()[0]
+    assert first.split(maxsplit=1) == ["lost", f"SLURM job {status.job.job_id} lost a node"]
+    assert runs.cli("logs").splitlines()[0].startswith("lost (node_fail): ")
+
+
+def test_while_the_controller_is_away_the_run_lives(runs, cluster, monkeypatch):
+    job_id = runs.start()
+    queued = runs.submit("--hold", name="other")
+    cluster.stop_controller()
+    monkeypatch.setattr(slurm_queue, "ANSWER_S", 4.0)
+    shown = runs.cli("status")
+    assert "running (training)" in shown
+    assert re.search("^note +SLURM does not answer: .+; by the heartbeat it lives$", shown, re.MULTILINE)
+    assert "queued (scheduler)" in runs.cli("status", name="other")
+    listed = CliRunner().invoke(main, ["ls", str(runs.storage)]).output.splitlines()
+    assert [line.split()[:2] for line in listed[1:3]] == [["digits", "running"], ["other", "queued"]]
+    assert listed[3].startswith("note: SLURM does not answer: ")
+    with pytest.raises(ClusterError, match="other is queued, and SLURM does not answer"):
+        stop_run(runs.run("other"), print)
+    monkeypatch.setattr(slurm_queue, "ANSWER_S", 30.0)
+    cluster.start_controller()
+    assert set(look_up([job_id, queued])) == {job_id, queued}
+    assert status_of(runs.run()).note is None
+
+
+def test_the_same_id_on_another_cluster_is_another_job(runs, cluster):
+    job_id = runs.submit("--hold", cluster="elsewhere")
+    status = status_of(runs.run())
+    assert status.state == "queued"
+    assert status.note.startswith("SLURM's cluster here is ")
+    with pytest.raises(ClusterError):
+        stop_run(runs.run(), print)
+    assert cluster.job(job_id)["JobState"] == "PENDING"
+
+
+def test_an_id_that_was_given_again_is_another_job(runs, cluster):
+    job_id = runs.submit("--hold")
+    run = runs.run()
+    key = f"{run.key}/submissions/slurm-{job_id}.json"
+    run.write_json(key, {**run.read_json(key), "time": time.time() - 30 * 86400})
+    assert status_of(run).standing.text == f"SLURM has forgotten job {job_id}, which began no attempt"
+
+
+def test_ls_asks_once_for_all(runs, tmp_path, monkeypatch):
+    asked = tmp_path / "asked"
+    shim = tmp_path / "bin" / "squeue"
+    shim.parent.mkdir()
+    shim.write_text(
+        f'#!/bin/sh\necho asked >> {asked}\nPATH="{runs.cluster.environment["PATH"]}" exec squeue "$@"\n'
+    )
+    shim.chmod(0o755)
+    names = [f"run{n}" for n in range(4)]
+    for name in names:
+        runs.submit("--hold", name=name)
+    monkeypatch.setenv("PATH", f"{shim.parent}:{runs.cluster.environment['PATH']}")
+    listed = CliRunner().invoke(main, ["ls", str(runs.storage)]).output.splitlines()
+    assert [line.split()[:4] for line in listed[1:]] == [[name, "queued", "0", "-"] for name in names]
+    assert asked.read_text() == "asked\n"
+
+
+def test_what_slurm_has_forgotten_is_in_the_storage(fresh_cluster, tmp_path, monkeypatch):
+    """SLURM looks for jobs to forget once a minute."""
+    runs = runs_on(fresh_cluster(nodes=1, MinJobAge=2), tmp_path, monkeypatch)
+    jobs = [runs.submit("--hold", name="taken-out"), runs.submit(wrap="exit 0", name="silent")]
+    runs.cli("stop", name="taken-out")
+    jobs.append(runs.start())
+    runs.cli("stop")
+    ends = time.monotonic() + 150
+    while look_up(jobs):
+        assert time.monotonic() < ends
+        time.sleep(1)
+    assert status_of(runs.run()).state == "stopped"
+    assert status_of(runs.run("taken-out")).state == "cancelled"
+    status = status_of(runs.run("silent"))
+    assert (status.state, status.note) == ("lost", None)
+    assert Path(status.job.output).name == "silent.out"

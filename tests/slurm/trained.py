@@ -1,0 +1,86 @@
+"""Whole runs on a cluster: submitted by the real program, trained by Ray on two nodes and more."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from clusters.slurm import SlurmCluster
+from whole_run import Run
+
+PATIENCE_S = 150
+
+
+class Submitted(Run):
+    """One job file in a folder of the login node, and its submissions."""
+
+    patience_s = PATIENCE_S
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, name: str, **sections) -> None:
+        slurm = {"time_limit": "10m", "output": str(folder), **sections.pop("slurm", {})}
+        resources = {"workers": 2, "nodes": 2, "cpus_per_worker": 0.5, **sections.pop("resources", {})}
+        super().__init__(folder, name, **sections, slurm=slurm, resources=resources)
+        self.cluster = cluster
+        self.job_id = ""
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `clustertrain …` on the login node."""
+        return subprocess.run(
+            [sys.executable, "-m", "clustertrain.cli", *arguments],
+            cwd=self.folder,
+            env={**self.cluster.environment, "CLUSTERTRAIN_SITE": ""},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def submit(self, *arguments: str) -> "Submitted":
+        self.live, self.attempts_before = None, len(self.run_dir.attempts())
+        done = self.command("submit", "--to", "slurm", str(self.job_file), *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        self.job_id = max(self.run_dir.submissions(), key=lambda record: record["time"])["job_id"]
+        return self
+
+    @property
+    def output(self) -> str:
+        """The job's output file."""
+        path = self.folder / f"{self.name}-{self.job_id}.out"
+        return path.read_text() if path.exists() else "(no output)"
+
+    def wait(self, state: str, within_s: float = PATIENCE_S) -> str:
+        """Until SLURM says that the job is in this state; returns the job's output."""
+        try:
+            self.cluster.wait_for_state(self.job_id, [state], within_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output}") from None
+        return self.output
+
+    def wait_for_attempt(self, n: int) -> None:
+        ends = time.monotonic() + PATIENCE_S
+        while len(self.run_dir.attempts()) < n:
+            assert time.monotonic() < ends, f"no attempt {n} within {PATIENCE_S} s:\n{self.output}"
+            time.sleep(0.2)
+        self.live, self.attempts_before = None, n - 1
+
+    def _has_ended(self) -> str | None:
+        state = self.cluster.job(self.job_id)["JobState"]
+        return self.output if state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT") else None
+
+    def left_on_nodes(self) -> dict[str, object]:
+        """What is there of the job on the nodes that are up: processes, ports, files."""
+        found = {}
+        for node in self.cluster.nodes:
+            files = self.cluster.run_on(node, ["find", "/tmp", "/dev/shm", "-mindepth", "1", "-name", "ct-*"])
+            left = self.cluster.processes_on(node), files.stdout.split()
+            if any(left):
+                found[node] = left
+        return found
+
+    def wait_for_nothing_left(self, within_s: float) -> float:
+        """Returns how many seconds it took."""
+        began = time.monotonic()
+        while left := self.left_on_nodes():
+            assert time.monotonic() - began < within_s, left
+            time.sleep(0.1)
+        return time.monotonic() - began
