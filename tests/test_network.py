@@ -8,7 +8,14 @@ import pytest
 
 from clustertrain import network
 from clustertrain.errors import ClusterError
-from clustertrain.network import address_towards, answers, interface_of, nccl_needs_to_know, wait_for_answer
+from clustertrain.network import (
+    address_towards,
+    answers,
+    interface_of,
+    is_refused,
+    nccl_needs_to_know,
+    wait_for_answer,
+)
 
 
 def test_loopback():
@@ -64,4 +71,6 @@ def test_whether_somebody_answers():
         port = server.getsockname()[1]
         assert answers("127.0.0.1", port)
         assert wait_for_answer("127.0.0.1", port, 1)
+        assert not is_refused("127.0.0.1", port)
+    assert is_refused("127.0.0.1", port)
     assert not wait_for_answer("127.0.0.1", port, 0.2)

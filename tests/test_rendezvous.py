@@ -29,7 +29,7 @@ def rendezvous(attempt, restart=0):
 def test_the_other_nodes_find_what_the_head_wrote(run):
     attempt = claim_attempt(run, world_size=2)
     rendezvous(attempt).publish(attempt)
-    found, read = wait_for_head(run, share(), 5, 0.01)
+    found, read = wait_for_head(run, share(), 5, 0.01, lambda: False)
     assert (found.n, read) == (attempt.n, rendezvous(attempt))
     assert read.ray_address == "10.0.0.1:20100"
 
@@ -38,17 +38,21 @@ def test_that_of_an_earlier_start_is_not_taken(run):
     attempt = claim_attempt(run, world_size=2)
     rendezvous(attempt, restart=0).publish(attempt)
     with pytest.raises(StorageError) as caught:
-        wait_for_head(run, share(restart=1), 0.1, 0.01)
+        wait_for_head(run, share(restart=1), 0.1, 0.01, lambda: False)
     assert "another file system" in str(caught.value)
     assert "n1 writes it there" in str(caught.value)
     second = claim_attempt(run, world_size=2)
     rendezvous(second, restart=1).publish(second)
-    assert wait_for_head(run, share(restart=1), 5, 0.01)[0].n == second.n
+    assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
 
 
 def test_nothing_at_all_is_told_with_the_place(run):
     with pytest.raises(StorageError, match=r"finds no rendezvous\.json of job 7 under"):
-        wait_for_head(run, share(), 0.05, 0.01)
+        wait_for_head(run, share(), 0.05, 0.01, lambda: False)
+
+
+def test_a_job_that_is_over_ends_the_wait(run):
+    assert wait_for_head(run, share(), 5, 0.01, lambda: True) is None
 
 
 def test_who_is_there(run):
@@ -67,4 +71,4 @@ def test_a_later_version_may_say_more(run):
     attempt.run.store.write_atomic(
         f"{attempt.key}/rendezvous.json", json.dumps({**written, "version": "99", "more": 1}).encode()
     )
-    assert wait_for_head(run, share(), 5, 0.01)[1].version == "99"
+    assert wait_for_head(run, share(), 5, 0.01, lambda: False)[1].version == "99"

@@ -15,12 +15,12 @@ from importlib import import_module
 from typing import Any
 
 from clustertrain.claims import Heartbeat
-from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, RunStopped
 from clustertrain.gpus import check_gpus
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
-from clustertrain.own_cluster import connect_to_own, own_head
+from clustertrain.own_cluster import connect_to_own, own_head, own_head_is_gone
 from clustertrain.ray_node import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.result import write_result
 from clustertrain.run_dir import Attempt, AttemptRef
@@ -43,6 +43,7 @@ class _CodeCheck(threading.Thread):
             check_code(self._job)
             import_module("clustertrain.failure_watch")
             import_module("clustertrain.restarts")
+            import_module("clustertrain.trainer")
         except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
             self.error = error
 
@@ -64,6 +65,8 @@ def main(ref_text: str) -> int:
             result = of_outcome(attempt)
         except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
             traceback.print_exc()
+            if not isinstance(error, ClusterTrainError | RunStopped) and own_head_is_gone():
+                return EXIT_FAILED  # the node's agent knows how Ray ended, and writes the result
             result = of_error(attempt, error)
         return write_result(attempt, result).exit_code
 
@@ -147,7 +150,8 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
 
     from clustertrain import worker
     from clustertrain.failure_watch import FailureWatch
-    from clustertrain.restarts import KitTorchConfig, KitTrainer
+    from clustertrain.restarts import KitTorchConfig
+    from clustertrain.trainer import KitTrainer
 
     watch = job.failures.watchdog
     longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)

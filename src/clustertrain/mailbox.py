@@ -3,6 +3,7 @@
     batch shell ──lead, term──▶ agent      a signal came
     batch shell ◀──ask──────── agent       what does SLURM say about the job?
     batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, and KillWait
+    batch shell ◀──agent────── agent       it is there
     batch shell ◀──verdict──── agent       "requeue 75": start the job again, or end with that code
 
 The agent may run in a container, where there is no scontrol; the folder is what both of them see.
@@ -42,9 +43,13 @@ class Mailbox:
 
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
-        """None where there is no batch shell, as under salloc."""
-        folder = environ.get("CLUSTERTRAIN_MAIL")
-        return cls(Path(folder)) if folder else None
+        """None where there is no batch shell: under salloc, and on all nodes but the first."""
+        folder, is_first = environ.get("CLUSTERTRAIN_MAIL"), environ.get("SLURM_NODEID", "0") == "0"
+        return cls(Path(folder)) if folder and is_first else None
+
+    def say_hello(self) -> None:
+        """Tell the batch shell that there is an agent."""
+        self._write("agent", "")
 
     def has_lead(self) -> bool:
         """Whether the signal came that goes before the end."""

@@ -58,6 +58,17 @@ def answers(address: str, port: int, timeout_s: float = 1.0) -> bool:
         return False
 
 
+def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether the machine is there and says that nothing listens: no lost packet looks like that."""
+    try:
+        with socket.create_connection((address, port), timeout_s):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
 def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:
     """Until something listens there, or `timeout_s` has passed."""
     ends = time.monotonic() + timeout_s

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from clustertrain import __version__
@@ -24,7 +25,8 @@ from clustertrain.guarded import REQUESTS_TO_END, Guarded, private_folder, remov
 from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.job import Job
 from clustertrain.jobfile import load_job
-from clustertrain.network import address_towards, interface_of, nccl_needs_to_know
+from clustertrain.mailbox import Mailbox
+from clustertrain.network import address_towards, answers, interface_of, is_refused, nccl_needs_to_know
 from clustertrain.observe.progress import Lines
 from clustertrain.observe.shipping import Shipping
 from clustertrain.ports import Ports, free_block
@@ -33,6 +35,8 @@ from clustertrain.rendezvous import Arrival, Rendezvous, wait_for_head
 from clustertrain.run_dir import Attempt, RunDir
 from clustertrain.starting import Options
 from clustertrain.submission import Submission
+
+_LAST_WORD_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,18 @@ def main(argument: str) -> int:
     from clustertrain.node_head import serve_head
 
     become_subreaper()
+    mail = Mailbox.of_this_job()
+    if mail is not None:
+        mail.say_hello()
     folder = private_folder()
     try:
         with _signals_heard() as heard:
             start = read_start(argument, folder)
-            return serve_head(start, heard) if start.allocation.is_head else _serve_worker(start)
+            return serve_head(start, heard, mail) if start.allocation.is_head else _serve_worker(start, heard)
     except (ClusterTrainError, RunStopped) as error:
         Lines(sys.stderr).say(f"error: {error}")
+        if mail is not None:
+            mail.decide("end", error.exit_code)
         return error.exit_code
     finally:
         kill_descendants()
@@ -147,9 +156,11 @@ def join(start: Start, towards: str) -> Node:
         towards: a node to be reached; its own name where there is only one.
 
     Raises:
-        ClusterError: the allocation is smaller than the job, or there is no way to the other node.
+        ClusterError: there is no Ray here, the allocation is smaller than the job, or there is no way to the
+            other node.
     """
     allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
+    _check_installed(allocation)
     check_room(start.job, allocation)
     address = address_towards(towards)
     interface = interface_of(address)
@@ -174,6 +185,15 @@ def join(start: Start, towards: str) -> Node:
         code=start.code,
     )
     return Node(address, interface, ports, token_path, environment)
+
+
+def _check_installed(allocation: Allocation) -> None:
+    """The submit side does without; looks, and imports neither."""
+    if missing := [name for name in ("torch", "ray") if find_spec(name) is None]:
+        raise ClusterError(
+            f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
+            "pip install 'clustertrain[train]' there, or let slurm.python name a Python that has it."
+        )
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
@@ -202,10 +222,15 @@ def arrive(start: Start, node: Node, attempt: Attempt) -> None:
     ).publish(attempt, allocation.node_rank)
 
 
-def _serve_worker(start: Start) -> int:
+def _serve_worker(start: Start, heard: Heard) -> int:
     """Find the head, start Ray, and stay until the attempt has its result."""
     allocation, screen = start.allocation, Lines(sys.stdout)
-    attempt, rendezvous = wait_for_head(start.run, allocation, start.job.slurm.nodes_wait_s, start.poll_s)
+    found = wait_for_head(
+        start.run, allocation, start.job.slurm.nodes_wait_s, start.poll_s, is_over=lambda: heard.terms > 0
+    )
+    if found is None:
+        return 0
+    attempt, rendezvous = found
     try:
         _check_version(rendezvous, allocation)
         node = join(start, rendezvous.head_address)
@@ -213,7 +238,7 @@ def _serve_worker(start: Start) -> int:
         with Shipping(attempt, screen.say):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
-                _stay(start, attempt, ray)
+                _stay(start, attempt, ray, rendezvous)
             finally:
                 ray.end()
     except ClusterTrainError as error:  # the head tells it: it is the head's log that people read
@@ -232,24 +257,38 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
         )
 
 
-def _stay(start: Start, attempt: Attempt, ray: Guarded) -> None:
+def _stay(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
     """Until the attempt has its result, or another one began.
 
     Raises:
-        ClusterError: Ray ended on this node.
+        NodeLost: Ray ended on this node, or on the head's without a word.
     """
-    while True:
-        if attempt.read("result.json") is not None:
-            return
-        newest = start.run.newest_attempt()
-        if newest is not None and newest.n != attempt.n:
-            return
-        if ray.code() is not None:
-            time.sleep(start.poll_s)  # the end of the head ends Ray here, too, and its result says more
-            if attempt.read("result.json") is None:
-                raise ray_ended(start.allocation.host, ray)
-            return
+    head_was_up = False
+    while not _is_over_within(start, attempt, 0):
+        if ray.code() is not None:  # the end of the head ends Ray here, too, and its result says more
+            if _is_over_within(start, attempt, start.poll_s):
+                return
+            raise ray_ended(start.allocation.host, ray)
+        if not head_was_up:
+            head_was_up = answers(head.head_address, head.port)
+        elif is_refused(head.head_address, head.port) and not _is_over_within(start, attempt, _LAST_WORD_S):
+            raise NodeLost(
+                f"Ray on {head.nodes[0]} is gone, and its agent leaves no result: it was killed, too.\n"
+                "The next start of the run goes on from the newest checkpoint."
+            )
         time.sleep(start.poll_s)
+
+
+def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
+    """Whether the attempt has its result by then, or another one began."""
+    ends = time.monotonic() + seconds
+    while True:
+        newest = start.run.newest_attempt()
+        if attempt.read("result.json") is not None or (newest is not None and newest.n != attempt.n):
+            return True
+        if time.monotonic() >= ends:
+            return False
+        time.sleep(min(start.poll_s, seconds))
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:

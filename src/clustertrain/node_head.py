@@ -24,7 +24,7 @@ from clustertrain.observe.progress import Lines, Screen
 from clustertrain.observe.report import print_ending
 from clustertrain.observe.shipping import Shipping, send_leftovers
 from clustertrain.rendezvous import Rendezvous, arrivals
-from clustertrain.result import Result, ended, write_result
+from clustertrain.result import Result, ended, read_result, write_result
 from clustertrain.run_dir import Attempt
 from clustertrain.starting import begin, is_same_start
 from clustertrain.states import STATES
@@ -32,25 +32,17 @@ from clustertrain.verdict import failed
 
 _POLL_S = 0.1
 _LOOK_EVERY_S = 2.0  # whether a node left, or a newer attempt began
+_RAY_TELLS_WITHIN_S = 3.0  # ray_start looks every half second, and its guardian then ends what is left
 _ASKS_FOR_REQUEUE = ("preempted", "node_fail", "time_limit")  # "requeued" is SLURM's doing already
 
 
-def serve_head(start: Start, heard: Heard) -> int:
+def serve_head(start: Start, heard: Heard, mail: Mailbox | None) -> int:
     """Run the attempt to its end; returns the exit code, which is the batch shell's as well."""
-    mail, screen = Mailbox.of_this_job(), Lines(sys.stdout)
-    verdict, code = "end", EXIT_DONE
-    try:
-        result = _run(start, heard, mail, screen)
-        if result is not None:
-            code = result.exit_code
-            again = STATES[result.state].restarts and result.cause in _ASKS_FOR_REQUEUE
-            verdict = "requeue" if again else "end"
-    except ClusterTrainError as error:
-        code = error.exit_code
-        raise
-    finally:
-        if mail is not None:
-            mail.decide(verdict, code)
+    result = _run(start, heard, mail, Lines(sys.stdout))
+    code = EXIT_DONE if result is None else result.exit_code
+    if mail is not None:
+        again = result is not None and STATES[result.state].restarts and result.cause in _ASKS_FOR_REQUEUE
+        mail.decide("requeue" if again else "end", code)
     return code
 
 
@@ -183,7 +175,16 @@ class _Watch:
             if (result := self._hear() or self._look()) is not None:
                 return result
         self.screen.show(follower.new())
-        return None
+        return self._went_with_ray()
+
+    def _went_with_ray(self) -> Result | None:
+        """Of a driver that ended without a word: whether it did so because Ray on this node had ended."""
+        if read_result(self.attempt) is not None:
+            return None
+        select.select([self.ray.fd], [], [], _RAY_TELLS_WITHIN_S)
+        if self.ray.code() is None:
+            return None
+        return self._lost(str(ray_ended(self.start.allocation.host, self.ray)))
 
     def _hear(self) -> Result | None:
         """What SLURM's signals ask for: first that the run saves, at last that it ends."""

@@ -6,7 +6,7 @@ import os
 import time
 
 from clustertrain.errors import ClusterError, RunStopped
-from clustertrain.network import wait_for_answer
+from clustertrain.network import answers, wait_for_answer
 from clustertrain.rendezvous import arrivals
 from clustertrain.run_dir import Attempt
 
@@ -16,6 +16,12 @@ _POLL_S = 0.1
 def own_head() -> str | None:
     """The address of the head, where a node agent started this driver."""
     return os.environ.get("CLUSTERTRAIN_HEAD")
+
+
+def own_head_is_gone() -> bool:
+    """Whether the node agent's Ray ended, which then ends what was going on."""
+    address, _, port = (own_head() or "").partition(":")
+    return bool(address) and not answers(address, int(port))
 
 
 def connect_to_own(attempt: Attempt, head: str, wait_s: float) -> None:

@@ -36,7 +36,7 @@ _SERVER_PORTS = (
     "metrics_agent_port",
     "metrics_export_port",
 )
-_HEAD_PORTS = 2  # its own, and the dashboard's, whose process answers on loopback
+_HEAD_PORTS = 1  # its own
 _AUXILIARY_PROCESSES = 24  # controller, driver, and what Ray starts beside the workers
 # A task of srun is no rank: whoever reads these in a worker would take each for rank 0 of 1.
 _TASK_VARIABLES = (
@@ -89,8 +89,7 @@ def ray_command(
     if head is not None:
         parameters |= {"gcs_address": head}
     else:
-        parameters |= {"gcs_server_port": ports.first, "dashboard_port": ports.first + 1}
-        parameters |= {"include_dashboard": False, "dashboard_host": "127.0.0.1", "no_monitor": True}
+        parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
     return [sys.executable, "-m", "clustertrain.ray_start", json.dumps(parameters)]
 
 

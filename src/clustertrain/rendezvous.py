@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -69,19 +69,22 @@ class Arrival:
 
 
 def wait_for_head(
-    run: RunDir, allocation: Allocation, wait_s: float, poll_s: float
-) -> tuple[Attempt, Rendezvous]:
-    """Until the head of this start of the job has said where it is.
+    run: RunDir, allocation: Allocation, wait_s: float, poll_s: float, is_over: Callable[[], bool]
+) -> tuple[Attempt, Rendezvous] | None:
+    """Until the head of this start of the job has said where it is; None where it has ended before it came to
+    that, or `is_over` says so.
 
     Raises:
         StorageError: it has not within `wait_s`; the likely cause is that this node sees another storage.
     """
     ends = time.monotonic() + wait_s
-    while True:
+    while not is_over():
         attempt = run.newest_attempt()
         found = attempt.read(_NAME) if attempt is not None else None
         if attempt is not None and found is not None and _is_ours(found, allocation):
             return attempt, Rendezvous(**{**_known(Rendezvous, found), "nodes": tuple(found["nodes"])})
+        if attempt is not None and _is_over(attempt, allocation):
+            return None
         if time.monotonic() > ends:
             raise StorageError(
                 f"{socket.gethostname()} finds no {_NAME} of job {allocation.job_id} under {run.uri} "
@@ -90,6 +93,7 @@ def wait_for_head(
                 "`storage` a path that all nodes share, or s3://…"
             )
         time.sleep(poll_s)
+    return None
 
 
 def arrivals(attempt: Attempt) -> dict[int, Arrival]:
@@ -107,6 +111,11 @@ def _arrivals(attempt: Attempt) -> Iterator[tuple[int, Arrival]]:
 
 def _is_ours(found: dict[str, Any], allocation: Allocation) -> bool:
     return (found.get("job_id"), found.get("restart")) == (allocation.job_id, allocation.restart)
+
+
+def _is_over(attempt: Attempt, allocation: Allocation) -> bool:
+    claim = attempt.read("claim.json") or {}
+    return _is_ours(claim.get("allocation") or {}, allocation) and attempt.read("result.json") is not None
 
 
 def _known(cls: type[Rendezvous] | type[Arrival], found: dict[str, Any]) -> dict[str, Any]:

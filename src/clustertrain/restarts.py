@@ -18,10 +18,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 from ray.train._internal.utils import get_address_and_port
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
 from clustertrain import worker
@@ -172,17 +170,3 @@ def _reached_before(attempt: Attempt, restart: int) -> int:
         return reached_step(attempt, restart - 1)
     earlier = [a for a in attempt.run.attempts() if a.n < attempt.n and a.restarts()]
     return reached_step(earlier[-1], max(earlier[-1].restarts())) if earlier else 0
-
-
-class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
-    """TorchTrainer without two helpers that a run of ours does not need, each a process of 1 to 2 s.
-
-    Ray Data's manager: data sets are files here. The cleaner of placement groups: only a Ray that outlives
-    the run needs it, so it stays where the cluster is not ours.
-    """
-
-    def _create_default_callbacks(self) -> list[Any]:
-        unneeded: tuple[type, ...] = (DatasetsCallback,)
-        if "RAY_ADDRESS" not in os.environ:
-            unneeded += (PlacementGroupCleanerCallback,)
-        return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]

@@ -6,11 +6,13 @@ import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clustertrain.errors import JobError
 from clustertrain.job import Job
-from clustertrain.training.task import Task
+
+if TYPE_CHECKING:  # it brings torch, which takes seconds: the driver loads it beside Ray's start
+    from clustertrain.training.task import Task
 
 
 def code_folder(job: Job) -> str:
@@ -57,6 +59,8 @@ def check_task(spec: str) -> type[Task]:
     Raises:
         JobError: it does not import or is not a subclass of clustertrain.Task.
     """
+    from clustertrain.training.task import Task
+
     cls = load_object(spec, "task")
     if not (isinstance(cls, type) and issubclass(cls, Task)):
         raise JobError(

@@ -15,6 +15,7 @@ ends with this process, however that ends (see slurm_site.sh).
 """
 
 import contextlib
+import fcntl
 import ipaddress
 import json
 import os
@@ -39,6 +40,7 @@ _SUBNETS = ipaddress.ip_network("198.18.0.0/15")  # nobody's: RFC 2544 keeps it 
 _SLURMD_PORT = 6818
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
+_NS_GET_PARENT = 0xB702  # linux/nsfs.h
 _PATIENCE_S = 60.0  # for what takes well under a second on an idle machine
 
 
@@ -291,15 +293,20 @@ class SlurmCluster:
     def run_on(self, node: str, argv: Sequence[str], uid: int | None = None, check: bool = True) -> Done:
         return self.command(*self.enter(node, uid), *argv, check=check)
 
+    def root_of(self, node: str) -> Path:
+        """The node's files, as this machine sees them."""
+        return Path(f"/proc/{self._pids[node]}/root")
+
     def processes_on(self, node: str) -> list[tuple[int, list[str]]]:
-        """(pid, argv) of what lives there beside slurmd and process 1; the pids are those of this machine."""
+        """(pid, argv) of what lives there, containers too, beside slurmd and process 1; the pids are those of
+        this machine."""
         if node not in self._pids:
             return []  # it has no power
         found, first = [], self._pids[node]
-        namespace = Path(f"/proc/{first}/ns/pid").readlink()
+        namespace = Path(f"/proc/{first}/ns/pid").stat().st_ino
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended while we looked
-                if (entry / "ns" / "pid").readlink() == namespace and int(entry.name) != first:
+                if namespace in _pid_namespaces(int(entry.name)) and int(entry.name) != first:
                     argv = (entry / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
                     if argv[0] not in ("", "slurmd"):  # "": a zombie
                         found.append((int(entry.name), argv))
@@ -390,6 +397,21 @@ def _shuffled(subnets: Iterator) -> list:
     found = list(subnets)
     random.SystemRandom().shuffle(found)  # not the generator that a test may have seeded
     return found
+
+
+def _pid_namespaces(pid: int) -> set[int]:
+    """That of a process, and those around it, as far as they are seen from here."""
+    found, fd = set(), os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+    try:
+        while True:
+            found.add(os.fstat(fd).st_ino)
+            parent = fcntl.ioctl(fd, _NS_GET_PARENT)
+            os.close(fd)
+            fd = parent
+    except PermissionError:  # there is none
+        return found
+    finally:
+        os.close(fd)
 
 
 def _as_user(uid: int | None) -> list[str]:

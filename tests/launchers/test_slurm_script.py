@@ -1,6 +1,7 @@
 """The script of a job: what it asks SLURM for, that values stay values, and that the goldens are fresh."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,8 +37,8 @@ def options(made, **arguments) -> dict[str, str]:
 
 
 def evaluated(text: str, folder: Path, **environ: str) -> list[str]:
-    """What bash makes of the part before the fixed body: the words of launch, then job and at_time_limit."""
-    head, mark, _ = text.partition("# From here on the script is the same for every job.")
+    """What bash makes of the part before the templates: the words of launch, then job and at_time_limit."""
+    head, mark, _ = re.split("^(# From here on the script|# A task around podman)", text, flags=re.M)[:3]
     assert mark
     done = subprocess.run(
         ["/bin/bash", "-u", "-c", head + '\nprintf "%s\\0" "${launch[@]}" "$job" "$at_time_limit"'],
@@ -336,7 +337,9 @@ def test_podman(tmp_path):
     userns = "host" if os.geteuid() == 0 else "keep-id"
     words = in_container(tmp_path, "podman", "registry.example.org/train:1")
     assert words == [
-        *("podman", "run", "--rm", "--network=host", "--ipc=host", "--uts=host", "--cgroups=disabled"),
+        *("bash", "-c", 'hear "$@"', "hear"),
+        *("podman", "--runtime=crun", "run", "--rm", "--network=host", "--ipc=host", "--uts=host"),
+        "--cgroups=disabled",
         *(f"--userns={userns}", "--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
         *("--env=CLUSTERTRAIN_*", "--env=SLURM_*", "--env=CUDA_VISIBLE_DEVICES", "--env=TMPDIR"),
         "--env=AWS_PROFILE",

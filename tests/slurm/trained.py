@@ -22,6 +22,7 @@ class Submitted(Run):
         super().__init__(folder, name, **sections, slurm=slurm, resources=resources)
         self.cluster = cluster
         self.job_id = ""
+        self._asked_at = 0.0
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `clustertrain …` on the login node."""
@@ -64,8 +65,15 @@ class Submitted(Run):
         self.live, self.attempts_before = None, n - 1
 
     def _has_ended(self) -> str | None:
-        state = self.cluster.job(self.job_id)["JobState"]
-        return self.output if state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT") else None
+        """Asks SLURM at times, and takes no answer for a no."""
+        if time.monotonic() < self._asked_at + 2:
+            return None
+        self._asked_at = time.monotonic()
+        done = self.cluster.command(
+            "squeue", "--noheader", f"--jobs={self.job_id}", "--format=%T", check=False
+        )
+        waits_or_runs = done.returncode != 0 or done.stdout.strip()
+        return None if waits_or_runs else self.output
 
     def left_on_nodes(self) -> dict[str, object]:
         """What is there of the job on the nodes that are up: processes, ports, files."""

@@ -1,6 +1,7 @@
 """The sbatch script of a job: pure, so that what `render` prints is what `submit` sends.
 
     #SBATCH lines, the lines of slurm.setup, a few quoted variables      made here from the job
+    templates/slurm_podman.sh                                            where podman runs the image
     templates/slurm_body.sh                                              the same for every job
 
 Nothing of a job is shell but `slurm.setup`: #SBATCH lines are comments to the shell, and the model holds each
@@ -57,7 +58,9 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
     """
     if not job_path.isprintable():
         raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
-    body = resources.files("clustertrain.launchers").joinpath("templates", "slurm_body.sh").read_text("utf-8")
+    body = _template("slurm_body.sh")
+    if job.slurm.container == "podman":
+        body = _template("slurm_podman.sh") + body
     lines = [
         "#!/bin/bash -l" if job.slurm.setup else "#!/bin/bash",  # `module` is made by a login shell's profile
         *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
@@ -68,6 +71,10 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
         "",
     ]
     return Rendered("\n".join([*lines, body]).encode(), _ARGV)
+
+
+def _template(name: str) -> str:
+    return resources.files("clustertrain.launchers").joinpath("templates", name).read_text("utf-8")
 
 
 def traveling(job: Job) -> tuple[str, ...]:
@@ -129,8 +136,11 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
 
 def _shape(job: Job) -> Iterator[str]:
     slurm, counts = job.slurm, job.node_counts
-    yield f"nodes={counts[0]}" if len(counts) == 1 else f"nodes={counts[0]}-{counts[-1]}"
-    yield "ntasks-per-node=1"
+    if len(counts) == 1:
+        yield f"nodes={counts[0]}"
+        yield "ntasks-per-node=1"
+    else:  # with a number of tasks SLURM takes the range for its least (seen with 22.05)
+        yield f"nodes={counts[0]}-{counts[-1]}"
     yield f"cpus-per-task={cpus_per_node(job)}"
     if gpus := gpus_per_node(job):
         kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
@@ -154,13 +164,14 @@ def _time(seconds: float) -> str:
 
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
-    """Shell that sets what the body needs: job, at_time_limit and the array launch."""
+    """Shell that sets what the body needs: job, at_time_limit, the array launch and, for podman, image."""
     container = job.slurm.container
     is_absolute = job_path.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container begins in another one
     yield f"job={folder}{quote(job_path)}"
     yield f"at_time_limit={job.slurm.at_time_limit}"
     if container == "podman":
+        yield f"image={quote(job.image or '')}"
         yield "# The user is the same inside: to root without a mapping, to others by one."
         yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
     prefix = {"none": _none, "apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}[container]
@@ -194,16 +205,18 @@ def _pyxis(job: Job) -> Iterator[str]:
 
 
 def _podman(job: Job) -> Iterator[str]:
-    """The node's network, /dev/shm and host name. Without a cgroup of its own it stays in the job's, so that
-    SLURM's limits hold; pids of its own, which podman then insists on, end with the agent, all of them."""
-    yield "podman run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
+    """The node's network, /dev/shm and host name. Without a cgroup of its own, as crun alone can do, it stays
+    in the job's, so that SLURM's limits hold; pids of its own, which podman then insists on, end with the
+    agent, all of them."""
+    yield """bash -c 'hear "$@"' hear"""
+    yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
     yield "--env='CLUSTERTRAIN_*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"
     yield from (f"--env={name}" for name in job.slurm.environment)
     if gpus_per_node(job):
         yield "--device=nvidia.com/gpu=all"
     yield from (f"--volume={mount}" for mount in _mounts(job))
-    yield quote(job.image or "")
+    yield '"$image"'
 
 
 def _mounts(job: Job) -> Iterator[str]:

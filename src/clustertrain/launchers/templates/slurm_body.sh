@@ -27,12 +27,24 @@ while kill -0 "$step" 2> /dev/null; do
     { scontrol show job "$SLURM_JOB_ID" -o; scontrol show config | grep -E '^KillWait'; } > "$mail/answer.new" 2>&1
     mv "$mail/answer.new" "$mail/answer"
   fi
+  if [ -z "${over:-}" ] && [ -e "$mail/verdict" ]; then over=$SECONDS; fi
+  # Nodes that still wait for this one to begin do not see that it ended; those that ended ignore it.
+  if [ -n "${over:-}" ] && ((SECONDS >= over + 3)) && [ -z "${told:-}" ]; then
+    told=yes
+    scancel --signal=TERM "$SLURM_JOB_ID"
+  fi
 done
 wait "$step"
 code=$?
 
 verdict=end
-if [ -e "$mail/verdict" ]; then read -r verdict code < "$mail/verdict"; fi
+if [ -e "$mail/verdict" ]; then
+  read -r verdict code < "$mail/verdict"
+elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
+  echo "error: no agent came up on $(hostname); the lines above say why (code $code)."
+  echo "Likely cause: slurm.python, the image, or slurm.container's program is not there on the nodes."
+  code=3
+fi
 trap '' TERM
 rm -rf "$mail"
 if [ "$verdict" = requeue ] && scontrol requeue "$SLURM_JOB_ID"; then

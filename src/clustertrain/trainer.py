@@ -1,0 +1,97 @@
+"""Ray Train's TorchTrainer without the processes that a run of ours does not need, each 1 to 5 s.
+
+    stock   driver, controller, autoscaling coordinator, placement-group cleaner, data sets' manager, workers
+    here    driver, which is the controller as well, and the workers
+
+What is left out serves a Ray that outlives the run. On such a cluster, which is not ours (RAY_ADDRESS), all
+but the manager of data sets stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+from clustertrain.errors import ClusterTrainError
+
+
+class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
+    """TorchTrainer whose `fit` runs the controller in this process.
+
+    An actor would import torch, Ray Train and the rest once more before it starts the first worker.
+    """
+
+    def _create_default_callbacks(self) -> list[Any]:
+        unneeded: tuple[type, ...] = (DatasetsCallback,)  # data sets are files here
+        if _is_own_cluster():
+            unneeded += (PlacementGroupCleanerCallback,)
+        return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]
+
+    def _initialize_and_run_controller(self, **fields: Any) -> Any:
+        if not _is_own_cluster():
+            return super()._initialize_and_run_controller(**fields)
+        controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
+        asyncio.run(controller.run())
+        return controller.get_result()
+
+
+def _is_own_cluster() -> bool:
+    return "RAY_ADDRESS" not in os.environ
+
+
+class _NodesAreThere(FixedScalingPolicy):  # type: ignore[misc]
+    """A group of fixed size that asks no autoscaler for nodes."""
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Nothing: here the coordinator's process would be started, and waited for."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Nothing."""
+
+
+class _Group(WorkerGroup):  # type: ignore[misc]
+    def _init_train_context_on_workers(
+        self, workers: Sequence[Any], sync_actor: Any, train_context_args: Mapping[str, Sequence[Any]]
+    ) -> None:
+        """As Ray Train's, but for the handle of the controller: it is no actor."""
+        for_all = {
+            "train_run_context": self._train_run_context,
+            "synchronization_actor": sync_actor,
+            "storage_context": self._storage_context,
+            "worker_callbacks": self._worker_callbacks_to_propagate,
+            "controller_actor": _NoActor(),
+        }
+        contexts = []
+        for i, w in enumerate(workers):
+            own = {name: values[i] for name, values in train_context_args.items()}
+            context = w.actor.init_train_context.remote(
+                distributed_context=w.distributed_context, **for_all, **own
+            )
+            contexts.append(context)
+        ray.get(contexts)
+        self._decorate_worker_log_file_paths(workers)
+
+
+class _NoActor:
+    """Stands in workers for the controller's handle, of which Ray Train uses one method."""
+
+    @property
+    def get_all_reported_checkpoints(self) -> Any:
+        raise ClusterTrainError(
+            "ray.train.get_all_reported_checkpoints() knows none: the checkpoints are clustertrain's.\n"
+            "clustertrain.session.restore() gives the newest one."
+        )
+
+
+class _Controller(TrainController):  # type: ignore[misc]
+    worker_group_cls = _Group

@@ -1,0 +1,240 @@
+"""Nodes that are not as the job needs them, and nodes that are lost on the way."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm.trained import Submitted
+from whole_run import same_weights
+
+pytestmark = pytest.mark.timeout(900)
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
+ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then
+
+
+def slow(step_s=0.5, **args):
+    """The job of `uninterrupted`, slowly: time to strike."""
+    checkpoint = {"every": {"steps": 2}, "keep_last": 3}
+    return {**FAULTY, "args": {"step_s": step_s, **args}, "checkpoint": checkpoint}
+
+
+@pytest.fixture
+def make(cluster, tmp_path):
+    def make_run(name, **sections):
+        return Submitted(cluster, tmp_path, name, **sections)
+
+    return make_run
+
+
+def refused(run, code: int) -> str:
+    """What the user reads of a run that could not begin: the last error in the job's output, which is the
+    head's; another node may have told its own before."""
+    output = run.wait("FAILED")
+    assert run.cluster.job(run.job_id)["ExitCode"] == f"{code}:0", output
+    assert "Traceback" not in output
+    error = re.split(r"^error: ", output, flags=re.MULTILINE)[-1]
+    lines = [line for line in error.splitlines() if not re.match(r"(srun|run|state|step|folder)\b", line)]
+    assert 2 <= len(lines) <= 3, output
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------- before training
+
+
+def test_a_node_that_sees_another_storage_is_named(make, cluster, tmp_path):
+    run = make("apart", **FAULTY, slurm={**ON_TWO, "nodes_wait": "20s"})
+    (tmp_path / "runs").mkdir()
+    cluster.without_share("node2", tmp_path / "runs")
+    run.submit()
+    said = refused(run, 3)
+    assert "node2" in said
+    assert str(tmp_path / "runs") in said
+    assert "same file system" in said
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+@pytest.mark.parametrize("options", ["", "ro,"], ids=["empty", "read-only"])
+def test_a_head_that_cannot_begin_holds_no_other_node(make, cluster, tmp_path, options):
+    """The other node would wait for it as long as slurm.nodes_wait."""
+    run = make("early", **FAULTY, slurm={**ON_TWO, "nodes_wait": "1h"})
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    cluster.run_on("node1", ["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(runs)])
+    cluster.run_on("node1", ["mount", "-o", f"{options}remount", str(runs)])
+    try:
+        said = refused(run.submit(), 4)
+    finally:
+        cluster.run_on("node1", ["umount", "--lazy", str(runs)])
+    assert str(runs) in said
+    assert run.run_dir.attempts() == []
+
+
+def test_nodes_with_different_versions_are_refused(make, cluster, tmp_path):
+    run = make("versions", **FAULTY, slurm=ON_TWO)
+    installed = Path(sys.modules["clustertrain"].__file__)
+    other = tmp_path / "other.py"
+    other.write_text(re.sub(r'__version__ = ".*"', '__version__ = "0.0.7"', installed.read_text()))
+    cluster.run_on("node2", ["mount", "--bind", str(other), str(installed)])
+    try:
+        said = refused(run.submit(), 3)
+    finally:
+        cluster.run_on("node2", ["umount", "--lazy", str(installed)])
+    assert "node2 has clustertrain 0.0.7, and node1 has" in said
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+def test_a_node_with_fewer_cpus_than_the_job_wants_is_refused_with_the_arithmetic(make, cluster):
+    run = make("small", **FAULTY, resources={"workers": 2, "nodes": 1, "cpus_per_worker": 1.5})
+    rendered = run.command("render", "--to", "slurm", str(run.job_file)).stdout
+    changed = rendered.replace("cpus-per-task=3", "cpus-per-task=2")
+    assert changed != rendered
+    run.job_id = sbatch(run, changed)
+    said = refused(run, 3)
+    assert "2 workers a node × 1.5 CPUs = 3, and SLURM gave node" in said
+    assert said.splitlines()[0].endswith(" 2.")
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+def test_a_node_with_fewer_gpus_than_the_job_wants_is_refused_with_the_arithmetic(make, cluster):
+    run = make("few", **FAULTY, resources={"workers": 2, "nodes": 1, "gpus_per_worker": 1})
+    rendered = run.command("render", "--to", "slurm", str(run.job_file)).stdout
+    changed = rendered.replace("gres=gpu:2", "gres=gpu:1")
+    assert changed != rendered
+    run.job_id = sbatch(run, changed)
+    assert "2 workers a node × 1 GPUs = 2, and SLURM gave node1 1." in refused(run, 3).replace(
+        "node2", "node1"
+    )
+
+
+def sbatch(run, script: str) -> str:
+    """The script by hand, without the kit."""
+    done = subprocess.run(
+        ["sbatch", "--parsable"],
+        cwd=run.folder,
+        env=run.cluster.environment,
+        input=script,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_a_python_without_ray_on_the_nodes_is_told(make, cluster, tmp_path):
+    """It has the kit as `pip install clustertrain` leaves it, without [train]."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "light"], check=True)
+    (packages,) = (tmp_path / "light" / "lib").glob("python*/site-packages")
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("ray", "torch")):
+            (packages / entry.name).symlink_to(entry)
+    python = str(tmp_path / "light" / "bin" / "python")
+    run = make("rayless", **FAULTY, slurm={**ON_TWO, "python": python}).submit()
+    said = refused(run, 3)
+    assert f"{python} on node1 has no torch and no ray" in said
+    assert "clustertrain[train]" in said
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+def test_a_container_without_its_runtime_is_told(make, cluster):
+    run = make("boxed", **FAULTY, image="registry.invalid/train:1", slurm={"container": "apptainer"})
+    run.job_id = sbatch(run, run.command("render", "--to", "slurm", str(run.job_file)).stdout)
+    said = refused(run, 3)
+    assert "apptainer" in run.output
+    assert "no agent" in said
+
+
+# ------------------------------------------------------------------------------------- in mid-training
+
+
+def went_on(run, uninterrupted, *, attempts: int = 2) -> list[dict]:
+    """The job ended well after a restart by SLURM; returns the results of its attempts."""
+    output = run.wait("COMPLETED", 400)
+    assert run.cluster.job(run.job_id)["Restarts"] == str(attempts - 1), output
+    found = run.run_dir.attempts()
+    assert len(found) == attempts, output
+    assert any(event["kind"] == "resumed" and event["step"] > 0 for event in run.events), output
+    assert same_weights(run.weights(), uninterrupted(2))
+    return [attempt.read("result.json") for attempt in found]
+
+
+def kill(cluster, node: str, program: str) -> None:
+    """SIGKILL to the one process on the node whose command line has this in it."""
+    (pid,) = [pid for pid, argv in cluster.processes_on(node) if re.search(program, " ".join(argv[:3]))]
+    os.kill(pid, signal.SIGKILL)
+
+
+def wait_for_no_process(cluster, within_s: float) -> None:
+    ends = time.monotonic() + within_s
+    while left := {node: found for node in cluster.nodes if (found := cluster.processes_on(node))}:
+        assert time.monotonic() < ends, left
+        time.sleep(0.1)
+
+
+def assert_the_next_start_collects(run) -> None:
+    """What was killed cannot remove its folders; the next start of the same user does."""
+    start = "from clustertrain.guarded import private_folder, remove; remove(private_folder())"
+    for node in run.cluster.nodes:
+        run.cluster.run_on(node, [sys.executable, "-c", start])
+    assert run.left_on_nodes() == {}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("node", "program"),
+    [("node2", "/raylet/raylet"), ("node1", "/raylet/raylet"), ("node1", "/gcs/gcs_server")],
+)
+def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, node, program):
+    run = make("bereft", **slow(), slurm=ON_TWO).submit()
+    run.wait_for_step(5)
+    kill(cluster, node, program)
+    first, _ = went_on(run, uninterrupted)
+    assert (first["state"], first["cause"], first["exit_code"]) == ("lost", "node_fail", 1), first
+    assert f"Ray on {node} ended" in first["text"]
+    assert f"{program.rpartition('/')[2]} ended with code -9" in first["text"]
+
+
+@pytest.mark.faults
+def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
+    run = make("headless", **slow(), slurm=ON_TWO).submit()
+    run.wait_for_step(3)
+    kill(cluster, "node1", r"python\S* -m clustertrain\.node")
+    wait_for_no_process(cluster, within_s=15)
+    run.wait("FAILED", 60)
+    said = run.command("status", str(run.job_file)).stdout
+    assert re.search(r"^state +(lost|failed)", said, re.MULTILINE), said
+    assert_the_next_start_collects(run)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("which", [0, 1], ids=["head", "other"])
+def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which):
+    run = make("crashed", **slow()).submit()
+    run.wait_for_step(5)
+    cluster.crash(run.attempt.read("rendezvous.json")["nodes"][which])
+    went_on(run, uninterrupted)
+
+
+@pytest.mark.faults
+def test_what_a_cut_off_node_goes_on_to_write_is_never_used(make, cluster, uninterrupted):
+    """Rank 0 lives on behind it and sees the storage: it may try to save when another attempt trains."""
+    run = make("cut", **slow(1.0)).submit()
+    run.wait_for_step(5)
+    (started,) = [event for event in run.events if event["kind"] == "group_started"]
+    (alone,) = [rank["host"] for rank in started["ranks"] if rank["rank"] == 0]
+    cluster.cut(alone)
+    run.wait_for_attempt(2)
+    claimed_at = (run.attempt.path / "claim.json").stat().st_mtime
+    assert alone not in run.attempt.read("claim.json")["allocation"]["nodes"]
+    went_on(run, uninterrupted)
+    manifests = {path.parent.name: path.stat().st_mtime for path in run.checkpoints.glob("*/MANIFEST.json")}
+    assert [name for name, at in manifests.items() if "-1." in name and at > claimed_at] == []
+    cluster.mend(alone)
+    wait_for_no_process(cluster, within_s=60)
+    assert_the_next_start_collects(run)

@@ -1,0 +1,104 @@
+"""A run in podman's containers: what it computes and leaves, preempted and not, and without its image."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clusters.images import podman_site, why_not
+from clusters.slurm import SlurmCluster
+from slurm.trained import Submitted
+from whole_run import same_weights
+
+pytestmark = pytest.mark.timeout(600)
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
+SLOW = {**FAULTY, "args": {"step_s": 0.4}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
+
+
+@pytest.fixture(scope="module")
+def engine(_possible, tmp_path_factory):
+    if reason := why_not():
+        pytest.skip(reason)
+    return podman_site(tmp_path_factory.mktemp("podman"))
+
+
+@pytest.fixture(scope="module")
+def cluster(engine, tmp_path_factory):
+    """One of their own: podman keeps a store on each node."""
+    with SlurmCluster(shared=[tmp_path_factory.getbasetemp()]) as made:
+        yield made
+
+
+@pytest.fixture
+def make(cluster, engine, tmp_path, monkeypatch):
+    """Makes runs whose agents, and so all of Ray and the training, are in containers."""
+    for name, value in engine.variables.items():
+        monkeypatch.setenv(name, value)
+
+    def make_run(name, image=engine.image, **sections):
+        slurm = {
+            "container": "podman",
+            "mounts": list(engine.mounts),
+            "python": engine.python,
+            "environment": list(engine.variables),
+            **sections.pop("slurm", {}),
+        }
+        return Submitted(cluster, tmp_path, name, image=image, **sections, slurm=slurm)
+
+    return make_run
+
+
+def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster, uninterrupted):
+    run = make("contained", **FAULTY).submit()
+    output = run.wait("COMPLETED")
+    result = run.result
+    assert (result.state, result.step, result.world_size) == ("done", 21, 2), output
+    run.wait_for_nothing_left(within_s=15)  # podman tidies up behind the job's back
+    assert {containers_on(cluster, node) for node in cluster.nodes} == {""}
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.faults
+def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
+    """The agent hears of it in the container; SLURM is asked, and told to start again, outside of it."""
+    run = make("preempted", **SLOW, slurm={"partition": "low"}).submit()
+    run.wait_for_step(5)
+    assert len(agents(run)) == 2
+    assert not any((root / "usr/bin/scontrol").exists() for root in agents(run))
+    other = cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", wrap="sleep 2")
+    cluster.wait_for_state(other, ["COMPLETED"], 60)
+    output = run.wait("COMPLETED")
+    first, second = run.run_dir.attempts()
+    ended = first.read("result.json")
+    assert (ended["state"], ended["cause"], ended["exit_code"]) == ("preempted", "preempted", 75), output
+    assert second.read("claim.json")["allocation"]["restart"] == 1
+    resumed = [event for event in run.events if event["kind"] == "resumed"]
+    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended["step"], 0)]
+    run.wait_for_nothing_left(within_s=15)
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_an_image_that_is_not_there_is_told_in_three_lines(make, cluster):
+    run = make("imageless", image="localhost/not-there:1", **FAULTY)
+    done = run.command("submit", "--to", "slurm", "--wait", str(run.job_file))
+    run.job_id = run.run_dir.submissions()[0]["job_id"]
+    lines = run.output.splitlines()
+    assert len(lines) == 3, run.output
+    assert re.match(r"node\d: Error: .*localhost/not-there:1", lines[0])
+    assert lines[1].startswith("error: image is localhost/not-there:1, and not all nodes of the job have it")
+    assert lines[2].startswith("Try podman pull localhost/not-there:1 there")
+    assert cluster.job(run.job_id)["ExitCode"] == "4:0"
+    assert done.returncode != 0
+    assert f"{run.folder}/imageless-{run.job_id}.out" in done.stdout
+    assert run.left_on_nodes() == {}
+
+
+def containers_on(cluster, node):
+    """The ids of those that podman knows, running or not."""
+    return cluster.run_on(node, ["podman", "ps", "--all", "--quiet"]).stdout
+
+
+def agents(run):
+    """What each agent on a node has for its root."""
+    found = [process for node in run.cluster.nodes for process in run.cluster.processes_on(node)]
+    return [Path(f"/proc/{pid}/root") for pid, argv in found if argv[1:3] == ["-m", "clustertrain.node"]]
