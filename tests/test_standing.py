@@ -22,8 +22,8 @@ def files(restart=None, result=None, live="waiting", cancelled=False):
     )
 
 
-def job(native, restarts=0, reason="", nodes=""):
-    return QueueState("12", native, reason, restarts, nodes)
+def job(native, restarts=0, reason="", nodes="", exit_code=None):
+    return QueueState("12", native, reason, restarts, nodes, exit_code=exit_code)
 
 
 NEVER = files()
@@ -67,6 +67,10 @@ CASES = {
     "out of time": (FIRST, job("TIMEOUT"), None, "lost (time_limit)", OVER),
     "did not boot": (NEVER, job("BOOT_FAIL"), None, "lost (boot_fail)", OVER),
     "its script failed": (NEVER, job("FAILED"), None, "lost (vanished)", OVER),
+    "its script was refused": (NEVER, job("FAILED", exit_code=3), None, "failed (cluster)", OVER),
+    "no progress": (files(0, PREEMPTED), job("FAILED", 1, exit_code=1), None, "failed (error)", OVER),
+    "its agent was killed": (files(0), job("FAILED", exit_code=1), None, "lost (vanished)", OVER),
+    "a code of its own": (NEVER, job("FAILED", exit_code=9), None, "lost (vanished)", OVER),
     "by accounting": (FIRST, job("NODE_FAIL", None), None, "lost (node_fail)", OVER),
     "by accounting, done": (files(3, DONE), job("COMPLETED", None), None, "done (finished)", OVER),
     "forgotten, done": (files(0, DONE), FORGOTTEN, None, "done (finished)", OVER),

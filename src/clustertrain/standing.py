@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from clustertrain.launchers.slurm_queue import QueueState
 from clustertrain.result import Result
-from clustertrain.states import STATES
+from clustertrain.states import CAUSE_OF_CODE, STATES
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,11 @@ def _after_its_end(files: Files, job: QueueState) -> Standing:
     tells = _is_settled(files) or _is_this_start(files, job)
     if result is not None and (tells or job.native == "COMPLETED"):  # 0: it found nothing left to do
         return of_result(result, over=True)
+    began = files.is_its and _is_this_start(files, job)
+    if job.native == "FAILED" and not began and job.exit_code in STATES["failed"].exit_codes:
+        cause = CAUSE_OF_CODE.get(job.exit_code, "error")
+        text = f"SLURM job {job.job_id} ended with exit code {job.exit_code} before it began: see its output"
+        return Standing("failed", cause, text, over=True)
     meaning = job.meaning
     return Standing(meaning.state, meaning.cause, f"SLURM job {job.job_id} {meaning.text}", over=True)
 

@@ -109,6 +109,10 @@ STATES: dict[str, State] = {
 }
 
 
+CAUSE_OF_CODE = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
+"""The cause of a failure whose exit code alone is known."""
+
+
 def states_markdown() -> str:
     """The table as it stands in docs/failures.md."""
     rows = ["| state | meaning | causes | exit codes | restarts by itself |", "|---|---|---|---|---|"]

@@ -90,6 +90,9 @@ class Status:
         """That of the run as it stands; None where it has not ended."""
         if self.result is not None:
             return self.result.exit_code
+        queue = self.job.queue if self.job is not None else None
+        if self.state == "failed" and queue is not None and queue.exit_code is not None:
+            return queue.exit_code
         codes = STATES[self.state].exit_codes
         return codes[0] if codes else None
 

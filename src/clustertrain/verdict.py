@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, EXIT_STORAGE, ClusterTrainError, RunStopped
+from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.result import Result, ended, outcome_of
 from clustertrain.run_dir import Attempt
-
-_CAUSES = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
+from clustertrain.states import CAUSE_OF_CODE
 
 
 def of_outcome(attempt: Attempt) -> Result:
@@ -27,7 +26,7 @@ def stopped(attempt: Attempt) -> Result:
 
 def failed(attempt: Attempt, text: str, exit_code: int) -> Result:
     """Ended by an error of the kit's, whose exit code tells its kind."""
-    return ended(attempt, "failed", _CAUSES.get(exit_code, "error"), exit_code=exit_code, text=text)
+    return ended(attempt, "failed", CAUSE_OF_CODE.get(exit_code, "error"), exit_code=exit_code, text=text)
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Result:
@@ -50,8 +49,8 @@ def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
     cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
     if cause == "same_error_twice":
         text += f"\nThe same error came twice at step {failure['step']}: another restart would meet it again."
-    elif cause == "error" and code in _CAUSES:
-        cause = _CAUSES[code]
+    elif cause == "error" and code in CAUSE_OF_CODE:
+        cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)
 
 

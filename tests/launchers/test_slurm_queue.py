@@ -51,7 +51,7 @@ def test_the_reason_is_shown_with_what_it_means():
 
 
 def test_columns_are_told_apart_whatever_the_reason_says(commands):
-    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55||May | be: held, (soon)|'")
+    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|0||May | be: held, (soon)|'")
     assert look_up(["7"])["7"] == QueueState(
         "7",
         "PENDING",

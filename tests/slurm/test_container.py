@@ -88,7 +88,7 @@ def test_an_image_that_is_not_there_is_told_in_three_lines(make, cluster):
     assert lines[1].startswith("error: image is localhost/not-there:1, and not all nodes of the job have it")
     assert lines[2].startswith("Try podman pull localhost/not-there:1 there")
     assert cluster.job(run.job_id)["ExitCode"] == "4:0"
-    assert done.returncode != 0
+    assert done.returncode == 4, done.stdout + done.stderr
     assert f"{run.folder}/imageless-{run.job_id}.out" in done.stdout
     assert run.left_on_nodes() == {}
 

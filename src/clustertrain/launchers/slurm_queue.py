@@ -107,6 +107,7 @@ class QueueState:
     time_left: str = ""
     cluster: str = ""
     submitted_at: float | None = None
+    exit_code: int | None = None
 
     @property
     def meaning(self) -> Native:
@@ -170,7 +171,17 @@ def _what_it_said(error: CommandFailed) -> str:
     return lines[-1].strip() if lines else f"squeue {error.how}"
 
 
-_COLUMNS = ("JobID", "State", "RestartCnt", "TimeLeft", "Cluster", "SubmitTime", "NodeList", "Reason")
+_COLUMNS = (
+    "JobID",
+    "State",
+    "RestartCnt",
+    "TimeLeft",
+    "Cluster",
+    "SubmitTime",
+    "exit_code",
+    "NodeList",
+    "Reason",
+)
 
 
 def look_up(job_ids: Sequence[str]) -> dict[str, QueueState]:
@@ -193,7 +204,7 @@ def look_up(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 def _parsed(line: str) -> QueueState:
     """The reason comes last: it alone is free text."""
-    job_id, native, restarts, left, cluster, submitted, nodes, reason = line.split("|", 7)
+    job_id, native, restarts, left, cluster, submitted, status, nodes, reason = line.split("|", 8)
     reason = reason.removesuffix("|")
     return QueueState(
         job_id=job_id,
@@ -204,7 +215,14 @@ def _parsed(line: str) -> QueueState:
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
         cluster=cluster,
         submitted_at=_seconds(submitted),
+        exit_code=_exit_code(status),
     )
+
+
+def _exit_code(status: str) -> int | None:
+    """Of the batch script, out of what wait() gave; None while it runs, and where a signal ended it."""
+    code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
+    return code if code and not signal_number else None
 
 
 def _seconds(text: str) -> float | None:
