@@ -15,6 +15,7 @@ AGENT = """\
 #!/bin/sh
 printf '%s\\n' "$@" > "$SLURM_SUBMIT_DIR/arguments-$SLURM_NODEID"
 env > "$SLURM_SUBMIT_DIR/environment-$SLURM_NODEID"
+[ "$SLURM_NODEID" -ne 0 ] || : > "$CLUSTERTRAIN_MAIL/agent"
 exit ${AGENT_CODE:-0}
 """
 

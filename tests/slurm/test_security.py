@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import stat
 import subprocess
 import sys
@@ -204,7 +205,7 @@ def train(config):
 )
 def test_secrets_stay_with_their_user_whatever_the_umask(cluster, tmp_path, monkeypatch, umask):
     """The canaries travel by SLURM or not at all, and are in nothing that anybody else can read."""
-    canaries = {SECRET: "canary-one-7c1f", UNNAMED: "canary-two-93ab"}
+    canaries = {SECRET: secrets.token_hex(12), UNNAMED: secrets.token_hex(12)}  # in no file of ours
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "mine.py").write_text(CODE)
     named, code = {"environment": [SECRET]}, str(tmp_path / "code")

@@ -29,6 +29,7 @@ from clustertrain.result import Result, write_result
 from clustertrain.submission import Submission
 
 if os.environ["SLURM_NODEID"] == "0":
+    Path(os.environ["CLUSTERTRAIN_MAIL"], "agent").touch()
     run = Submission.from_text(sys.argv[3]).run
     job = {{"scheduler": "slurm", "cluster": "test", "job_id": os.environ["SLURM_JOB_ID"]}}
     attempt = claim_attempt(run, launcher="slurm", allocation={{**job, "restart": 0}})

@@ -40,7 +40,7 @@ code=$?
 verdict=end
 if [ -e "$mail/verdict" ]; then
   read -r verdict code < "$mail/verdict"
-elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
+elif [ "$code" -ne 0 ] && [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
   echo "error: no agent came up on $(hostname); the lines above say why (code $code)."
   echo "Likely cause: slurm.python, the image, or slurm.container's program is not there on the nodes."
   code=3
