@@ -1,7 +1,7 @@
 # Everything is installed into .venv; nothing else on the machine is touched.
 #   make train                        install and train the example
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's own for CPU: see README.md
-.PHONY: help train test test-faults test-gpu check fmt bench image submit-slurm submit-k8s constraints clean
+.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm image submit-slurm submit-k8s constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -40,6 +40,9 @@ bench: $(VENV)/.installed $(BIN)/versitygw  ## time saving and staging against t
 	mkdir -p $(FOLDER)
 	$(BIN)/python benchmarks/saving.py --folder $(FOLDER)
 	$(BIN)/python benchmarks/staging.py --folder $(FOLDER)
+
+bench-slurm: $(VENV)/.installed  ## time the start on two nodes of SLURM against Ray's own scripts; as root, 15 minutes
+	$(BIN)/python benchmarks/slurm_start.py
 
 submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
 	$(BIN)/clustertrain submit --to slurm $(JOB)

@@ -6,7 +6,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TARGETS = {
     *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
-    *("test-faults", "test-gpu", "constraints", "help"),
+    *("test-faults", "test-gpu", "bench-slurm", "constraints", "help"),
 }
 NOT_THERE_YET = ["image", "submit-k8s"]
 
