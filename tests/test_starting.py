@@ -6,35 +6,20 @@ import pytest
 
 from clustertrain.claims import claim_attempt
 from clustertrain.errors import ClusterError, JobError, StorageError
-from clustertrain.jobfile import dump_job, parse_job
+from clustertrain.jobfile import dump_job
 from clustertrain.result import Result, write_result
 from clustertrain.run_dir import RunDir
 from clustertrain.starting import Options, _asks_for_more, begin
 from shelves import shelf_at
+from small_job import job
+
+__all__ = ["job"]
 
 
 def begun(job, options=None, sizes=(1,), said=None, **more):
     """(run, attempt or result) of a start that has room for these numbers of workers."""
     say = said.append if said is not None else [].append
     return begin(job, options or Options(), lambda: sizes, say, launcher="local", **more)
-
-
-@pytest.fixture
-def job(tmp_path):
-    def make(**changes):
-        sections = {
-            "name": "a",
-            "task": "m:T",
-            "train": {"epochs": 2, "batch_size": 8},
-            "storage": str(tmp_path / "runs"),
-            "code": str(tmp_path),
-            **changes,
-        }
-        import yaml
-
-        return parse_job(yaml.safe_dump(sections), "job.yaml")
-
-    return make
 
 
 def finished(job, state="done", cause="finished"):

@@ -50,6 +50,17 @@ def test_a_dead_attempt_without_a_result_is_lost(run):
     assert "run it again" in str(status_rows(status))
 
 
+def test_one_that_ends_while_its_heartbeat_is_watched_is_not_lost(run, monkeypatch):
+    claim_attempt(run)
+
+    def ends_meanwhile(attempt):
+        write_result(attempt, Result("done", "finished", 0, step=40))
+
+    monkeypatch.setattr("clustertrain.status.who_runs", ends_meanwhile)
+    status = status_of(run)
+    assert (status.state, status.step, status.exit_code) == ("done", 40, 0)
+
+
 def test_ls_shows_state_step_and_figures(run, tmp_path):
     write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
     other = RunDir.newest(str(tmp_path), "other")

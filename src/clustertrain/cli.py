@@ -291,10 +291,9 @@ def data_evict(job_file: str, name: str | None, force: bool) -> None:
 
 def needs_training(command: str) -> None:
     """Refuse a command that needs torch and ray where they are not installed; looks, and imports neither."""
-    from importlib.util import find_spec
+    from clustertrain.site import missing_for_training
 
-    missing = [name for name in ("torch", "ray") if find_spec(name) is None]
-    if missing:
+    if missing := missing_for_training():
         click.echo(
             f"error: `clustertrain {command}` needs {' and '.join(missing)}, not installed here.\n"
             "pip install 'clustertrain[train]'",

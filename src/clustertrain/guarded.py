@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from clustertrain.processes import is_gone, is_here, this_process
@@ -22,6 +23,17 @@ from clustertrain.run_dir import Attempt, AttemptRef
 REQUESTS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOG_LINES = 6
 _PREFIX, _OWNER = "ct-", "owner"
+
+
+@contextmanager
+def signals_heard(heard: Callable[[int, FrameType | None], None], numbers: Sequence[int]) -> Iterator[None]:
+    """These signals are handed to `heard`, and within the block to nobody else."""
+    before = {number: signal.signal(number, heard) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def private_folder() -> Path:

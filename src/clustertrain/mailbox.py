@@ -16,8 +16,9 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
+
+from clustertrain.slurm_time import duration_s, time_s
 
 _ANSWER_WITHIN_S = 5.0
 _KILL_WAIT_S = 30.0  # SLURM's default
@@ -96,9 +97,10 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: f
     kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)
     wait_s = float(kill_wait.group(1)) if kill_wait else _KILL_WAIT_S
     state = fields.get("JobState", "")
-    ends_in_s = _seconds_to(fields.get("EndTime", ""), wall_s) if state == "RUNNING" else 0.0
+    ends_at_s = time_s(fields.get("EndTime", "")) if state == "RUNNING" else None
+    ends_in_s = max(0.0, ends_at_s - wall_s) if ends_at_s is not None else 0.0
     deadline = now + ends_in_s + wait_s - _MARGIN_S
-    if _is_time(fields.get("PreemptTime")) or state == "PREEMPTED":
+    if time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
         return Ending("preempted", deadline)
     if int(fields.get("Restarts") or 0) > restart:
         return Ending("requeued", deadline)
@@ -111,24 +113,6 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: f
     return Ending("time_limit" if is_lead else "terminated", deadline)
 
 
-def _is_time(text: str | None) -> bool:
-    return text is not None and text[:1].isdigit()
-
-
-def _seconds_to(text: str, wall_s: float) -> float:
-    """Until a time of SLURM's, which is in the cluster's own time zone."""
-    return max(0.0, datetime.fromisoformat(text).timestamp() - wall_s) if _is_time(text) else 0.0
-
-
 def _at_its_limit(fields: Mapping[str, str]) -> bool:
-    limit_s, run_s = _duration_s(fields.get("TimeLimit", "")), _duration_s(fields.get("RunTime", ""))
+    limit_s, run_s = duration_s(fields.get("TimeLimit", "")), duration_s(fields.get("RunTime", ""))
     return limit_s is not None and run_s is not None and run_s >= limit_s
-
-
-def _duration_s(text: str) -> int | None:
-    """[days-]hours:minutes:seconds; None for UNLIMITED and the like."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

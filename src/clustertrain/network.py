@@ -51,22 +51,21 @@ def nccl_needs_to_know(interface: str) -> bool:
 
 def answers(address: str, port: int, timeout_s: float = 1.0) -> bool:
     """Whether something listens there."""
-    try:
-        with socket.create_connection((address, port), timeout_s):
-            return True
-    except OSError:
-        return False
+    return _connecting(address, port, timeout_s) is None
 
 
 def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
     """Whether the machine is there and says that nothing listens: no lost packet looks like that."""
+    return isinstance(_connecting(address, port, timeout_s), ConnectionRefusedError)
+
+
+def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
+    """What went wrong when it was tried; None where it was answered."""
     try:
         with socket.create_connection((address, port), timeout_s):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+            return None
+    except OSError as error:
+        return error
 
 
 def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:

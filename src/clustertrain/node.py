@@ -12,16 +12,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from clustertrain import __version__
 from clustertrain.allocation import Allocation, check_room, read_allocation, run_name
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.guarded import REQUESTS_TO_END, Guarded, private_folder, remove, write_token
+from clustertrain.guarded import REQUESTS_TO_END, Guarded, private_folder, remove, signals_heard, write_token
 from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.job import Job
 from clustertrain.jobfile import load_job
@@ -33,6 +30,7 @@ from clustertrain.ports import Ports, free_block
 from clustertrain.ray_node import node_environment, ports_needed, ray_command
 from clustertrain.rendezvous import Arrival, Rendezvous, wait_for_head
 from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.site import missing_for_training
 from clustertrain.starting import Options
 from clustertrain.submission import Submission
 
@@ -81,7 +79,8 @@ def main(argument: str) -> int:
         mail.say_hello()
     folder = private_folder()
     try:
-        with _signals_heard() as heard:
+        heard = Heard()
+        with signals_heard(heard, REQUESTS_TO_END):
             start = read_start(argument, folder)
             return serve_head(start, heard, mail) if start.allocation.is_head else _serve_worker(start, heard)
     except (ClusterTrainError, RunStopped) as error:
@@ -99,7 +98,8 @@ class NodeLost(ClusterError):
 
 
 class Heard:
-    """Requests to end that signals brought, counted."""
+    """Requests to end that signals brought, counted. SLURM sends its signals to every task: the head decides
+    what follows from them."""
 
     def __init__(self) -> None:
         self.leads = 0
@@ -110,18 +110,6 @@ class Heard:
             self.leads += 1
         else:
             self.terms += 1
-
-
-@contextmanager
-def _signals_heard() -> Iterator[Heard]:
-    """SLURM sends its signals to every task: the head decides what follows from them."""
-    heard = Heard()
-    before = {number: signal.signal(number, heard) for number in REQUESTS_TO_END}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def read_start(argument: str, folder: Path) -> Start:
@@ -188,8 +176,8 @@ def join(start: Start, towards: str) -> Node:
 
 
 def _check_installed(allocation: Allocation) -> None:
-    """The submit side does without; looks, and imports neither."""
-    if missing := [name for name in ("torch", "ray") if find_spec(name) is None]:
+    """The submit side does without."""
+    if missing := missing_for_training():
         raise ClusterError(
             f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
             "pip install 'clustertrain[train]' there, or let slurm.python name a Python that has it."

@@ -104,11 +104,15 @@ def python_on_nodes(job: Job) -> str:
         return job.slurm.python
     if job.slurm.container != "none":
         return "python3"
-    missing = [name for name in ("torch", "ray") if find_spec(name) is None]
-    if missing:
+    if missing := missing_for_training():
         raise JobError(
             f"slurm.python is not given, and {sys.executable} has no {' and no '.join(missing)}\n"
             "the nodes need a Python with clustertrain[train]\n"
             "name it under slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
         )
     return sys.executable
+
+
+def missing_for_training() -> list[str]:
+    """What this Python lacks of torch and ray; looks, and imports neither."""
+    return [name for name in ("torch", "ray") if find_spec(name) is None]

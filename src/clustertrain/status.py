@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,6 +202,11 @@ def _read(run: RunDir) -> _Read:
 def _status(read: _Read, answer: Answer) -> Status:
     job, behind = _jobs_of(read, answer)
     standing = _alone(read) if job is None else _in_a_job(read, job)
+    if standing.state == "lost" and read.attempt is not None and read.result is None:
+        # The scheduler's answer and a look at the heartbeat take a while: it may have ended meanwhile.
+        late = read_result(read.attempt)
+        if late is not None:
+            return _status(replace(read, result=late), answer)
     records = curve(read.run)
     last = records[-1] if records else None
     return Status(read.run, read.attempt, standing, read.result, last, job, behind)

@@ -3,30 +3,15 @@
 import os
 
 import pytest
-import yaml
 
 from clustertrain.errors import ClusterError
-from clustertrain.jobfile import parse_job
 from clustertrain.launchers.local import _that_fit, run_local
 from clustertrain.observe.progress import open_screen
 from clustertrain.run_dir import RunDir
 from clustertrain.starting import Options
+from small_job import job
 
-
-@pytest.fixture
-def job(tmp_path):
-    def make(**changes):
-        sections = {
-            "name": "a",
-            "task": "m:T",
-            "train": {"epochs": 2, "batch_size": 8},
-            "storage": str(tmp_path / "runs"),
-            "code": str(tmp_path),
-            **changes,
-        }
-        return parse_job(yaml.safe_dump(sections), "job.yaml")
-
-    return make
+__all__ = ["job"]
 
 
 def test_too_few_cpus_are_an_arithmetic(job, monkeypatch):

@@ -11,18 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.trained import Submitted
+from slurm.trained import FAULTY, Submitted, slow
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
-FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then
-
-
-def slow(step_s=0.5, **args):
-    """The job of `uninterrupted`, slowly: time to strike."""
-    checkpoint = {"every": {"steps": 2}, "keep_last": 3}
-    return {**FAULTY, "args": {"step_s": step_s, **args}, "checkpoint": checkpoint}
 
 
 @pytest.fixture
@@ -191,7 +184,7 @@ def assert_the_next_start_collects(run) -> None:
     [("node2", "/raylet/raylet"), ("node1", "/raylet/raylet"), ("node1", "/gcs/gcs_server")],
 )
 def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, node, program):
-    run = make("bereft", **slow(), slurm=ON_TWO).submit()
+    run = make("bereft", **slow(0.5), slurm=ON_TWO).submit()
     run.wait_for_step(5)
     kill(cluster, node, program)
     first, _ = went_on(run, uninterrupted)
@@ -202,7 +195,7 @@ def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, n
 
 @pytest.mark.faults
 def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
-    run = make("headless", **slow(), slurm=ON_TWO).submit()
+    run = make("headless", **slow(0.5), slurm=ON_TWO).submit()
     run.wait_for_step(3)
     kill(cluster, "node1", r"python\S* -m clustertrain\.node")
     wait_for_no_process(cluster, within_s=15)
@@ -215,7 +208,7 @@ def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
 @pytest.mark.faults
 @pytest.mark.parametrize("which", [0, 1], ids=["head", "other"])
 def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which):
-    run = make("crashed", **slow()).submit()
+    run = make("crashed", **slow(0.5)).submit()
     run.wait_for_step(5)
     cluster.crash(run.attempt.read("rendezvous.json")["nodes"][which])
     went_on(run, uninterrupted)

@@ -7,12 +7,10 @@ import pytest
 
 from clusters.images import podman_site, why_not
 from clusters.slurm import SlurmCluster
-from slurm.trained import Submitted
+from slurm.trained import FAULTY, Submitted, preempt, slow
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(600)
-FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
-SLOW = {**FAULTY, "args": {"step_s": 0.4}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +59,11 @@ def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster
 @pytest.mark.faults
 def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
     """The agent hears of it in the container; SLURM is asked, and told to start again, outside of it."""
-    run = make("preempted", **SLOW, slurm={"partition": "low"}).submit()
+    run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
     run.wait_for_step(5)
     assert len(agents(run)) == 2
     assert not any((root / "usr/bin/scontrol").exists() for root in agents(run))
-    other = cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", wrap="sleep 2")
-    cluster.wait_for_state(other, ["COMPLETED"], 60)
-    output = run.wait("COMPLETED")
-    first, second = run.run_dir.attempts()
-    ended = first.read("result.json")
-    assert (ended["state"], ended["cause"], ended["exit_code"]) == ("preempted", "preempted", 75), output
-    assert second.read("claim.json")["allocation"]["restart"] == 1
-    resumed = [event for event in run.events if event["kind"] == "resumed"]
-    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended["step"], 0)]
+    preempt(run)
     run.wait_for_nothing_left(within_s=15)
     assert same_weights(run.weights(), uninterrupted(2))
 

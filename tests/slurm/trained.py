@@ -9,6 +9,12 @@ from clusters.slurm import SlurmCluster
 from whole_run import Run
 
 PATIENCE_S = 150
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
+
+
+def slow(step_s: float = 0.4) -> dict:
+    """The job of `uninterrupted`, slowly: time to strike."""
+    return {**FAULTY, "args": {"step_s": step_s}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 
 
 class Submitted(Run):
@@ -92,3 +98,16 @@ class Submitted(Run):
             assert time.monotonic() - began < within_s, left
             time.sleep(0.1)
         return time.monotonic() - began
+
+
+def preempt(run: Submitted) -> None:
+    """A job that goes before it takes the nodes; `run` saves, goes back, and resumes where it saved."""
+    other = run.cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", wrap="sleep 2")
+    run.cluster.wait_for_state(other, ["COMPLETED"], 60)
+    output = run.wait("COMPLETED")
+    first, second = run.run_dir.attempts()
+    ended = first.read("result.json")
+    assert (ended["state"], ended["cause"], ended["exit_code"]) == ("preempted", "preempted", 75), output
+    assert second.read("claim.json")["allocation"]["restart"] == 1
+    resumed = [event for event in run.events if event["kind"] == "resumed"]
+    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended["step"], 0)]

@@ -6,11 +6,17 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from clustertrain.errors import ClusterError, StorageError
-from clustertrain.guarded import Guarded, private_folder, remove, result_of, start_driver, write_token
+from clustertrain.guarded import (
+    Guarded,
+    private_folder,
+    remove,
+    result_of,
+    signals_heard,
+    start_driver,
+    write_token,
+)
 from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.job import Job
 from clustertrain.observe.events import EventLog
@@ -70,18 +76,6 @@ class _Signals:
         self.cause = "interrupt" if number == signal.SIGINT else "terminated"
 
 
-@contextmanager
-def _signals_heard() -> Iterator[_Signals]:
-    heard = _Signals()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, heard) for number in numbers}
-    try:
-        yield heard
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     folder = private_folder()
     become_subreaper()
@@ -92,7 +86,8 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     if not os.environ.get("RAY_ADDRESS"):
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
-    with _signals_heard() as heard:
+    heard = _Signals()
+    with signals_heard(heard, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
         driver = start_driver(attempt, folder, environment)
         try:
             verdict = _watch(attempt, driver, heard, screen)

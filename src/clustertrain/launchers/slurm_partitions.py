@@ -22,6 +22,7 @@ from clustertrain.launchers.slurm_script import (
 )
 from clustertrain.quantities import duration_text
 from clustertrain.shell import run
+from clustertrain.slurm_time import duration_s
 
 ANSWER_S = 20.0
 # Name, availability, time limit and default, nodes of a job, nodes of this kind, CPUs and the most of them,
@@ -114,8 +115,8 @@ def parse(printed: str) -> list[Partition]:
             name=name.rstrip("*"),
             is_default=name.endswith("*"),
             availability=availability,
-            most_s=_seconds(most),
-            default_s=_seconds(default),
+            most_s=duration_s(most),
+            default_s=duration_s(default),
             most_nodes=None if most_nodes == _NO_LIMIT else most_nodes,
             nodes=(*(before.nodes if before else ()), kind),
         )
@@ -133,15 +134,6 @@ def _int(text: str) -> int:
 
 def _limit(text: str) -> int:
     return _int(text) if text[:1].isdecimal() else _NO_LIMIT
-
-
-def _seconds(text: str) -> float | None:
-    """`infinite`, `n/a`, `10:00` (minutes, seconds), `1:00:00` or `2-00:00:00`."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
 
 
 def _gpus(gres: str) -> dict[str, int]:

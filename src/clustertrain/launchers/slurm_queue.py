@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
 from clustertrain.shell import CommandFailed, CommandMissing, run
+from clustertrain.slurm_time import time_s
 from clustertrain.states import STATES
 
 ANSWER_S = 10.0  # a controller that is down makes squeue try for 18 s; somebody waits for this
@@ -214,7 +214,7 @@ def _parsed(line: str) -> QueueState:
         nodes=nodes,
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
         cluster=cluster,
-        submitted_at=_seconds(submitted),
+        submitted_at=time_s(submitted),
         exit_code=_exit_code(status),
     )
 
@@ -223,14 +223,6 @@ def _exit_code(status: str) -> int | None:
     """Of the batch script, out of what wait() gave; None while it runs, and where a signal ended it."""
     code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
     return code if code and not signal_number else None
-
-
-def _seconds(text: str) -> float | None:
-    """SLURM's local time, 2026-11-21T16:09:55, in seconds since 1970."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
-        return None
 
 
 def _environment() -> dict[str, str]:

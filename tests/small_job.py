@@ -1,0 +1,24 @@
+"""A job as small as one can be, for tests of what is decided before anything starts."""
+
+import pytest
+import yaml
+
+from clustertrain.jobfile import parse_job
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Makes it, in a folder of the test's own, with sections changed or added."""
+
+    def make(**changes):
+        sections = {
+            "name": "a",
+            "task": "m:T",
+            "train": {"epochs": 2, "batch_size": 8},
+            "storage": str(tmp_path / "runs"),
+            "code": str(tmp_path),
+            **changes,
+        }
+        return parse_job(yaml.safe_dump(sections), "job.yaml")
+
+    return make
