@@ -1,13 +1,16 @@
 # Everything is installed into .venv; nothing else on the machine is touched.
 #   make train                        install and train the example
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's own for CPU: see README.md
-.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm image submit-slurm submit-k8s constraints clean
+.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
 JOB ?= examples/digits/job.yaml
 FOLDER ?= build
 VENV ?= .venv
+ENGINE ?= $(notdir $(firstword $(shell command -v podman docker)))
+IMAGE ?= localhost/clustertrain:dev
+TARGET ?= cpu
 BIN := $(VENV)/bin
 # A Ray job starts in 40 s without bytecode, in 15 s with it.
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode
@@ -47,15 +50,27 @@ bench-slurm: $(VENV)/.installed  ## time the start on two nodes of SLURM against
 submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
 	$(BIN)/clustertrain submit --to slurm $(JOB)
 
-image submit-k8s:
-	@echo "make $@: not there yet; see CHANGELOG.md for what this version can do" >&2; exit 2
+image:  ## build the container image: TARGET=cpu or gpu, IMAGE, ENGINE, BASE, TORCH_INDEX, CA_BUNDLE (docs/docker.md)
+	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" TARGET="$(TARGET)" BASE="$(BASE)" TORCH_INDEX="$(TORCH_INDEX)" \
+	  CA_BUNDLE="$(CA_BUNDLE)" docker/build.sh
 
-image:         ## (not there yet) build the container images
-submit-k8s:    ## (not there yet) submit a job to Kubernetes
+compose-up:  ## Ray's head, two workers, an S3 server and TensorBoard on this machine: docker/compose.yaml
+	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" docker/compose.sh up
+
+compose-down:  ## end what compose-up started, its volumes too
+	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" docker/compose.sh down
+
+submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB=k8s/digits.yaml IMAGE=clustertrain:dev
+	$(BIN)/clustertrain submit --to kubernetes $(JOB) --set image=$(IMAGE)
+
+kube-tools: $(patsubst %,$(VENV)/kube/.%,kubernetes etcd coredns kuberay kueue)  ## build the Kubernetes of the tests; needs Go, 10 minutes once
 
 constraints: $(VENV)/.installed  ## compile constraints.txt anew from constraints.in and pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --all-extras \
 	  --no-emit-index-url --custom-compile-command "make constraints" constraints.in pyproject.toml -o constraints.txt
+	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --extra train \
+	  --no-emit-index-url --custom-compile-command "make constraints" --constraints constraints.txt \
+	  docker/constraints.in pyproject.toml -o docker/constraints.txt
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -66,6 +81,12 @@ $(BIN)/versitygw:
 	mkdir -p $(BIN)
 	GOBIN=$(abspath $(BIN)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
 	  || echo "versitygw could not be built: the tests that need it are skipped" >&2
+
+# A Kubernetes for the tests of it, built from Go modules: one stamp for each module, which its pins make old.
+KUBE_TOOLS := tests/clusters/kube_tools
+$(VENV)/kube/.%: $(KUBE_TOOLS)/%/go.mod $(KUBE_TOOLS)/%/go.sum $(KUBE_TOOLS)/build.sh
+	$(KUBE_TOOLS)/build.sh $* $(VENV)/kube
+	touch $@
 
 # constraints.txt is the whole closure with hashes, so --no-deps fetches nothing that it does not name.
 $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml

@@ -12,7 +12,7 @@ import pytest
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
 __all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
-COMPONENTS = {"faults", "gpu", "s3", "slurm"}
+COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "s3", "slurm"}
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 

@@ -1,14 +1,12 @@
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 TARGETS = {
     *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
     *("test-faults", "test-gpu", "bench-slurm", "constraints", "help"),
+    *("compose-up", "compose-down", "kube-tools"),
 }
-NOT_THERE_YET = ["image", "submit-k8s"]
 
 
 def make(*arguments):
@@ -21,18 +19,19 @@ def test_help_lists_every_target():
     assert listed == TARGETS
 
 
-@pytest.mark.parametrize("target", NOT_THERE_YET)
-def test_a_target_that_is_not_there_yet_says_so_and_exits_2(target):
-    done = make(target)
-    assert done.returncode == 2
-    assert f"make {target}: not there yet" in done.stderr
-
-
 def test_a_job_is_submitted_by_the_program_that_was_installed():
     done = make("--dry-run", "submit-slurm", "JOB=slurm/digits.yaml", "VENV=.elsewhere")
     *installing, submitting = done.stdout.splitlines()
     assert submitting == ".elsewhere/bin/clustertrain submit --to slurm slurm/digits.yaml"
     assert any("--editable" in line for line in installing)
+
+
+def test_a_job_for_kubernetes_names_its_image_once():
+    done = make("--dry-run", "submit-k8s", "JOB=k8s/digits.yaml", "IMAGE=there/train:1", "VENV=.elsewhere")
+    *_, submitting = done.stdout.splitlines()
+    assert submitting == (
+        ".elsewhere/bin/clustertrain submit --to kubernetes k8s/digits.yaml --set image=there/train:1"
+    )
 
 
 def packages(tmp_path, *arguments):

@@ -1,0 +1,84 @@
+"""The files that an image is made of, looked at without making one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from clusters.containers import BASE, ROOT, make_image
+
+HADOLINT = Path(sys.executable).parent / "hadolint"
+
+
+def pins(file):
+    return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
+
+
+def project_image_of_the_docs():
+    return re.search(r"```dockerfile\n(.*?)```", (ROOT / "docs/docker.md").read_text(), re.DOTALL)[1]
+
+
+def test_hadolint_finds_nothing(tmp_path):
+    theirs = tmp_path / "Dockerfile"
+    theirs.write_text(project_image_of_the_docs())
+    for file in (ROOT / "docker/Dockerfile", theirs):
+        done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def test_hadolint_finds_what_is_wrong(tmp_path):
+    """Or the test above could not fail."""
+    wrong = tmp_path / "Dockerfile"
+    wrong.write_text("FROM debian\nRUN cd /tmp && sudo true\n")
+    done = subprocess.run([HADOLINT, wrong], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert {"DL3003", "DL3004", "DL3006"} <= set(re.findall(r"DL\d+", done.stdout))
+
+
+def test_the_image_has_the_versions_that_a_machine_gets():
+    ours, everywhere = pins("docker/constraints.txt"), pins("constraints.txt")
+    shared = ours.keys() & everywhere.keys()
+    assert {"ray", "torch", "numpy", "pydantic", "boto3", "uv"} <= shared
+    assert {name: ours[name] for name in shared} == {name: everywhere[name] for name in shared}
+
+
+def test_the_image_holds_nothing_that_only_tests_and_benchmarks_need():
+    assert not pins("docker/constraints.txt").keys() & {
+        "pytest",
+        "moto",
+        "mypy",
+        "ruff",
+        "awscli",
+        "hatchling",
+    }
+
+
+def test_the_base_that_tests_stand_in_for_is_the_one_of_the_dockerfile():
+    assert f"ARG BASE={BASE}\n" in (ROOT / "docker/Dockerfile").read_text()
+
+
+def test_everything_that_is_copied_is_sent_to_the_builder():
+    """And nothing else: the builder is sent no run, no secret, no environment."""
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(
+        r"^COPY (?!--from)((?:\S+ )+)\S+$", (ROOT / "docker/Dockerfile").read_text(), re.MULTILINE
+    )
+    assert {file for files in copied for file in files.split()} == allowed
+
+
+def test_an_engine_that_is_not_there_is_named():
+    done = make_image("ENGINE=/nowhere/podman", check=False)
+    assert done.returncode == 2
+    assert "image: /nowhere/podman is not installed\ninstall one of the two" in done.stderr
+
+
+def test_certificates_that_cannot_be_read_are_refused_before_anything_is_built():
+    done = make_image("ENGINE=true", "CA_BUNDLE=/nowhere/ca.pem", check=False)
+    assert done.returncode == 2
+    assert "image: CA_BUNDLE=/nowhere/ca.pem cannot be read\n" in done.stderr
+
+
+def test_a_target_that_is_not_there_is_refused():
+    done = make_image("ENGINE=true", "TARGET=tpu", check=False)
+    assert done.returncode == 2
+    assert "image: TARGET=tpu is neither cpu nor gpu\n" in done.stderr

@@ -1,0 +1,123 @@
+"""The image at work: it trains, it is stopped, a Ray cluster of it is spoken to, and its health is told."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from clusters.containers import RESTRICTED, ROOT, container, kit_image, podman, told, why_not
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def image():
+    if reason := why_not():
+        pytest.skip(reason)
+    return kit_image()
+
+
+@pytest.fixture
+def storage(tmp_path):
+    """A folder of this machine for the runs, as a cluster's file system would be: the user's own."""
+    folder = tmp_path / "storage"
+    folder.mkdir()
+    os.chown(folder, 1000, 1000)
+    return folder
+
+
+def at_work(storage):
+    """Restricted, without a network, the examples beside it, and nowhere to write but in the storage."""
+    mounts = [f"--volume={ROOT}/examples:/work/examples:ro", f"--volume={storage}:/storage"]
+    return (*RESTRICTED, "--network=none", *mounts)
+
+
+DIGITS = ("clustertrain", "run", "examples/digits/job.yaml", "--set", "storage=/storage")
+
+
+def test_two_workers_train_the_digits_with_a_read_only_root_and_no_rights(image, storage):
+    with container(image, *DIGITS, options=at_work(storage)) as name:
+        code = podman("wait", name, timeout_s=280).stdout.strip()
+        output = told(podman("logs", name))
+    assert code == "0", output
+    result = json.loads((storage / "digits/g1/attempts/1/result.json").read_text())
+    assert result["state"] == "done", output
+    assert result["metrics"]["accuracy"] >= 0.97
+    assert (storage / "digits/g1/attempts/1/result.json").stat().st_uid == 1000
+
+
+def test_a_container_that_is_stopped_saves_and_the_next_one_goes_on(image, storage):
+    with container(image, *DIGITS, options=at_work(storage)) as name:
+        metrics = storage / "digits/g1/attempts/1/metrics-0.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, 240)
+        podman("stop", "--time=60", name)
+        code = podman("wait", name).stdout.strip()
+        output = told(podman("logs", name))
+    assert code == "75", output
+    stopped = json.loads((storage / "digits/g1/attempts/1/result.json").read_text())
+    assert (stopped["state"], stopped["step"] > 0) == ("stopped", True), output
+    done = podman("run", "--rm", *at_work(storage), image, *DIGITS, timeout_s=280)
+    assert f"step {stopped['step']}" in told(done)
+    assert json.loads((storage / "digits/g1/attempts/2/result.json").read_text())["state"] == "done"
+
+
+def wait_until(true, within_s):
+    ends = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < ends, f"waited {within_s} s in vain"
+        time.sleep(0.2)
+
+
+def healthy(name):
+    return podman("healthcheck", "run", name, check=False).returncode == 0
+
+
+HEAD = "ulimit -n 65536 2>/dev/null; ray start --head --dashboard-host=0.0.0.0 --block --num-cpus=1"
+
+
+def test_a_ray_cluster_of_it_takes_jobs_and_is_well_until_its_gcs_hangs(image):
+    """As KubeRay starts it: a shell in between, the dashboard, jobs over HTTP, and its probes' question."""
+    options = (*RESTRICTED, "--network=none")
+    with container(image, "bash", "-c", "--", HEAD, options=options) as name:
+        wait_until(lambda: podman("exec", name, "ray", "health-check", check=False).returncode == 0, 120)
+        wait_until(lambda: "success" in told(ask(name)), 60)
+        wait_until(lambda: healthy(name), 60)
+        job = ("ray", "job", "submit", "--address=http://127.0.0.1:8265", "--", "echo", "heard")
+        submitted = podman("exec", name, *job)
+        assert "heard" in submitted.stdout
+        assert "succeeded" in submitted.stdout
+        podman("exec", name, "python", "-c", STOP_GCS)
+        wait_until(lambda: not healthy(name), 60)
+
+
+STOP_GCS = """
+import os, pathlib, signal
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if (process / "cmdline").read_bytes().split(b"\\0")[0].endswith(b"/gcs_server"):
+        os.kill(int(process.name), signal.SIGSTOP)
+"""
+
+
+def ask(name):
+    url = "http://127.0.0.1:52365/api/healthz"
+    script = f"import urllib.request as u; print(u.urlopen('{url}').read().decode())"
+    return podman("exec", name, "python", "-c", script, check=False)
+
+
+def test_without_ray_it_is_well(image):
+    with container(image, "sleep", "120") as name:
+        assert healthy(name)
+
+
+def test_any_other_user_can_run_it(image, tmp_path):
+    """Some clusters choose the number of the user."""
+    shutil.copytree(ROOT / "examples/digits", tmp_path / "digits")
+    os.chown(tmp_path, 54321, 0)
+    options = (*RESTRICTED, "--network=none", "--user=54321:0", f"--volume={tmp_path}:/storage")
+    command = ("clustertrain", "run", "/storage/digits/job.yaml", "--set", "storage=/storage/runs")
+    done = podman(
+        *("run", "--rm", *options, image, *command, "--set", "train.epochs=1"), check=False, timeout_s=280
+    )
+    assert done.returncode == 0, told(done)
