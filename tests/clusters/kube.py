@@ -1,0 +1,363 @@
+"""A real Kubernetes with the real KubeRay operator on this machine, as root; no registry is asked.
+
+    with KubeCluster() as cluster:
+        cluster.start_operator()
+        cluster.load("localhost/clustertrain:dev")                  # from podman
+        namespace = cluster.make_namespace("digits")                # unique, and `restricted`
+        runs = cluster.make_volume(namespace, "runs")               # a PVC, ReadWriteMany: its folder here
+        cluster.apply(Path("k8s/rayjob-digits.yaml").read_text(), namespace=namespace)
+        cluster.stop_operator(); cluster.start_operator()
+        cluster.pause("apiserver"); cluster.resume("apiserver")
+        subprocess.run(["kubectl", "get", "pods"], env=cluster.environment)
+
+One node, node1, with a network of its own: API server, etcd, controllers, scheduler, kubelet on containerd
+and kube-proxy are processes; CoreDNS and the operator are pods. All know this machine as `cluster.machine`.
+Clusters do not meet: each has a folder, a subnet, a cgroup, and namespaces of processes, mounts and network.
+One ends with the last process that uses it, however that ends (see kube_site.sh).
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusters.kube_addons import Addons
+from clusters.kube_client import TOOLS, USERS_CLUSTER, path
+from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
+from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
+from clusters.kube_images import program_image
+from clusters.kube_pods import SHELL_IMAGE
+from clusters.kube_policy import enforced
+
+_HERE = Path(__file__).parent
+_BUILT = ("coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
+_BUILT += ("kubectl", "kubelet", "kueue", "ray-operator")
+_PACKAGES = {
+    "containerd": ("containerd", "ctr"),
+    "runc": ("runc",),
+    "containernetworking-plugins": ("/usr/lib/cni/ptp",),
+    "busybox-static": ("busybox",),
+    "catatonit": ("catatonit",),
+    "iptables": ("iptables",),
+    "conntrack": ("conntrack",),
+    "iproute2": ("ip",),
+    "openssl": ("openssl",),
+    "podman": ("podman",),
+}
+_NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
+_UMASK = 0o022  # a test may have one that hides the files from the pods
+_PATIENCE_S = 90.0  # for what takes seconds on an idle machine
+
+
+def why_not() -> str | None:
+    """What this machine lacks for a cluster."""
+    if os.geteuid() != 0:
+        return f"a Kubernetes of processes needs root; {USERS_CLUSTER}= names a cluster of yours"
+    missing = [package for package, programs in _PACKAGES.items() if not all(map(_is_there, programs))]
+    if missing:
+        return f"missing: apt-get install --no-install-recommends {' '.join(missing)}"
+    if missing := [name for name in _BUILT if not (TOOLS / "bin" / name).exists()]:
+        return f"{', '.join(missing)} not built: make kube-tools (needs Go)"
+    tried = subprocess.run(["unshare", "-mnpuif", "true"], capture_output=True, text=True, check=False)
+    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def _is_there(program: str) -> bool:
+    return shutil.which(program, path=path()) is not None
+
+
+def _program(name: str) -> Path:
+    return Path(shutil.which(name, path=path()) or name)
+
+
+class KubeCluster(Addons):
+    """Of this process, or shared by several: see `shared_cluster`."""
+
+    folder: Path
+    node_address: str
+    machine: str  # the address of this machine, as nodes and pods see it
+
+    def __enter__(self) -> "KubeCluster":
+        self.up()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.down()
+
+    # Up and down
+
+    def up(self) -> None:
+        umask = os.umask(_UMASK)
+        try:
+            self.folder, self._users = claim_folder()
+            self._locate()
+            write_configuration(self.folder, self.node_address, self.folder.name)
+        finally:
+            os.umask(umask)
+        try:
+            self._open_site()
+            self._start_node()
+            self.start_dns()
+        except BaseException:
+            self.down()
+            raise
+
+    def join(self, folder: Path) -> bool:
+        """The cluster of another process, as long as that or another one is there."""
+        users = join_folder(folder)
+        if users is None:
+            return False
+        self.folder, self._users = folder, users
+        self._locate()
+        return True
+
+    def leave(self) -> None:
+        """The cluster ends soon, unless others use it."""
+        self._users.close()
+
+    def down(self) -> None:
+        """Nothing is left: no process, link, mount, cgroup or folder."""
+        self.leave()
+        self._wait_until(self._is_gone, "it does not end")
+
+    def _is_gone(self) -> bool:
+        if self.folder.exists():
+            remove_dead_clusters()  # its process 1 may have been killed
+        return not self.folder.exists()
+
+    def _locate(self) -> None:
+        self.machine, self.node_address = (self.folder / "addresses").read_text().split()
+        self.kubeconfig = self.folder / "kubeconfig"
+
+    def _private_folder(self) -> Path:
+        return self.folder / "pki"
+
+    def _open_site(self) -> None:
+        script = [str(_HERE / "kube_site.sh"), str(self.folder), self.folder.name]
+        # Not a child of ours: another process may use it longer.
+        argv = ["setsid", "--fork", *_NAMESPACES, *script]
+        subprocess.run(argv, stdin=subprocess.DEVNULL, umask=_UMASK, check=True)
+        self._wait_until((self.folder / "pid").exists, "the site does not open")
+        link, pid = self.folder.name, (self.folder / "pid").read_text().strip()
+        for command in (
+            ["ip", "link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", pid],
+            ["ip", "address", "add", f"{self.machine}/30", "dev", link],
+            ["ip", "link", "set", link, "up"],
+        ):
+            subprocess.run(command, check=True)
+        self.inside("ip", "address", "add", f"{self.node_address}/30", "dev", "uplink")
+        self.inside("ip", "link", "set", "uplink", "up")
+        # The node itself finds services by its iptables, which come after the routes. There is no other way
+        # out: what is not here is unreachable at once.
+        self.inside("ip", "route", "add", SERVICES, "dev", "uplink")
+
+    def _start_node(self) -> None:
+        self.start("containerd")
+        self.start("etcd")
+        self.start("apiserver")
+        self._wait_until(lambda: self.inside("ctr", "version", check=False).returncode == 0, "no containerd")
+        self.load_program("localhost/pause:test", _program("catatonit"), "/pause", "-P")
+        self.load_program(SHELL_IMAGE, _program("busybox"), "/bin/busybox")
+        self.load_program("localhost/coredns:test", TOOLS / "bin" / "coredns", "/coredns")
+        self.wait_for_api_server()
+        for name in ("controllers", "scheduler", "kubelet", "proxy"):
+            self.start(name)
+        self._wait_until(self._is_ready, "the node is not Ready")
+
+    def _is_ready(self) -> bool:
+        conditions = self.get("node", NODE).get("status", {}).get("conditions", [])
+        return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+    # Its programs: containerd, etcd, apiserver, controllers, scheduler, kubelet, proxy
+
+    def start(self, name: str) -> None:
+        """The pid that it writes is one of the cluster's, which no other process can have."""
+        script = (
+            'ulimit -n "$(ulimit -Hn)"; echo $$ >"$1"; log=$2; shift 2; exec "$@" >>"$log" 2>&1 </dev/null'
+        )
+        files = [str(self.folder / "processes" / name), str(self.folder / "log" / name)]
+        command = command_lines(self.folder, self.node_address)[name]
+        self.inside("setsid", "--fork", "bash", "-c", script, name, *files, *command)
+
+    def signal(self, name: str, number: str) -> None:
+        self.inside("kill", f"-{number}", (self.folder / "processes" / name).read_text().strip())
+
+    def pause(self, name: str) -> None:
+        """It does not answer, and no connection breaks."""
+        self.signal(name, "STOP")
+
+    def resume(self, name: str) -> None:
+        self.signal(name, "CONT")
+
+    def kill(self, name: str) -> None:
+        """Every connection to it breaks; `start` brings it back."""
+        pid = (self.folder / "processes" / name).read_text().strip()
+        self.signal(name, "KILL")
+        self._wait_until(lambda: self.inside("kill", "-0", pid, check=False).returncode, f"{name} lives on")
+
+    def wait_for_api_server(self) -> None:
+        def answers() -> bool:
+            return self.kubectl("get", "--raw=/readyz", check=False, timeout_s=30).returncode == 0
+
+        self._wait_until(answers, "the API server does not answer")
+
+    def inside(
+        self, *argv: str, input: bytes | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess:
+        """Runs on the node, in its namespaces; with `check`, a failure shows what it said."""
+        pid = (self.folder / "pid").read_text().strip()
+        enter = ["nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/"]
+        done = subprocess.run(
+            [*enter, *argv],
+            env={**os.environ, "PATH": path()},
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            umask=_UMASK,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stderr.decode()}")
+        return done
+
+    def heal(self) -> None:
+        """As after `start_operator`: all programs run, the node takes pods and has no GPU, no Kueue."""
+        for name in command_lines(self.folder, self.node_address):
+            pid = (self.folder / "processes" / name).read_text().strip()
+            if self.inside("kill", "-CONT", pid, check=False).returncode:
+                self.start(name)
+        self.wait_for_api_server()
+        self.uncordon()
+        provided = self.get("node", NODE)["status"]["capacity"]
+        self.set_capacity(**{name: None for name in provided if "/" in name})
+        self.stop_kueue()
+        self.start_operator()
+
+    # Images
+
+    def load_program(self, image: str, program: Path, *command: str) -> None:
+        """An image of this one program, which links to no library."""
+        made = program_image(image, program, command)
+        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+
+    def load(self, image: str) -> None:
+        """From podman, once per content: gigabytes take minutes."""
+        inspect = ["podman", "image", "inspect", "--format={{.Id}}", image]
+        found = subprocess.run(inspect, capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise AssertionError(f"podman has no {image}: {found.stderr.strip()}")
+        with locked(self.folder / "loaded") as record:
+            loaded = dict(line.split() for line in record)
+            content = found.stdout.strip()
+            same = next((name for name in loaded if loaded[name] == content), None)
+            if same is None:
+                self._import(image)
+            elif same != image:
+                self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, image)
+            record.write(f"{image} {content}\n")
+
+    def _import(self, image: str) -> None:
+        pid = (self.folder / "pid").read_text().strip()
+        saving = ["podman", "save", "--format=docker-archive", image]
+        enter = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid"]
+        importing = [*enter, "ctr", "--namespace=k8s.io", "images", "import", "-"]
+        with subprocess.Popen(saving, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as podman:
+            done = subprocess.run(importing, stdin=podman.stdout, capture_output=True, text=True, check=False)
+            podman.stdout.close()
+            said = podman.stderr.read().decode()
+        if podman.returncode or done.returncode:
+            raise AssertionError(f"{image} was not loaded:\n{said[-1000:]}{done.stderr[-1000:]}")
+
+    # The node, its storage, its network
+
+    def cordon(self) -> None:
+        self.kubectl("cordon", NODE)
+
+    def uncordon(self) -> None:
+        self.kubectl("uncordon", NODE)
+
+    def set_capacity(self, **amounts: int | None) -> None:
+        """Of resources that nothing provides, such as **{"nvidia.com/gpu": 4}; None takes one away."""
+        named = {name: None if amount is None else str(amount) for name, amount in amounts.items()}
+        status = {"status": {"capacity": named, "allocatable": named}}
+        self.patch("node", NODE, status, "--subresource=status")
+
+    def volume_folder(self, namespace: str, name: str) -> Path:
+        return self.folder / "volumes" / f"{namespace}-{name}"
+
+    def make_volume(self, namespace: str, name: str, access: str = "ReadWriteMany") -> Path:
+        """A claim that is bound; the folder that the pods see is one of this machine."""
+        folder = self.volume_folder(namespace, name)
+        folder.mkdir()
+        folder.chmod(0o1777)
+        metadata = {"name": name, "namespace": namespace}
+        common = {"accessModes": [access], "storageClassName": ""}
+        self.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": folder.name, "labels": {"for-namespace": namespace}},
+                "spec": {
+                    **common,
+                    "capacity": {"storage": "100Gi"},
+                    "claimRef": metadata,
+                    "hostPath": {"path": str(folder)},
+                },
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": metadata,
+                "spec": {
+                    **common,
+                    "volumeName": folder.name,
+                    "resources": {"requests": {"storage": "100Gi"}},
+                },
+            },
+        )
+        self.wait_for(
+            lambda: self.get("pvc", name, namespace)["status"].get("phase") == "Bound",
+            30,
+            f"{name} is not bound",
+        )
+        return folder
+
+    def delete_namespace(self, name: str, wait: bool = True) -> None:
+        super().delete_namespace(name, wait)
+        self.kubectl("delete", "persistentvolume", f"--selector=for-namespace={name}", "--wait=false")
+
+    def network_policies(self, namespace: str) -> contextlib.AbstractContextManager[None]:
+        """Those of this namespace are enforced meanwhile, by the fixture: see kube_policy.py."""
+        return enforced(self, namespace, self.inside)
+
+    # What went wrong
+
+    def _wait_until(self, condition, otherwise: str) -> None:
+        ends = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if time.monotonic() > ends:
+                raise AssertionError(f"{otherwise} within {_PATIENCE_S} s:\n{self._last_words()}")
+            time.sleep(0.1)
+
+    def _last_words(self) -> str:
+        logs = sorted(self.folder.glob("log/*"))
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+@contextlib.contextmanager
+def shared_cluster(meeting: Path) -> Iterator[KubeCluster]:
+    """One with an operator for all processes that come to the same file; it ends with the last of them."""
+    cluster = KubeCluster()
+    with locked(meeting) as record:
+        lines = record.read().splitlines()
+        if not (lines and cluster.join(Path(lines[-1]))):
+            cluster.up()
+            cluster.start_operator()
+            record.write(f"{cluster.folder}\n")
+    try:
+        yield cluster
+    finally:
+        cluster.leave()

@@ -1,0 +1,181 @@
+"""NetworkPolicies, enforced by iptables: the fixture's own work, for no agent that could do it is at hand.
+
+`rules` follows the API's definition for pods on one node: what the node itself sends (probes of the kubelet,
+the API server's proxy) always passes, an open connection stays open, and what is not allowed is dropped.
+Pods that are new are unknown for up to a second: closed to their peers, and open themselves.
+"""
+
+import contextlib
+import ipaddress
+import json
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusters.kube_client import Kubernetes
+
+Object = Mapping
+_LABEL = "clustertrain-tests/enforced"  # of a namespace whose policies count
+_ANYWHERE = "0.0.0.0/0"
+_INTERVAL_S = 1.0
+
+
+@contextlib.contextmanager
+def enforced(cluster: Kubernetes, namespace: str, run: Callable[..., object]) -> Iterator[None]:
+    """`run` runs a command on the node. Other processes do the same for namespaces of theirs."""
+
+    def follow(*, must: bool = True) -> None:
+        done = cluster.kubectl(
+            "get", "namespaces,networkpolicies,pods", "--all-namespaces", "--output=json", check=must
+        )
+        if done.returncode == 0:  # a test may have stopped the API server: the rules stay as they are
+            run("iptables-restore", input=rules(json.loads(done.stdout)["items"]).encode())
+
+    def keep_following() -> None:
+        while not ended.wait(_INTERVAL_S):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                follow(must=False)
+
+    ended = threading.Event()
+    follower = threading.Thread(target=keep_following)
+    cluster.kubectl("label", "namespace", namespace, f"{_LABEL}=yes")
+    follow()
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+        cluster.kubectl("label", "namespace", namespace, f"{_LABEL}-")
+        follow()
+
+
+@dataclass(frozen=True)
+class _Pod:
+    """One that has an address of its own and has not ended."""
+
+    address: str
+    namespace: str
+    labels: Mapping[str, str]
+    namespace_labels: Mapping[str, str]
+    containers: Sequence[Object]
+
+
+def rules(objects: Sequence[Object]) -> str:
+    """Of the whole table `security`, which nobody else uses, for iptables-restore."""
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    pods = list(_pods(objects))
+    jumps: list[str] = []
+    chains: dict[str, list[str]] = {}
+    for pod in pods:
+        if _LABEL not in pod.namespace_labels:
+            continue
+        for direction, hooks, own in (("Ingress", ["FORWARD"], "-d"), ("Egress", ["FORWARD", "INPUT"], "-s")):
+            chosen = [policy for policy in policies if _applies(policy, pod, direction)]
+            if not chosen:
+                continue
+            chain = f"{direction}-{len(chains)}"
+            jumps += [f"-A {hook} {own} {pod.address} -j {chain}" for hook in hooks]
+            chains[chain] = [
+                f"-A {chain} {match} -j RETURN"
+                for policy in chosen
+                for rule in policy["spec"].get(direction.lower(), [])
+                for match in _matches(rule, direction, pod, pods)
+            ]
+    known = "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
+    return "\n".join(
+        [
+            "*security",
+            *(f":{hook} ACCEPT [0:0]" for hook in ("INPUT", "FORWARD", "OUTPUT")),
+            *(f":{chain} - [0:0]" for chain in chains),
+            *(f"-A {hook} {known}" for hook in ("INPUT", "FORWARD")),
+            *jumps,
+            *(line for chain, lines in chains.items() for line in [*lines, f"-A {chain} -j DROP"]),
+            "COMMIT\n",
+        ]
+    )
+
+
+def _pods(objects: Sequence[Object]) -> Iterator[_Pod]:
+    around = {each["metadata"]["name"]: _labels(each) for each in objects if each["kind"] == "Namespace"}
+    for each in objects:
+        if each["kind"] != "Pod" or each["spec"].get("hostNetwork"):
+            continue
+        address, namespace = each["status"].get("podIP"), each["metadata"]["namespace"]
+        if address and each["status"].get("phase") not in ("Succeeded", "Failed"):
+            # A namespace may be younger than the list of them.
+            yield _Pod(
+                address, namespace, _labels(each), around.get(namespace, {}), each["spec"]["containers"]
+            )
+
+
+def _labels(thing: Object) -> Mapping[str, str]:
+    return thing["metadata"].get("labels", {})
+
+
+def _applies(policy: Object, pod: _Pod, direction: str) -> bool:
+    spec = policy["spec"]
+    types = spec.get("policyTypes") or ["Ingress", *(["Egress"] if "egress" in spec else [])]
+    same = policy["metadata"]["namespace"] == pod.namespace
+    return same and direction in types and _selects(spec.get("podSelector", {}), pod.labels)
+
+
+def _selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    operators = {
+        "In": lambda key, values: labels.get(key) in values,
+        "NotIn": lambda key, values: labels.get(key) not in values,
+        "Exists": lambda key, _: key in labels,
+        "DoesNotExist": lambda key, _: key not in labels,
+    }
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        operators[each["operator"]](each["key"], each.get("values", []))
+        for each in selector.get("matchExpressions", [])
+    )
+
+
+def _matches(rule: Object, direction: str, pod: _Pod, pods: Sequence[_Pod]) -> Iterator[str]:
+    """What iptables compares, one line for each way to pass."""
+    inward = direction == "Ingress"
+    side, which = ("-s", "src") if inward else ("-d", "dst")
+    for address, excepted, peer in _peers(rule.get("from" if inward else "to"), pod.namespace, pods):
+        ranges = [ipaddress.ip_network(each) for each in excepted]
+        without = [f"-m iprange ! --{which}-range {each[0]}-{each[-1]}" for each in ranges]
+        for port in rule.get("ports") or [{}]:
+            # A named port is a container's of the pod that is called.
+            for what in _ports(port, pod if inward else peer):
+                yield " ".join([side, address, *without, what])
+
+
+def _peers(
+    peers: Sequence[Object] | None, namespace: str, pods: Sequence[_Pod]
+) -> Iterator[tuple[str, Sequence[str], _Pod | None]]:
+    """Each with the addresses that are excepted, and the pod that it is, if it is one."""
+    if not peers:
+        yield _ANYWHERE, (), None
+    for peer in peers or ():
+        if block := peer.get("ipBlock"):
+            yield block["cidr"], block.get("except", ()), None
+            continue
+        around = peer.get("namespaceSelector")
+        for pod in pods:
+            inside = pod.namespace == namespace if around is None else _selects(around, pod.namespace_labels)
+            if inside and _selects(peer.get("podSelector", {}), pod.labels):
+                yield pod.address, (), pod
+
+
+def _ports(port: Object, called: _Pod | None) -> Iterator[str]:
+    if not port:
+        yield ""
+        return
+    protocol, number = port.get("protocol", "TCP"), port.get("port")
+    if number is None:
+        yield f"-p {protocol.lower()}"
+    elif isinstance(number, int):
+        last = f":{port['endPort']}" if "endPort" in port else ""
+        yield f"-p {protocol.lower()} --dport {number}{last}"
+    else:
+        for container in called.containers if called else ():
+            for offered in container.get("ports", []):
+                if (offered.get("name"), offered.get("protocol", "TCP")) == (number, protocol):
+                    yield f"-p {protocol.lower()} --dport {offered['containerPort']}"
