@@ -1,4 +1,4 @@
-"""A site file gives defaults of `slurm`, key by key, and nothing else."""
+"""A site file gives defaults of `slurm` and `kubernetes`, key by key, and nothing else."""
 
 import pytest
 
@@ -72,7 +72,10 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("slurm: {acount: a}\n", "site.yaml:1:9: slurm: unknown key 'acount'\ndid you mean 'account'?"),
         ("slurm: {signal: KILL}\n", "site.yaml:1:17: slurm.signal: 'KILL' is not accepted\n"),
         ("slurm:\n  qos: a b\n", "site.yaml:2:8: slurm.qos: 'a b' is not accepted\nmust be a name"),
-        ("storage: runs\n", "site.yaml:1:1: unknown key 'storage'\na site file has the key slurm alone"),
+        (
+            "storage: runs\n",
+            "site.yaml:1:1: unknown key 'storage'\na site file has the keys slurm and kubernetes alone",
+        ),
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),
         ("slurm: {python: '${X}'}\n", "needs the environment variable X, which is not set\n"),
@@ -110,3 +113,10 @@ def test_the_python_on_the_nodes(monkeypatch):
     monkeypatch.setattr(site, "find_spec", lambda name: None)
     with pytest.raises(JobError, match=r"/venv/bin/python has no torch and no ray\n.*\n.*slurm\.python"):
         python_on_nodes(job())
+
+
+def test_the_section_for_kubernetes_is_merged_likewise(site_file):
+    section = "kubernetes: {namespace: team-a, priority_class: low}\n"
+    own = Job.model_validate({"name": "a", "function": "m:f", "kubernetes": {"priority_class": "high"}})
+    merged = with_site(own, site_file(section)).kubernetes
+    assert (merged.namespace, merged.priority_class) == ("team-a", "high")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clustertrain.training.task import Task as Task
 
 __version__ = "0.1.0"
+RAY_VERSION = "2.60.0"
+"""The Ray that constraints.txt pins: in images, in manifests and in the client."""
 __all__ = ["Task", "__version__", "load_job", "session"]
 
 _HOMES = {"Task": "clustertrain.training.task", "load_job": "clustertrain.jobfile"}

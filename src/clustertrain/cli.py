@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clustertrain import __version__
-from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, JobError, RunStopped
+
+if TYPE_CHECKING:
+    from clustertrain.job import Job
 
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
@@ -18,7 +21,10 @@ SETS = click.option(
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
 DATA_NAME = click.argument("name", required=False)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
-TO = click.option("--to", "to", type=click.Choice(["slurm"]), required=True, help="For which scheduler.")
+SCHEDULERS = click.Choice(["slurm", "kubernetes"])
+TO = click.option("--to", "to", type=SCHEDULERS, required=True, help="For which scheduler.")
+
+WHERE = click.option("--to", "to", type=SCHEDULERS, help="Where it runs; needed for kubernetes alone.")
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,10 +76,20 @@ def init(folder: str) -> None:
 @main.command()
 @JOB_FILE
 @SETS
-def validate(job_file: str, sets: tuple[str, ...]) -> None:
-    """Check a job file; prints it with every default filled in."""
+@click.option("--to", "to", type=click.Choice(["kubernetes"]), help="As this scheduler would check it, too.")
+def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
+    """Check a job file; prints it with every default filled in.
+
+    With --to kubernetes: also by the rules of the operator, and against the cluster where one answers. A file
+    of manifests is checked likewise.
+    """
     from clustertrain.jobfile import dump_job, load_job
 
+    if to == "kubernetes":
+        from clustertrain.launchers.kubernetes import validate as validate_for_kubernetes
+
+        click.echo("\n".join(validate_for_kubernetes(Path(job_file), sets)))
+        return
     click.echo(dump_job(load_job(Path(job_file), sets)), nl=False)
 
 
@@ -87,6 +103,11 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     from clustertrain.launchers.slurm import prepare
     from clustertrain.site import with_site
 
+    if to == "kubernetes":
+        from clustertrain.launchers.kubernetes import render as render_for_kubernetes
+
+        click.echo(render_for_kubernetes(load_job(Path(job_file), sets)), nl=False)
+        return
     rendered, _ = prepare(with_site(load_job(Path(job_file), sets)), job_file)
     click.echo(rendered.script, nl=False)
     if sets:
@@ -106,6 +127,12 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.launchers.slurm import submit, what_next
     from clustertrain.starting import Options
 
+    if to == "kubernetes":
+        from clustertrain.launchers.kubernetes import submit_and_tell
+
+        sys.exit(
+            submit_and_tell(load_job(Path(job_file), sets), job_file, Options(**options), click.echo, wait)
+        )
     submitted = submit(load_job(Path(job_file), sets), job_file, Options(**options), click.echo)
     if submitted is not None:
         named = submitted.run.store.uri(submitted.run.name) if sets else job_file
@@ -147,50 +174,85 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 
 
 @main.command("ls")
-@click.argument("storage", default="runs", metavar="[STORAGE]")
-def ls(storage: str) -> None:
-    """List the runs of a storage."""
+@click.argument("storage", default="runs", metavar="[STORAGE|JOBFILE]")
+@WHERE
+@click.option("--namespace", default=None, help="With --to kubernetes; that of kubectl's context without it.")
+def ls(storage: str, to: str | None, namespace: str | None) -> None:
+    """List the runs of a storage; with --to kubernetes the RayJobs of a namespace."""
     from clustertrain.observe.report import list_lines
     from clustertrain.status import all_runs
 
+    if to == "kubernetes":
+        from clustertrain.launchers.kubernetes_watch import cluster
+        from clustertrain.launchers.kubernetes_watch import list_lines as list_rayjobs
+
+        click.echo("\n".join(list_rayjobs(cluster(storage, namespace))))
+        return
     click.echo("\n".join(list_lines(all_runs(storage))))
 
 
 @main.command()
 @TARGET
-def status(target: str) -> None:
+@SETS
+@WHERE
+@click.option("--json", "as_json", is_flag=True, hidden=True)
+def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """Show where a run stands."""
     from clustertrain.observe.report import print_table, status_rows
     from clustertrain.status import find_run, status_of
 
-    print_table(status_rows(status_of(find_run(target))))
+    if to == "kubernetes":
+        from clustertrain.launchers.kubernetes_watch import show
+
+        show(on_kubernetes(target, sets))
+    elif as_json:
+        from clustertrain.told import tell
+
+        click.echo(tell(target))
+    else:
+        print_table(status_rows(status_of(find_run(without_sets(target, sets)))))
 
 
 @main.command()
 @TARGET
+@SETS
+@WHERE
 @click.option("--rank", type=int, default=None, help="The output of this rank; without it, what happened.")
 @click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own words.")
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt, not the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; waits while it is queued.")
-def logs(target: str, follow: bool, **wanted: Any) -> None:
+def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print what happened in a run, or what a rank or a node printed."""
     from clustertrain.observe.logs import Wanted, log_lines
     from clustertrain.status import find_run
 
-    for line in log_lines(find_run(target), Wanted(**wanted), follow=follow):
+    if to == "kubernetes":
+        from clustertrain.launchers import kubernetes_logs
+
+        lines = kubernetes_logs.log_lines(on_kubernetes(target, sets), Wanted(**wanted), follow=follow)
+    else:
+        lines = log_lines(find_run(without_sets(target, sets)), Wanted(**wanted), follow=follow)
+    for line in lines:
         click.echo(line)
 
 
 @main.command()
 @TARGET
+@SETS
+@WHERE
 @click.option("--no-wait", is_flag=True, help="Ask, and do not wait for the end.")
-def stop(target: str, no_wait: bool) -> None:
+def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
     """Ask a run to finish its step, save and end; one that is queued is cancelled."""
     from clustertrain.status import find_run
     from clustertrain.stopping import stop_run
 
-    stop_run(find_run(target), click.echo, wait=not no_wait)
+    if to == "kubernetes":
+        from clustertrain.launchers import kubernetes_stop
+
+        kubernetes_stop.stop(on_kubernetes(target, sets), click.echo, wait=not no_wait)
+    else:
+        stop_run(find_run(without_sets(target, sets)), click.echo, wait=not no_wait)
 
 
 @main.group()
@@ -287,6 +349,21 @@ def data_evict(job_file: str, name: str | None, force: bool) -> None:
     job = load_job(Path(job_file))
     for line in evict_data(job, data_sets(job, name), force=force):
         click.echo(line)
+
+
+def on_kubernetes(job_file: str, sets: tuple[str, ...]) -> Job:
+    """The job as it was submitted: the cluster, the namespace and the run's name are in it."""
+    from clustertrain.jobfile import load_job
+    from clustertrain.site import with_site
+
+    return with_site(load_job(Path(job_file), sets))
+
+
+def without_sets(target: str, sets: tuple[str, ...]) -> str:
+    """A run is found by its storage and name: keys that are set here are for --to kubernetes."""
+    if sets:
+        raise JobError("--set is given without --to kubernetes.\nName the folder of the run instead.")
+    return target
 
 
 def needs_training(command: str) -> None:

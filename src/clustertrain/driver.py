@@ -20,7 +20,13 @@ from clustertrain.gpus import check_gpus
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.events import EventLog
-from clustertrain.own_cluster import connect_to_own, own_head, own_head_is_gone
+from clustertrain.own_cluster import (
+    connect_to_own,
+    connect_to_pods,
+    in_a_pod,
+    own_head,
+    own_head_is_gone,
+)
 from clustertrain.ray_node import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.result import write_result
 from clustertrain.run_dir import Attempt, AttemptRef
@@ -94,6 +100,9 @@ def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
     world_size = _world_size(attempt)
     if address := own_head():
         connect_to_own(attempt, address, job.slurm.nodes_wait_s)
+    elif in_a_pod():
+        address = os.environ["RAY_ADDRESS"]
+        connect_to_pods(attempt, address, world_size, job.kubernetes.start_deadline_s)
     elif address := os.environ.get("RAY_ADDRESS"):
         _connect(address)
         _check_cluster(job, world_size, ray.cluster_resources(), address)
@@ -158,7 +167,7 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
     resources = {"CPU": job.resources.cpus_per_worker, "GPU": float(job.resources.gpus_per_worker)}
     if job.resources.memory_per_worker_bytes:
         resources["memory"] = float(job.resources.memory_per_worker_bytes)
-    if own_head():
+    if own_head() or in_a_pod():
         resources[WORKER_SLOT] = 1.0
     return KitTrainer(
         worker.train,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from clustertrain.job_kubernetes import Kubernetes
 from clustertrain.job_places import DataEntry, Storage
 from clustertrain.job_sections import Checkpoint, Failures, Resources, Section, Train
 from clustertrain.job_slurm import Image, Slurm, check_container
@@ -87,6 +88,9 @@ class Job(Section):
 
     slurm: Slurm = Slurm()
     """What only SLURM has. Other targets leave it alone."""
+
+    kubernetes: Kubernetes = Kubernetes()
+    """What only Kubernetes has. Other targets leave it alone."""
 
     @model_validator(mode="before")
     @classmethod

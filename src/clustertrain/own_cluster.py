@@ -1,4 +1,4 @@
-"""The Ray cluster that the node agents of a job started: the driver connects, and waits for all nodes."""
+"""The Ray cluster that was started for a job, by node agents or as pods: the driver connects, and waits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.network import answers, wait_for_answer
+from clustertrain.ray_node import WORKER_SLOT
 from clustertrain.rendezvous import arrivals
 from clustertrain.run_dir import Attempt
 
@@ -44,6 +45,33 @@ def connect_to_own(attempt: Attempt, head: str, wait_s: float) -> None:
             raise RunStopped("Stopped before all nodes were there.", checkpointed=False)
         if time.monotonic() > ends:
             raise _not_all_came(attempt, nodes, missing, wait_s)
+        time.sleep(_POLL_S)
+
+
+def in_a_pod() -> bool:
+    """Whether this is a pod of a RayJob that the kit rendered."""
+    return "CLUSTERTRAIN_POD" in os.environ
+
+
+def connect_to_pods(attempt: Attempt, address: str, world_size: int, wait_s: float) -> None:
+    """Connect, and wait until the pods of the workers are in: after the loss of a head they come one by one.
+
+    Raises:
+        ClusterError: some are missing after `wait_s`.
+        RunStopped: a stop was requested meanwhile.
+    """
+    import ray
+
+    ends = time.monotonic() + wait_s
+    ray.init(address=address, log_to_driver=False)
+    while (there := ray.cluster_resources().get(WORKER_SLOT, 0)) < world_size:
+        if attempt.asked("stop") is not None:
+            raise RunStopped("Stopped before all pods were there.", checkpointed=False)
+        if time.monotonic() > ends:
+            raise ClusterError(
+                f"Waiting for pods of {world_size} workers, have {there:g} after {wait_s:g} s "
+                "(kubernetes.start_deadline).\n`kubectl describe pod` says what the others wait for."
+            )
         time.sleep(_POLL_S)
 
 

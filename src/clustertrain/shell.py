@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
@@ -84,9 +85,7 @@ def run(
             check=False,
         )
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        remedy = _HOW_TO_GET.get(argv[0], "Install it, or add its folder to PATH.")
-        what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"
-        raise CommandMissing(f"{argv[0]} {what} on this machine.\n{remedy}") from None
+        raise _missing(argv[0], error) from None
     except subprocess.TimeoutExpired as error:
         printed = _text(error.stdout), _text(error.stderr)
         raise CommandFailed(argv, None, *printed, f"did not end within {timeout_s:g} s") from None
@@ -95,6 +94,39 @@ def run(
         how = f"ended with code {done.returncode}"
         raise CommandFailed(argv, result.code, result.stdout, result.stderr, how)
     return result
+
+
+def lines(argv: Sequence[str]) -> Iterator[str]:
+    """What a command prints, line by line while it runs. Whoever stops reading ends it.
+
+    Raises:
+        CommandMissing: it is not on PATH; says where it is to be had.
+        CommandFailed: it ended with another code than 0; after its last line.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise _missing(argv[0], error) from None
+        with process:
+            try:
+                for line in process.stdout or ():
+                    yield line.decode(errors="replace").rstrip("\r\n")
+            except BaseException:  # also that nobody reads on
+                process.terminate()
+                raise
+        errors.seek(0)
+        if process.returncode != 0:
+            how = f"ended with code {process.returncode}"
+            raise CommandFailed(argv, process.returncode, "", _text(errors.read()), how)
+
+
+def _missing(program: str, error: OSError) -> CommandMissing:
+    remedy = _HOW_TO_GET.get(program, "Install it, or add its folder to PATH.")
+    what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"
+    return CommandMissing(f"{program} {what} on this machine.\n{remedy}")
 
 
 def _text(printed: bytes | None) -> str:

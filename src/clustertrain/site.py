@@ -1,4 +1,4 @@
-"""What this site's users would write into every job file: the defaults of `slurm`, in a file of their own.
+"""What this site's users would write into every job file: the defaults of `slurm` and `kubernetes`.
 
 ~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE names another one:
 
@@ -15,9 +15,11 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from clustertrain.errors import JobError
 from clustertrain.job import Job
+from clustertrain.job_kubernetes import Kubernetes
 from clustertrain.job_sections import Section
 from clustertrain.job_slurm import Slurm, check_container
 from clustertrain.job_values import Refused
@@ -30,6 +32,9 @@ class Site(Section):
 
     slurm: Slurm = Slurm()
     """Defaults of the section of that name: a key that the job file has, wins."""
+
+    kubernetes: Kubernetes = Kubernetes()
+    """Likewise."""
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -50,7 +55,7 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
-    """The job with the site file's `slurm` wherever its own file says nothing.
+    """The job with the site file's sections wherever its own file says nothing.
 
     Raises:
         JobError: the site file is wrong, or its defaults and the job do not go together.
@@ -58,18 +63,31 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
     path = site_path(environ)
     if path is None:
         return job
-    site = read_site(path, environ).slurm
-    defaults = {key: getattr(site, key) for key in site.model_fields_set - job.slurm.model_fields_set}
-    if job.slurm.container == "none" and "container" in job.slurm.model_fields_set:
-        defaults.pop("mounts", None)  # they are for the container that this job does without
-    merged = job.slurm.model_copy(update=defaults)
+    site = read_site(path, environ)
+    merged = job.model_copy(
+        update={
+            "slurm": job.slurm.model_copy(update=_slurm_defaults(job, site.slurm)),
+            "kubernetes": job.kubernetes.model_copy(update=_defaults(job.kubernetes, site.kubernetes)),
+        }
+    )
     try:
-        check_container(merged, job.image)
+        check_container(merged.slurm, job.image)
     except Refused as error:
         raise JobError(
             f"{'.'.join(map(str, error.at))}: {error}\nthe defaults in {path} count, too"
         ) from None
-    return job.model_copy(update={"slurm": merged})
+    return merged
+
+
+def _defaults(own: Section, site: Section) -> dict[str, Any]:
+    return {key: getattr(site, key) for key in site.model_fields_set - own.model_fields_set}
+
+
+def _slurm_defaults(job: Job, site: Slurm) -> dict[str, Any]:
+    defaults = _defaults(job.slurm, site)
+    if job.slurm.container == "none" and "container" in job.slurm.model_fields_set:
+        defaults.pop("mounts", None)  # they are for the container that this job does without
+    return defaults
 
 
 def read_site(path: Path, environ: Mapping[str, str]) -> Site:
@@ -89,7 +107,11 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
         refuse(place(1, 1), "a site file is a mapping of keys", "for example slurm: {account: physics}")
     for key in document.data:
         if key not in Site.model_fields:
-            refuse(document.places[key,][0], f"unknown key '{key}'", "a site file has the key slurm alone")
+            refuse(
+                document.places[key,][0],
+                f"unknown key '{key}'",
+                "a site file has the keys slurm and kubernetes alone",
+            )
     document.data = expanded(document, environ, (), document.data)
     return validated(document, Site)
 

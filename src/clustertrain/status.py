@@ -22,6 +22,10 @@ from clustertrain.storage import Location, open_store
 _ANOTHER_JOB_S = 3600.0  # clocks of two machines differ by less
 
 
+class NotStarted(JobError):
+    """There is no such run: it was neither started nor submitted."""
+
+
 @dataclass(frozen=True)
 class SlurmJob:
     """A job that a run is in.
@@ -109,7 +113,8 @@ def find_run(target: str) -> RunDir:
     """The newest generation of the run that `target` names: a job file, or the folder of a run.
 
     Raises:
-        JobError: there is nothing of that name, or the run was neither started nor submitted.
+        JobError: there is no such job file, or it is wrong.
+        NotStarted: the run was neither started nor submitted.
     """
     path = Path(target)
     if path.is_file():
@@ -127,7 +132,7 @@ def find_run(target: str) -> RunDir:
             if known
             else "Start it with `clustertrain run JOBFILE`."
         )
-        raise JobError(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
+        raise NotStarted(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
     return run
 
 

@@ -1,0 +1,187 @@
+"""kubectl, as this kit calls it: with the job's context and namespace, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clustertrain.errors import ClusterError
+from clustertrain.job_kubernetes import Kubernetes
+from clustertrain.shell import CommandFailed, Done, lines, run
+
+ANSWER_S = 30.0
+_GONE_POLL_S = 1.0
+_NO_SERVER = re.compile(
+    r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
+    r"|no route|deadline exceeded",
+    re.IGNORECASE,
+)
+_NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
+_NO_CONTEXT = re.compile(
+    # Without a configuration kubectl asks a server that nobody has had for years.
+    r"context .* does not exist|no configuration has been provided|current-context|server localhost:8080",
+    re.I,
+)
+_ENDED_THERE = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
+_FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
+_NO_CRD = re.compile(
+    r'no matches for kind "(Ray\w+)"|the server doesn\'t have a resource type "?(ray\w+)', re.I
+)
+
+
+class NotFound(ClusterError):
+    """The cluster has no such object."""
+
+
+class Forbidden(ClusterError):
+    """The account may not do that. `what`: verb and resource, such as "list nodes"."""
+
+    def __init__(self, user: str, what: str) -> None:
+        super().__init__(
+            f"{user} may not {what}: the cluster's roles forbid it.\n"
+            "k8s/rbac.yaml is a Role with all that the kit needs: ask whoever runs the cluster to bind it."
+        )
+        self.what = what
+
+
+class NoAnswer(ClusterError):
+    """The API server is not reached, or none is named."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """Which cluster and namespace; None leaves the choice to kubectl's own configuration."""
+
+    namespace: str | None = None
+    context: str | None = None
+
+    @classmethod
+    def of(cls, section: Kubernetes) -> Kubectl:
+        return cls(section.namespace, section.context)
+
+    def __call__(
+        self, *arguments: str, input: str | None = None, timeout_s: float = ANSWER_S, check: bool = True
+    ) -> Done:
+        """Run it.
+
+        Raises:
+            NotFound, Forbidden, NoAnswer: what they say.
+            ClusterError: anything else that kubectl refuses, in its own words.
+        """
+        try:
+            return run(
+                self._argv(*arguments),
+                input=None if input is None else input.encode(),
+                timeout_s=timeout_s,
+                check=check,
+            )
+        except CommandFailed as error:
+            raise _explained(error, self) from None
+
+    def exec(self, pod: str, container: str, *argv: str, timeout_s: float = ANSWER_S) -> Done:
+        """Run a command in a pod; its exit code is in the answer. Raises as a call where it was not run."""
+        command = ("exec", pod, f"--container={container}", "--", *argv)
+        done = self(*command, timeout_s=timeout_s, check=False)
+        if done.code and not ended_there(done.stderr):
+            how = f"ended with code {done.code}"
+            raise _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
+        return done
+
+    def delete(self, kind: str, name: str, timeout_s: float) -> None:
+        """Delete an object, and wait until it is gone; nothing happens where there is none.
+
+        kubectl's own waiting needs the right to watch, and without it does not wait, and does not say so.
+
+        Raises:
+            ClusterError: it is still there after so long; and as a call.
+        """
+        self("delete", kind, name, "--ignore-not-found", "--wait=false")
+        ends = time.monotonic() + timeout_s
+        while self("get", kind, name, "--output=name", "--ignore-not-found").stdout:
+            if time.monotonic() > ends:
+                raise ClusterError(
+                    f"{kind} {name} is still there, {timeout_s:.0f} s after it was deleted.\n"
+                    f"`kubectl describe {kind} {name}` says what it waits for."
+                )
+            time.sleep(_GONE_POLL_S)
+
+    def lines(self, *arguments: str) -> Iterator[str]:
+        """What it prints, while it runs. Raises as a call, after the last line."""
+        try:
+            yield from lines(self._argv(*arguments))
+        except CommandFailed as error:
+            raise _explained(error, self) from None
+
+    def _argv(self, *arguments: str) -> list[str]:
+        where = [f"--context={self.context}"] if self.context else []
+        where += [f"--namespace={self.namespace}"] if self.namespace else []
+        return ["kubectl", *where, *arguments]
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """One object. Raises NotFound, and as a call."""
+        value: dict[str, Any] = json.loads(self("get", kind, name, "--output=json").stdout)
+        return value
+
+    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+        """The objects of a kind that have these labels. Raises as a call."""
+        found = self("get", kind, "--output=json", *([f"--selector={selector}"] if selector else []))
+        items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
+        return items
+
+
+def ended_there(stderr: str) -> bool:
+    """Whether it is the command in the pod that failed, and not the way to it."""
+    return _ENDED_THERE.search(stderr) is not None
+
+
+def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
+    if ended_there(error.stderr):
+        return error
+    said = error.stderr.strip()
+    last = said.splitlines()[-1] if said else str(error)
+    where = f"context {kubectl.context}" if kubectl.context else "kubectl's current context"
+    if match := _FORBIDDEN.search(said):
+        user, verb, resource, group = match.groups()
+        named = f"{resource}.{group}" if group else resource
+        return Forbidden(user, f"{verb} {named}")
+    if match := _NO_CRD.search(said):
+        kind = match.group(1) or match.group(2)
+        return ClusterError(
+            f"The cluster of {where} knows no {kind}: the KubeRay operator is not installed there.\n"
+            "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
+        )
+    for pattern, kind, text in _SAID:
+        if pattern.search(said) or (kind is NoAnswer and error.code is None):
+            return kind(text.format(last=last, where=where))
+    return error
+
+
+# The first that fits counts.
+_SAID: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
+    (
+        _NO_CONTEXT,
+        NoAnswer,
+        "kubectl has no cluster to talk to: {last}\n"
+        "Point KUBECONFIG at a configuration, or name a context: kubernetes.context.",
+    ),
+    (
+        _NO_SERVER,
+        NoAnswer,
+        "The cluster of {where} does not answer: {last}\nIs it up, and is that the right one?",
+    ),
+    (
+        _NO_LOGIN,
+        ClusterError,
+        "The cluster of {where} does not know this account: {last}\n"
+        "Log in again; `kubectl auth whoami` says as whom it is asked.",
+    ),
+    (
+        re.compile("NotFound|not found|doesn't have a resource type"),
+        NotFound,
+        "{last}\nThe cluster asked is that of {where}.",
+    ),
+)

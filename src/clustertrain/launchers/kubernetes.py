@@ -1,0 +1,155 @@
+"""A job handed to Kubernetes: checked, rendered, applied as the very bytes that `render` prints.
+
+with_site ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ kubectl apply
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from clustertrain.errors import EXIT_DONE, ClusterError
+from clustertrain.job import Job
+from clustertrain.jobfile import load_job
+from clustertrain.launchers.kubectl import Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes_manifests import Manifest, manifests, to_yaml
+from clustertrain.launchers.kubernetes_places import in_pods
+from clustertrain.launchers.kubernetes_preflight import check_cluster
+from clustertrain.launchers.kubernetes_rules import check, refusals, to_error
+from clustertrain.launchers.kubernetes_watch import follow_to_its_end
+from clustertrain.shell import CommandMissing
+from clustertrain.site import with_site
+from clustertrain.starting import Options
+from clustertrain.yaml_places import text_of
+
+_APPLY_S = 60.0
+_DELETE_S = 120.0
+OVER = ("Complete", "Failed", "ValidationFailed")
+"""What status.jobDeploymentStatus of a RayJob is when nothing more happens."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A RayJob that the cluster has taken."""
+
+    name: str
+    namespace: str
+    storage: str
+
+
+def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is frozen
+    """What `submit` applies, as YAML.
+
+    Raises:
+        JobError, StorageError: as `checked`.
+    """
+    return to_yaml(checked(with_site(job), options))
+
+
+def checked(job: Job, options: Options) -> list[Manifest]:
+    """The objects of a job, held to the operator's rules.
+
+    Raises:
+        JobError: the job cannot be rendered, or KubeRay would refuse it.
+        StorageError: the code is too large to travel.
+    """
+    objects = manifests(job, options)
+    findings = check(objects, pod_security=not job.kubernetes.allow_host_path)
+    if wrong := refusals(findings):
+        raise to_error(wrong)
+    return objects
+
+
+def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
+    """Apply a job; a RayJob of its name that has ended is replaced.
+
+    Raises:
+        JobError, StorageError: as `checked`.
+        ClusterError: kubectl, the cluster or its rules say no, or the run is there already.
+    """
+    job = with_site(job)
+    objects = checked(job, options)
+    kubectl = Kubectl.of(job.kubernetes)
+    for note in check_cluster(job, objects, kubectl):
+        say(note)
+    _make_room(kubectl, job, say)
+    # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
+    kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
+    made = kubectl.get("rayjobs.ray.io", job.name)
+    return Applied(job.name, made["metadata"]["namespace"], in_pods(job).storage.uri)
+
+
+def submit_and_tell(job: Job, job_file: str, options: Options, say: Callable[[str], None], wait: bool) -> int:
+    """Apply it, say how to watch it, and with `wait` follow it to its end; returns the exit code."""
+    applied = submit(job, options, say)
+    say(what_next(applied, job_file))
+    return follow_to_its_end(with_site(job), say) if wait else EXIT_DONE
+
+
+def validate(path: Path, sets: Sequence[str]) -> list[str]:
+    """Hold a job file, or a file of manifests, to the rules of the operator; returns what can be said of it.
+
+    Raises:
+        JobError: the file is wrong, or KubeRay would refuse what is made of it.
+        StorageError: as `checked`.
+        ClusterError: the cluster that answers could never start it.
+    """
+    documents = _manifests_of(path)
+    if documents is not None:
+        findings = check(documents)
+        if wrong := refusals(findings):
+            raise to_error(wrong)
+        notes = [f"note: {finding.where} {finding.says}: it needs {finding.needs}" for finding in findings]
+        return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
+    job = with_site(load_job(path, sets))
+    objects = checked(job, Options())
+    try:
+        notes = check_cluster(job, objects, Kubectl.of(job.kubernetes))
+    except (CommandMissing, NoAnswer) as error:
+        notes = [f"note: not held against a cluster: {str(error).splitlines()[0]}"]
+    kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
+    return [*notes, f"{path}: {kinds}: KubeRay would refuse none of them"]
+
+
+def _manifests_of(path: Path) -> list[Manifest] | None:
+    """The objects of a file of manifests; None where it is something else."""
+    try:
+        documents = [each for each in yaml.safe_load_all(text_of(path)) if each is not None]
+    except yaml.YAMLError:
+        return None  # the job file's own reader says where
+    is_one = documents and all(isinstance(each, dict) and "apiVersion" in each for each in documents)
+    return documents if is_one else None
+
+
+def what_next(applied: Applied, job_file: str) -> str:
+    """How to watch it, in three lines."""
+    return (
+        f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {applied.storage}\n"
+        f"watch it: clustertrain status --to kubernetes {job_file}\n"
+        f"its words: kubectl -n {applied.namespace} logs -f job/{applied.name}"
+    )
+
+
+def _make_room(kubectl: Kubectl, job: Job, say: Callable[[str], None]) -> None:
+    """A RayJob runs once: one that is over makes place for the next of its name."""
+    try:
+        status = kubectl.get("rayjobs.ray.io", job.name).get("status", {})
+    except NotFound:
+        return
+    state = status.get("jobDeploymentStatus") or "new"
+    if state not in OVER:
+        raise ClusterError(
+            f"RayJob {job.name} is there already: {state}.\n"
+            "Wait for it, or end it with `clustertrain stop --to kubernetes`."
+        )
+    say(f"RayJob {job.name} is over ({state}) and makes place; its storage stays")
+    delete_objects(kubectl, job.name)
+
+
+def delete_objects(kubectl: Kubectl, name: str, kinds: Sequence[str] = ("rayjobs.ray.io",)) -> None:
+    """Delete these objects of a run, and wait until they are gone."""
+    for kind in kinds:
+        kubectl.delete(kind, name, _DELETE_S)

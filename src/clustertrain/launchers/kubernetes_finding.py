@@ -1,0 +1,117 @@
+"""What the rules for manifests look at, and what they find: see kubernetes_rules.py.
+
+A Place is a value in a manifest with the path to it. Nothing that a user wrote makes it fail: a key that is
+not there, and a value of another type than the rule looks for, read as empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clustertrain.quantities import shortened
+
+# Who says no: the API server to the manifest itself, to the pods that the operator makes of it later, or
+# one of those that watch. "nobody": it is taken, and does not do what its author wants.
+By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a manifest that keeps it from running as its author wants.
+
+    `where` and `says` read as one sentence. `needs` makes it a mark and no refusal: a field that operators
+    before that version do not know.
+    """
+
+    where: str
+    says: str
+    remedy: str
+    needs: str | None = None
+    by: By = "operator"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value in a manifest. `what` is the object's kind and name, `path` leads to the value in it."""
+
+    what: str
+    path: str
+    value: Any
+
+    def at(self, *keys: str) -> Place:
+        """The place below this one; there need be nothing."""
+        place = self
+        for key in keys:
+            inner = place.value.get(key) if isinstance(place.value, Mapping) else None
+            place = Place(self.what, _joined(place.path, key), inner)
+        return place
+
+    def items(self) -> list[Place]:
+        """The places of a list."""
+        values = self.value if isinstance(self.value, list) else []
+        return [Place(self.what, f"{self.path}[{number}]", value) for number, value in enumerate(values)]
+
+    def entries(self) -> dict[str, Place]:
+        """The places of a mapping. A key that is no text is its text."""
+        values = self.value if isinstance(self.value, Mapping) else {}
+        return {
+            str(key): Place(self.what, _joined(self.path, str(key)), value) for key, value in values.items()
+        }
+
+    @property
+    def given(self) -> bool:
+        """Whether there is anything; null is nothing to Kubernetes."""
+        return self.value is not None
+
+    @property
+    def text(self) -> str:
+        return self.value if isinstance(self.value, str) else ""
+
+    @property
+    def number(self) -> int | None:
+        is_whole = isinstance(self.value, int) and not isinstance(self.value, bool)
+        return int(self.value) if is_whole else None
+
+    @property
+    def yes(self) -> bool:
+        return self.value is True
+
+    @property
+    def shown(self) -> str:
+        """The value as an error shows it."""
+        if isinstance(self.value, Mapping):
+            return "a mapping"
+        if isinstance(self.value, list):
+            return "a list"
+        if self.value is None or isinstance(self.value, bool):
+            return {None: "null", True: "true", False: "false"}[self.value]
+        return shortened(f"'{self.value}'" if isinstance(self.value, str) else str(self.value))
+
+    def finding(self, says: str, remedy: str, by: By = "operator", needs: str | None = None) -> Finding:
+        return Finding(f"{self.what}: {self.path}" if self.path else self.what, says, remedy, needs, by)
+
+
+def texts(place: Place, by: By = "api") -> Iterator[Finding]:
+    """The values of a mapping must be text; YAML reads 1, 1.10, yes and on as something else."""
+    for entry in place.entries().values():
+        if entry.given and not isinstance(entry.value, str):
+            yield entry.finding(f"is {entry.shown}, and must be text", "Write it in quotes.", by)
+
+
+def duplicates(places: list[Place], key: str) -> Iterator[tuple[Place, str]]:
+    """The places whose `key` an earlier one has, each with what they share."""
+    seen: set[str] = set()
+    for place in places:
+        name = place.at(key).text
+        if name and name in seen:
+            yield place.at(key), name
+        seen.add(name)
+
+
+def _joined(path: str, key: str) -> str:
+    if not re.fullmatch(r"[\w-]+", key):
+        return f'{path}["{shortened(key)}"]'
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,118 @@
+"""The lines of a run on Kubernetes: by way of its head's pod, or of one that reads the storage.
+
+A connection that breaks is made anew, and what was printed is not printed again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+from clustertrain.job import Job
+from clustertrain.launchers.kubectl import Kubectl, NoAnswer, NotFound, ended_there
+from clustertrain.launchers.kubernetes_places import JOB_FILE
+from clustertrain.launchers.kubernetes_pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes_reader import read_by_pod
+from clustertrain.launchers.kubernetes_troubles import name_of, role_of
+from clustertrain.launchers.kubernetes_watch import CLI, POLL_S, View, config_map_of, failed_there, look
+from clustertrain.observe.logs import Wanted
+from clustertrain.shell import CommandFailed
+
+_GONE = (137, 143)  # the pod went, and the command with it
+
+
+def log_lines(job: Job, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+    """The lines, oldest first. With `follow` until nothing starts the run any more, through every attempt
+    unless one was named. Before there is an attempt: why it waits, and what the submitter's pod printed.
+
+    Raises:
+        JobError: there is no such attempt or log.
+        ClusterError: kubectl, or the cluster, says no.
+    """
+    kubectl = Kubectl.of(job.kubernetes)
+    shown, said = _Shown(), ""
+    while True:
+        view = look(job, kubectl)
+        newest = view.told.attempt if view.told is not None else None
+        attempt = newest if wanted.attempt is None else wanted.attempt
+        if attempt is not None and attempt > shown.whole:
+            yield from shown.more(
+                attempt, _of_attempt(view, kubectl, replace(wanted, attempt=attempt), follow)
+            )
+        if wanted.attempt is not None and shown.whole:
+            return
+        if view.line != said and not _is_said(view, attempt):
+            said = view.line
+            yield said
+            if attempt is None:
+                yield from _of_submitter(view, kubectl)
+        if view.standing.over or (not follow and attempt in (None, shown.whole)):
+            return
+        time.sleep(POLL_S)
+
+
+def _is_said(view: View, attempt: int | None) -> bool:
+    """Whether the lines of the attempt tell where the run stands."""
+    return attempt is not None and (view.standing.of_result or view.standing.state in ("staging", "running"))
+
+
+class _Shown:
+    """Which attempts were printed whole, and how much of one where the connection broke."""
+
+    def __init__(self) -> None:
+        self.whole = 0
+        self._lines: dict[int, int] = {}
+
+    def more(self, attempt: int, lines: Iterator[str]) -> Iterator[str]:
+        try:
+            for line in islice(lines, self._lines.get(attempt, 0), None):
+                self._lines[attempt] = self._lines.get(attempt, 0) + 1
+                yield line
+        except _Broken as broken:
+            yield f"-- {broken}; trying again"
+        else:
+            self.whole = attempt
+
+
+class _Broken(Exception):
+    """The way to the pod broke, or the pod went."""
+
+
+def _of_attempt(view: View, kubectl: Kubectl, wanted: Wanted, follow: bool) -> Iterator[str]:
+    arguments = ["logs", JOB_FILE, *_flags(wanted)]
+    if view.seen.head is None:
+        config = config_map_of(view.job, kubectl, view.seen)
+        printed = read_by_pod(view.job, kubectl, config, arguments) if config is not None else ""
+        yield from printed.splitlines()
+        return
+    exec_in = ("exec", name_of(view.seen.head), f"--container={HEAD_CONTAINER}", "--")
+    try:
+        yield from kubectl.lines(*exec_in, *CLI, *arguments, *(["--follow"] if follow else []))
+    except (NoAnswer, NotFound) as error:
+        raise _Broken(str(error).splitlines()[0]) from None
+    except CommandFailed as error:
+        code = _code_there(error)
+        if code is None or code in _GONE:
+            raise _Broken("the head's pod went away") from None
+        raise failed_there(code, error.stderr) from None
+
+
+def _code_there(error: CommandFailed) -> int | None:
+    """kubectl ends with the code of the command that it ran."""
+    return error.code if ended_there(error.stderr) else None
+
+
+def _flags(wanted: Wanted) -> list[str]:
+    values = {"--attempt": wanted.attempt, "--rank": wanted.rank, "--node": wanted.node}
+    flags = [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
+    return [*flags, "--driver"] if wanted.driver else flags
+
+
+def _of_submitter(view: View, kubectl: Kubectl) -> Iterator[str]:
+    """What the pod that hands the run to Ray printed, where it came so far."""
+    started = ("Running", "Succeeded", "Failed")
+    for pod in view.seen.pods:
+        if role_of(pod) == "submitter" and pod.get("status", {}).get("phase") in started:
+            yield from kubectl("logs", name_of(pod)).stdout.splitlines()

@@ -1,0 +1,303 @@
+"""What would keep a run from ever starting on a cluster, told before it is applied.
+
+the image           where this machine has it, too: is it the kit's, with the same Ray?
+the cluster         does it answer, and does its KubeRay know every field?
+what is named       namespace, secrets, claims, classes, accounts, queues: are they there?
+room                a node for each kind of pod, quotas
+
+Where the account may not look at something, the check is left out, and a note says so: the pods tell it
+later, and `status` shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clustertrain import RAY_VERSION, __version__
+from clustertrain.errors import ClusterError
+from clustertrain.job import Job
+from clustertrain.job_kubernetes import Volume
+from clustertrain.launchers.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes_capacity import (
+    Object,
+    need_of_pod,
+    needs_of,
+    why_no_nodes,
+    why_no_quota,
+)
+from clustertrain.launchers.kubernetes_manifests import Manifest
+from clustertrain.launchers.kubernetes_places import storage_volume
+from clustertrain.launchers.kubernetes_pods import RUN_LABEL
+from clustertrain.launchers.kubernetes_rules import check, refusals
+from clustertrain.shell import run
+
+CRD = "rayjobs.ray.io"
+_ENGINE_S = 20.0
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
+    """Refuse what the cluster would never start; returns notes of what could not be looked at.
+
+    Args:
+        job: merged with the site file.
+        manifests: as they will be applied.
+
+    Raises:
+        CommandMissing: there is no kubectl.
+        NoAnswer: there is no cluster, or it does not answer.
+        ClusterError: it cannot run the job; says why.
+    """
+    check_image(job)
+    look = _Look(kubectl)
+    rayjob = next(each for each in manifests if each["kind"] == "RayJob")
+    _check_namespace(look)
+    _check_crd(look, manifests)
+    _check_named(job, look)
+    nodes = look.all("nodes")
+    for volume in job.kubernetes.volumes:
+        _check_claim(job, volume, look, len(nodes or ()))
+    needs = needs_of(rayjob)
+    _refuse(why_no_nodes(needs, nodes) if nodes else None)
+    if quotas := look.all("resourcequotas"):
+        own = [need_of_pod(pod) for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _counts(pod)]
+        _refuse(why_no_quota(needs, quotas, own))
+    return look.notes
+
+
+@dataclass
+class _Look:
+    """Looks that the account may not be allowed. `unseen`: what it was not."""
+
+    kubectl: Kubectl
+    unseen: list[str] = field(default_factory=list)
+
+    def one(self, kind: str, name: str) -> dict[str, Any] | None:
+        """None where it may not be looked at. Raises NotFound."""
+        try:
+            return self.kubectl.get(kind, name)
+        except Forbidden as error:
+            self._leave_out(error)
+            return None
+
+    def is_there(self, kind: str, name: str) -> bool:
+        """By its name alone: what a secret holds is not printed. True where it may not be looked at."""
+        try:
+            self.kubectl("get", kind, name, "--output=name")
+        except NotFound:
+            return False
+        except Forbidden as error:
+            self._leave_out(error)
+        return True
+
+    def all(self, kind: str) -> list[dict[str, Any]] | None:
+        try:
+            return self.kubectl.list(kind)
+        except Forbidden as error:
+            self._leave_out(error)
+            return None
+
+    def _leave_out(self, error: Forbidden) -> None:
+        if error.what not in self.unseen:
+            self.unseen.append(error.what)
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.unseen:
+            return []
+        return [f"note: not all was checked: this account may not {', may not '.join(self.unseen)}"]
+
+
+def _refuse(why: str | None) -> None:
+    if why is not None:
+        raise ClusterError(why)
+
+
+# ------------------------------------------------------------------------------------------------ the image
+
+
+def check_image(job: Job) -> None:
+    """Where an engine of this machine has the image, its labels tell what is in it; elsewhere the pods do.
+
+    Raises:
+        ClusterError: it is not the kit's, or has another version of it or of Ray.
+    """
+    labels = _labels_here(job.image or "")
+    if labels is None:
+        return
+    for key, what, ours in (
+        ("io.clustertrain.version", "clustertrain", __version__),
+        ("io.clustertrain.ray", "Ray", RAY_VERSION),
+    ):
+        found = labels.get(key)
+        if found is None:
+            raise ClusterError(
+                f"image: {job.image} has no label {key}: it is not made from the kit's image.\n"
+                "Build that with `make image`, and yours FROM it: see docs/docker.md."
+            )
+        if found != ours:
+            raise ClusterError(
+                f"image: {job.image} has {what} {found}, and what submits it goes with {what} {ours}.\n"
+                "Build the image anew with `make image`: one version is in the image, here and in the RayJob."
+            )
+
+
+def _labels_here(image: str) -> dict[str, str] | None:
+    """The labels of an image that podman or docker has; None where neither has it."""
+    for engine in ("podman", "docker"):
+        if shutil.which(engine) is None:
+            continue
+        argv = [engine, "image", "inspect", "--format={{json .Config.Labels}}", image]
+        done = run(argv, timeout_s=_ENGINE_S, check=False)
+        if done.code == 0:
+            labels: dict[str, str] | None = json.loads(done.stdout)
+            return labels or {}
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- the cluster
+
+
+def _check_namespace(look: _Look) -> None:
+    """One whose account may not look at it is there: its role is."""
+    name = look.kubectl.namespace
+    if name is None:
+        return
+    try:
+        look.kubectl("get", "namespace", name, "--output=name")
+    except NotFound:
+        raise ClusterError(
+            f"There is no namespace {name}.\n"
+            f"kubectl create namespace {name}; or name another one: kubernetes.namespace."
+        ) from None
+    except Forbidden:
+        return
+
+
+def _check_crd(look: _Look, manifests: Sequence[Manifest]) -> None:
+    try:
+        crd = look.one("customresourcedefinitions.apiextensions.k8s.io", CRD)
+    except NotFound:
+        raise ClusterError(
+            "The cluster knows no RayJob: the KubeRay operator is not installed there.\n"
+            "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
+        ) from None
+    if crd is None:
+        return
+    by_rules = check(manifests)
+    finding = next((each for each in refusals(check(manifests, [crd])) if each not in by_rules), None)
+    if finding is not None:
+        raise ClusterError(
+            f"{finding.where} {finding.says}, by the cluster's own definition of it.\n"
+            "Its KubeRay is older than the field, or the field is misspelt: KubeRay 1.6 and later know what "
+            "the kit writes."
+        )
+
+
+# --------------------------------------------------------------------------------------------- what is named
+
+
+def _check_named(job: Job, look: _Look) -> None:
+    where = f"namespace {look.kubectl.namespace}" if look.kubectl.namespace else "the context's namespace"
+    for kind, name, key, remedy in _named(job):
+        if not look.is_there(kind, name):
+            shown = kind.partition(".")[0]
+            raise ClusterError(f"{key} names {name}, and {where} has no such {shown}.\n{remedy}")
+
+
+def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, name, the key that names it, and the remedy."""
+    section = job.kubernetes
+    make_secret = "kubectl create secret generic {} --from-literal=KEY=…, by whoever has the secret."
+    for name in section.secrets:
+        yield "secret", name, "kubernetes.secrets", make_secret.format(name)
+    for name in section.pull_secrets:
+        remedy = f"kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
+        yield "secret", name, "kubernetes.pull_secrets", remedy
+    for volume in section.volumes:
+        if volume.secret is not None:
+            yield "secret", volume.secret, "kubernetes.volumes", make_secret.format(volume.secret)
+        if volume.config_map is not None:
+            remedy = f"kubectl create configmap {volume.config_map} --from-file=…"
+            yield "configmap", volume.config_map, "kubernetes.volumes", remedy
+        if volume.storage_class is not None:
+            remedy = "`kubectl get storageclass` lists them; left out, the cluster's default is taken."
+            yield "storageclass", volume.storage_class, "kubernetes.volumes: storage_class", remedy
+    if section.service_account is not None:
+        remedy = f"kubectl create serviceaccount {section.service_account}, or leave it out."
+        yield "serviceaccount", section.service_account, "kubernetes.service_account", remedy
+    if section.priority_class is not None:
+        remedy = "`kubectl get priorityclass` lists them."
+        yield "priorityclass", section.priority_class, "kubernetes.priority_class", remedy
+    if section.queue is not None and section.queue.kind == "kueue":
+        remedy = (
+            "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
+        )
+        yield "localqueues.kueue.x-k8s.io", section.queue.name, "kubernetes.queue", remedy
+
+
+# -------------------------------------------------------------------------------------------------- storage
+
+
+def _check_claim(job: Job, volume: Volume, look: _Look, nodes: int) -> None:
+    """A claim is there and lets the pods of all nodes write; one that the kit makes can be bound."""
+    if volume.claim is None:
+        return
+    try:
+        claim = look.one("persistentvolumeclaim", volume.claim)
+    except NotFound:
+        if volume.size_bytes is None:
+            raise ClusterError(
+                f"kubernetes.volumes names the claim {volume.claim}, which is not there.\n"
+                "Add `size: 100Gi`, and it is made; or make it yourself, ReadWriteMany."
+            ) from None
+        if volume.storage_class is None:
+            _check_default_class(volume, look)
+        return
+    if claim is not None:
+        modes = claim["spec"].get("accessModes", [])
+        _refuse(why_not_for_all(volume, modes, nodes, writes=volume == storage_volume(job)))
+
+
+def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:
+    """Why a claim of these access modes does not do for pods of `nodes` nodes (0: not known).
+
+    ReadWriteOnce is of one node, not of one pod: it does on a cluster of one node.
+    """
+    named = f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(modes)}"
+    remedy = "Make a claim with ReadWriteMany, from a storage class that has it, such as NFS or CephFS."
+    if "ReadWriteMany" in modes:
+        return None
+    if writes and not set(modes) - {"ReadOnlyMany"}:
+        return f"{named}, and the run's storage is on it.\n{remedy}"
+    if "ReadOnlyMany" in modes and volume.read_only:
+        return None
+    if "ReadWriteOnce" not in modes:
+        return f"{named}: one pod has it, and the head and each worker need it.\n{remedy}"
+    if nodes > 1:
+        return f"{named}: one node has it, and the pods may come to any of {nodes}.\n{remedy}"
+    return None
+
+
+def _check_default_class(volume: Volume, look: _Look) -> None:
+    classes = look.all("storageclasses")
+    if classes is None or any(_is_default(each) for each in classes):
+        return
+    names = ", ".join(str(each["metadata"]["name"]) for each in classes) or "none"
+    raise ClusterError(
+        f"kubernetes.volumes has claim {volume.claim} made, and the cluster has no default storage class.\n"
+        f"Name one under storage_class; there are: {names}."
+    )
+
+
+def _is_default(storage_class: Object) -> bool:
+    return bool(storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true")
+
+
+def _counts(pod: Object) -> bool:
+    """Whether a quota counts it: pods that have ended are free."""
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

@@ -1,0 +1,159 @@
+"""Whether the operator and the API server would take these manifests, told before they are asked.
+
+    check      every object of a file, or of a rendering that the user has patched
+    to_error   what it found, as the error of a command
+
+The operator says no in a place where few look, and the pods that the API server refuses are refused when the
+job was taken long ago. The rules are those of KubeRay 1.6.2 and 1.7.0, of Kubernetes 1.34 and of Kueue 0.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from clustertrain.errors import JobError
+from clustertrain.launchers.kubernetes_finding import By, Finding, Place
+from clustertrain.launchers.kubernetes_names import label_1123, metadata, subdomain
+from clustertrain.launchers.kubernetes_rules_cluster import cluster_spec
+from clustertrain.launchers.kubernetes_rules_job import LONGEST_RAYCLUSTER, ray_name, rayjob
+from clustertrain.launchers.kubernetes_rules_objects import (
+    config_map,
+    disruption_budget,
+    network_policy,
+    volume_claim,
+)
+from clustertrain.launchers.kubernetes_schema import against_schema, schema_of
+
+_SHOWN = 3
+_RAY = ("ray.io/v1", "ray.io/v1alpha1")
+# The kinds that are looked into, and the versions of each that there are.
+_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    "RayJob": _RAY,
+    "RayCluster": _RAY,
+    "ConfigMap": ("v1",),
+    "Secret": ("v1",),
+    "PersistentVolumeClaim": ("v1",),
+    "NetworkPolicy": ("networking.k8s.io/v1",),
+    "PodDisruptionBudget": ("policy/v1",),
+}
+_WHO: Mapping[By, str] = {
+    "api": "the API server refuses it",
+    "operator": "the KubeRay operator refuses it",
+    "pods": "the API server refuses its pods",
+    "pod-security": "the API server refuses its pods",
+    "kueue": "Kueue refuses it",
+    "kai": "KAI's plugin of the operator refuses it",
+    "nobody": "nobody refuses it",
+}
+
+
+def check(
+    manifests: Sequence[Mapping[str, Any]],
+    schemas: Sequence[Mapping[str, Any]] = (),
+    *,
+    pod_security: bool = True,
+) -> list[Finding]:
+    """What is wrong with the manifests, object by object.
+
+    Args:
+        schemas: CRDs, where they are at hand: kinds that they define are checked against their schema first.
+        pod_security: whether the pods are for a namespace that enforces the standard `restricted`.
+    """
+    found: list[Finding] = []
+    seen: set[tuple[str, str, str]] = set()
+    for number, manifest in enumerate(manifests, 1):
+        place = _object(manifest, number)
+        by_rules = [*_identity(place, seen), *_content(place, pod_security)]
+        found += _joined(_by_schema(place, schemas), by_rules)
+    return found
+
+
+def refusals(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that are no mere marks of what an operator must know."""
+    return [finding for finding in findings if finding.needs is None]
+
+
+def to_error(findings: Sequence[Finding]) -> JobError:
+    """The first few, each as what is wrong and who says so, and the remedy."""
+    refused = refusals(findings)
+    lines = []
+    for finding in refused[:_SHOWN]:
+        lines += [f"{finding.where} {finding.says} ({_WHO[finding.by]}).", f"  {finding.remedy}"]
+    if len(refused) > _SHOWN:
+        lines.append(f"These are the first {_SHOWN} of {len(refused)}.")
+    return JobError("\n".join(lines))
+
+
+def _object(manifest: Any, number: int) -> Place:
+    """Named as its errors name it."""
+    place = Place("", "", manifest)
+    kind, name = place.at("kind").text, place.at("metadata", "name").text
+    return Place(f"{kind or 'Object'} {name or f'number {number}'}", "", manifest)
+
+
+def _identity(place: Place, seen: set[tuple[str, str, str]]) -> Iterator[Finding]:
+    """What every object has: kind, name, namespace, labels."""
+    if not isinstance(place.value, Mapping):
+        yield place.finding(f"is {place.shown}, and must be a mapping", "Look at its indentation.", "api")
+        return
+    version, kind, about = place.at("apiVersion"), place.at("kind"), place.at("metadata")
+    for key in (version, kind):
+        if not key.text:
+            yield key.finding("is missing", "Every object says its apiVersion and kind.", "api")
+    known = _VERSIONS.get(kind.text, ())
+    if version.text and known and version.text not in known:
+        says = f"is {version.shown}, and a {kind.text} is of {' or '.join(known)}"
+        yield version.finding(says, f"Write apiVersion: {known[0]}.", "api")
+    name, namespace = about.at("name"), about.at("namespace")
+    if not name.text and not about.at("generateName").text:
+        yield name.finding("is missing", "Give the object a name.", "api")
+    elif name.text and (problem := subdomain(name.text)):
+        yield name.finding(f"is {name.shown}, and {problem}", "Rename it.", "api")
+    if namespace.given and (problem := label_1123(namespace.text)):
+        yield namespace.finding(f"is {namespace.shown}, and a namespace {problem}", "Correct it.", "api")
+    yield from metadata(about)
+    key_of_all = (kind.text, namespace.text, name.text)
+    if name.text and key_of_all in seen:
+        says = "is there twice: the later one replaces the first"
+        yield place.finding(says, "Rename one of them.", "nobody")
+    seen.add(key_of_all)
+
+
+def _by_schema(place: Place, schemas: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    schema = schema_of(place.value, schemas) if isinstance(place.value, Mapping) else None
+    return [*against_schema(place, schema)] if schema else []
+
+
+def _joined(by_schema: list[Finding], by_rules: list[Finding]) -> list[Finding]:
+    """What the schema has said of a value, a rule need not say again; a rule knows why a key is unknown."""
+    newer = {finding.where: finding.needs for finding in by_rules if finding.needs}
+    known = [
+        replace(finding, remedy=f"{newer[finding.where]} knows it: update the operator and its CRDs.")
+        if finding.where in newer
+        else finding
+        for finding in by_schema
+    ]
+    said = {finding.where for finding in by_schema}
+    return known + [finding for finding in by_rules if finding.where not in said]
+
+
+def _content(place: Place, pod_security: bool) -> Iterator[Finding]:
+    looks: dict[str, Callable[[Place], Iterator[Finding]]] = {
+        "RayJob": partial(rayjob, pod_security=pod_security),
+        "RayCluster": partial(_raycluster, pod_security=pod_security),
+        "ConfigMap": config_map,
+        "Secret": config_map,
+        "PersistentVolumeClaim": volume_claim,
+        "NetworkPolicy": network_policy,
+        "PodDisruptionBudget": disruption_budget,
+    }
+    if look := looks.get(place.at("kind").text):
+        yield from look(place)
+
+
+def _raycluster(cluster: Place, pod_security: bool) -> Iterator[Finding]:
+    yield from ray_name(cluster.at("metadata", "name"), LONGEST_RAYCLUSTER)
+    yield from cluster_spec(cluster.at("spec"), cluster.at("metadata", "annotations"), pod_security)

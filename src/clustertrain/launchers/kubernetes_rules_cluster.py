@@ -1,0 +1,262 @@
+"""What the KubeRay operator refuses of a cluster's specification, and what it takes and should not.
+
+A RayJob's is spec.rayClusterSpec, a RayCluster's is spec. Of a RayJob's the operator tells in its status, of
+a RayCluster's in an event alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clustertrain.launchers.kubernetes_finding import Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes_names import label_value, labels
+from clustertrain.launchers.kubernetes_rules_pod import pod_template
+from clustertrain.launchers.kubernetes_rules_security import added_without_context, restricted
+
+# Fields that the operator of that version is the first to know.
+NEWER = {
+    "KubeRay 1.7": {
+        (): ("historyServerOptions", "networkPolicy", "tlsOptions"),
+        ("autoscalerOptions",): ("args", "command"),
+        ("gcsFaultToleranceOptions",): ("backend", "storage"),
+        ("headGroupSpec",): ("ingressOptions",),
+        ("workerGroupSpecs",): ("priority",),
+    }
+}
+TOKEN_SINCE, KUBERNETES_TOKEN_SINCE = (2, 52, 0), (2, 55, 0)
+_OWN_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
+_V2 = "RAY_enable_autoscaler_v2"
+_FT = "ray.io/ft-enabled"
+_RAY_IMAGES = ("ray", "ray-ml", "ray-llm")
+_SAME = "One version in all three: rayVersion, the head's image and the workers'."
+
+
+def cluster_spec(spec: Place, annotations: Place, pod_security: bool) -> Iterator[Finding]:
+    """`annotations`: of the object that the specification is in."""
+    head, groups = spec.at("headGroupSpec"), spec.at("workerGroupSpecs").items()
+    yield from _group(head, "the head's group")
+    for group in groups:
+        yield from _group(group, f"worker group {group.at('groupName').text or '?'}")
+        yield from _replicas(group, spec)
+        yield from _idle_timeout(group, spec)
+        yield from _suspended(group, spec)
+    for name, shared in duplicates(groups, "groupName"):
+        says = f"is '{shared}', as another group's is: the operator takes the pods of one for the other's"
+        yield name.finding(says, "Give each group a name of its own.", "nobody")
+    yield from _fault_tolerance(spec, annotations)
+    yield from _autoscaler(spec, pod_security)
+    yield from _token(spec)
+    yield from _versions(spec)
+    yield from _newer_fields(spec)
+    for template in (head.at("template"), *(group.at("template") for group in groups)):
+        yield from pod_template(template)
+        yield from restricted(template) if pod_security else ()
+
+
+def ray_version(text: str) -> tuple[int, int, int] | None:
+    """2.60.0 → (2, 60, 0); what follows the numbers does not count."""
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def is_autoscaling(spec: Place) -> bool:
+    return spec.at("enableInTreeAutoscaling").yes
+
+
+def ray_container(group: Place) -> Place:
+    """The first container is Ray's, whatever its name."""
+    found = group.at("template", "spec", "containers").items()
+    return found[0] if found else group.at("template", "spec", "containers", "0")
+
+
+def _variable(group: Place, name: str) -> Place | None:
+    """An environment variable of the Ray container."""
+    return next(
+        (each for each in ray_container(group).at("env").items() if each.at("name").text == name), None
+    )
+
+
+# ------------------------------------------------------------------------------------------------- groups
+
+
+def _group(group: Place, which: str) -> Iterator[Finding]:
+    parameters, own = group.at("rayStartParams"), group.at("resources")
+    found = group.at("template", "spec", "containers")
+    if not found.items():
+        remedy = "Give one, with the image of the job: the first is Ray's."
+        yield found.finding("has no container", remedy, "api" if not found.given else "operator")
+    yield from texts(parameters)
+    both = [key for key in _OWN_RESOURCES if parameters.at(key).text]
+    if both and own.entries():
+        says = f"is given while rayStartParams has {', '.join(both)}: one of them may say what {which} has"
+        yield own.finding(says, "Leave the rayStartParams out.")
+    if parameters.at("labels").given:
+        says = "is not taken there"
+        yield parameters.at("labels").finding(says, f"Write {group.path}.labels instead.")
+    yield from labels(group.at("labels"), "operator")
+    yield from _first_container(found)
+    for container in found.items()[:1]:
+        yield from _image(container.at("image"))
+
+
+def _first_container(found: Place) -> Iterator[Finding]:
+    names = [container.at("name").text for container in found.items()]
+    late = [name for name in names[1:] if name.startswith("ray")]
+    if late and not names[0].startswith("ray"):
+        says = f"begins with {names[0]}, and the operator starts Ray in the first container, not in {late[0]}"
+        yield found.finding(says, f"Put {late[0]} first.", "nobody")
+
+
+def _image(image: Place) -> Iterator[Finding]:
+    name = image.text.rpartition("/")[2]
+    if name and ":" not in name and "@" not in name:
+        says = f"is {image.shown}, without a tag: each node runs what 'latest' was when it pulled"
+        yield image.finding(says, "Name a tag or a digest.", "nobody")
+
+
+def _replicas(group: Place, spec: Place) -> Iterator[Finding]:
+    least, most, asked = (group.at(key) for key in ("minReplicas", "maxReplicas", "replicas"))
+    for count in (least, most):
+        if count.number is not None and count.number < 0:
+            yield count.finding(f"is {count.number}, and must not be negative", "Give 0 or more.")
+    low, high = least.number or 0, most.number
+    if high is not None and low > high >= 0:
+        says = f"is {low}, more than maxReplicas, which is {high}"
+        yield least.finding(says, "Give maxReplicas the larger of the two.")
+    elif asked.number is not None and not low <= asked.number <= (high if high is not None else asked.number):
+        bounds = f"minReplicas {low} to maxReplicas {'without limit' if high is None else high}"
+        says = f"is {asked.number}, outside {bounds}: the operator starts as many as the nearer one"
+        yield asked.finding(says, "Give all three the same number.", "nobody")
+    if not asked.given and low == 0 and not is_autoscaling(spec):
+        says = "is missing, and its default is 0: no worker is ever started"
+        yield asked.finding(says, "Give the number of nodes.", "nobody")
+    name = group.at("groupName")
+    if problem := label_value(name.text):
+        yield name.finding(f"is {name.shown}, and a label of its pods {problem}", "Rename it.", "pods")
+
+
+def _idle_timeout(group: Place, spec: Place) -> Iterator[Finding]:
+    idle, variable = group.at("idleTimeoutSeconds"), _variable(spec.at("headGroupSpec"), _V2)
+    if idle.number is None:
+        return
+    if idle.number < 0:
+        yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
+    elif spec.at("autoscalerOptions", "version").text != "v2" and not _is_on(variable):
+        says = f"is {idle.number}, which counts with autoscaler v2 alone"
+        yield idle.finding(says, "Set autoscalerOptions.version: v2, or leave it out.")
+
+
+def _suspended(group: Place, spec: Place) -> Iterator[Finding]:
+    if group.at("suspend").yes and is_autoscaling(spec):
+        says = "is true while enableInTreeAutoscaling is true"
+        yield group.at("suspend").finding(says, "Leave one of them out.")
+
+
+# ------------------------------------------------------------------------------ the cluster as a whole
+
+
+def _fault_tolerance(spec: Place, annotations: Place) -> Iterator[Finding]:
+    head, options = spec.at("headGroupSpec"), spec.at("gcsFaultToleranceOptions")
+    instead = "Give it in gcsFaultToleranceOptions alone."
+    if annotations.at(_FT).text and options.given:
+        says = f"is given while the annotation {_FT} is set"
+        yield options.finding(says, f"Take the annotation {_FT} out.")
+    address = _variable(head, "RAY_REDIS_ADDRESS")
+    if address and not options.given and annotations.at(_FT).text.lower() != "true":
+        says = "RAY_REDIS_ADDRESS is set without gcsFaultToleranceOptions"
+        yield address.finding(says, "Give gcsFaultToleranceOptions.redisAddress instead.")
+    refused = ["REDIS_USERNAME"]
+    if options.given:
+        refused += ["REDIS_PASSWORD", "RAY_REDIS_ADDRESS"]
+        password, storage = "redis-password", "ray.io/external-storage-namespace"
+        if head.at("rayStartParams", password).text:
+            yield head.at("rayStartParams", password).finding(
+                "is given beside gcsFaultToleranceOptions", instead
+            )
+        if annotations.at(storage).text:
+            yield annotations.at(storage).finding("is given beside gcsFaultToleranceOptions", instead)
+    for name in refused:
+        if variable := _variable(head, name):
+            yield variable.finding(f"{name} is set in the head's environment", instead)
+    if head.at("rayStartParams", "redis-username").text:
+        yield head.at("rayStartParams", "redis-username").finding("is not taken there", instead)
+
+
+def _autoscaler(spec: Place, pod_security: bool) -> Iterator[Finding]:
+    options, head = spec.at("autoscalerOptions"), spec.at("headGroupSpec")
+    variable, idle = _variable(head, _V2), options.at("idleTimeoutSeconds")
+    if idle.number is not None and idle.number < 0:
+        yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
+    if not is_autoscaling(spec):
+        if variable and _is_on(variable):
+            says = f"{_V2} is set while enableInTreeAutoscaling is not true"
+            yield variable.finding(says, "Leave the variable out.")
+        return
+    if variable and options.at("version").given:
+        yield variable.finding(f"{_V2} is set beside autoscalerOptions.version", "Leave the variable out.")
+    if options.at("version").text == "v2":
+        for group in (head, *spec.at("workerGroupSpecs").items()):
+            policy = group.at("template", "spec", "restartPolicy")
+            if policy.text not in ("", "Never"):
+                says = f"is {policy.shown}, and must be Never with autoscaler v2"
+                yield policy.finding(says, "Leave it out.")
+    if pod_security and not options.at("securityContext").given:
+        remedy = "Give autoscalerOptions.securityContext, as the head's container has it."
+        where = spec.at("enableInTreeAutoscaling")
+        yield added_without_context(where, "a container for the autoscaler", remedy)
+
+
+def _is_on(variable: Place | None) -> bool:
+    return variable is not None and variable.at("value").text in ("1", "true")
+
+
+def _token(spec: Place) -> Iterator[Finding]:
+    options, version = spec.at("authOptions"), spec.at("rayVersion")
+    by_kubernetes = options.at("enableK8sTokenAuth")
+    if options.at("mode").text != "token":
+        if by_kubernetes.yes:
+            says = "is true while authOptions.mode is not 'token'"
+            yield by_kubernetes.finding(says, "Set authOptions.mode: token.")
+        else:
+            says = "is not 'token': whoever reaches the head's port 8265 or 6379 runs code there"
+            remedy = "Set authOptions: {mode: token}; the operator makes the secret."
+            yield options.at("mode").finding(says, remedy, "nobody")
+        return
+    needed = KUBERNETES_TOKEN_SINCE if by_kubernetes.yes else TOKEN_SINCE
+    found = ray_version(version.text)
+    least = ".".join(map(str, needed))
+    if found is None:
+        says = f"is {version.shown if version.given else 'missing'}, and authOptions.mode is token, "
+        yield version.finding(f"{says}which Ray has since {least}", "Give the image's version of Ray.")
+    elif found < needed:
+        says = f"is {version.text}, and token authentication as given needs Ray {least} or later"
+        yield version.finding(says, "Use an image with a newer Ray.")
+    if by_kubernetes.yes and options.at("secretName").text:
+        says = "is given while enableK8sTokenAuth is true"
+        yield options.at("secretName").finding(says, "Leave one of them out.")
+
+
+def _versions(spec: Place) -> Iterator[Finding]:
+    """Ray's version in the tag of a Ray image, the only ones whose tag is Ray's version."""
+    stated = ray_version(spec.at("rayVersion").text)
+    for group in (spec.at("headGroupSpec"), *spec.at("workerGroupSpecs").items()):
+        image = ray_container(group).at("image")
+        name, _, tag = image.text.rpartition("/")[2].partition(":")
+        in_image = ray_version(tag) if name in _RAY_IMAGES else None
+        if stated and in_image and stated != in_image:
+            says = (
+                f"is {image.shown}, and rayVersion is {spec.at('rayVersion').shown}: they do not speak alike"
+            )
+            yield image.finding(says, _SAME, "nobody")
+
+
+def _newer_fields(spec: Place) -> Iterator[Finding]:
+    for version, sections in NEWER.items():
+        for path, keys in sections.items():
+            section = spec.at(*path)
+            for place in section.items() or [section]:
+                for field in (place.at(key) for key in keys):
+                    if field.given:
+                        remedy = f"Operators before {version} do not know it: kubectl refuses it there."
+                        yield field.finding(f"is known since {version}", remedy, "api", needs=version)

@@ -1,0 +1,91 @@
+"""What a RayJob's deletionStrategy may say: what is deleted, when, after which end of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from clustertrain.launchers.kubernetes_finding import By, Finding, Place
+from clustertrain.launchers.kubernetes_rules_cluster import is_autoscaling
+
+# From the least to the most: who deletes more may not do so before who deletes less.
+_ORDER = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")
+_POLICIES = (*_ORDER, "DeleteNone")
+_STATES = {"jobStatus": ("SUCCEEDED", "FAILED"), "jobDeploymentStatus": ("Failed",)}
+_EITHER = "Give onSuccess and onFailure, or deletionRules."
+
+
+def deletion(spec: Place) -> Iterator[Finding]:
+    """`spec`: of a RayJob."""
+    strategy = spec.at("deletionStrategy")
+    success, failure, rules = (strategy.at(key) for key in ("onSuccess", "onFailure", "deletionRules"))
+    if not strategy.given:
+        return
+    if (success.given or failure.given) and rules.given:
+        says = "has both deletionRules and onSuccess or onFailure"
+        yield strategy.finding(says, "Leave one of the two ways out.", "api")
+    elif not rules.given and not (success.given and failure.given):
+        yield strategy.finding("must say what happens after both ends of a job", _EITHER, "api")
+    elif rules.given and not rules.items():
+        yield rules.finding("has no rule, and must have one", _EITHER, "api")
+    if rules.items() and spec.at("shutdownAfterJobFinishes").yes:
+        says = "are given while shutdownAfterJobFinishes is true"
+        yield rules.finding(says, "Take shutdownAfterJobFinishes and its TTL out, or the rules.")
+    for end in (success, failure):
+        if end.given:
+            yield from _policy(end.at("policy"), spec)
+    for rule in rules.items():
+        yield from _policy(rule.at("policy"), spec)
+        yield from _condition(rule.at("condition"))
+    yield from _order(rules)
+
+
+def _policy(policy: Place, spec: Place) -> Iterator[Finding]:
+    selector = spec.at("clusterSelector").entries()
+    is_a_rule = "deletionRules" in policy.path
+    if policy.text not in _POLICIES:
+        says = f"is {policy.shown}, and must be one of {', '.join(_POLICIES)}"
+        by: By = "api" if policy.given or is_a_rule else "operator"
+        yield policy.finding(says, "Name one of them.", by)
+    elif selector and policy.text in ("DeleteWorkers", "DeleteCluster"):
+        says = f"is {policy.text}, and the cluster of a clusterSelector is not the job's to delete"
+        yield policy.finding(says, "Use DeleteSelf or DeleteNone.")
+    elif policy.text == "DeleteWorkers" and is_autoscaling(spec.at("rayClusterSpec")):
+        yield policy.finding("is DeleteWorkers while the autoscaler is on", "Use DeleteCluster.")
+    elif policy.text == "DeleteNone" and spec.at("shutdownAfterJobFinishes").yes and not is_a_rule:
+        says = "is DeleteNone while shutdownAfterJobFinishes is true"
+        yield policy.finding(says, "Take shutdownAfterJobFinishes out, or use DeleteCluster.")
+
+
+def _condition(condition: Place) -> Iterator[Finding]:
+    given = [key for key in _STATES if condition.at(key).given]
+    if len(given) != 1:
+        says = f"has {' and '.join(given) or 'neither jobStatus nor jobDeploymentStatus'}, and must have one"
+        yield condition.finding(says, "Give jobStatus: SUCCEEDED, for example.", "api")
+    for key in given:
+        state = condition.at(key)
+        if state.text not in _STATES[key]:
+            rule = " or ".join(_STATES[key])
+            yield state.finding(f"is {state.shown}, and must be {rule}", "Change it.", "api")
+    ttl = condition.at("ttlSeconds")
+    if (ttl.number or 0) < 0:
+        yield ttl.finding(f"is {ttl.number}, and must not be negative", "Give seconds.", "api")
+
+
+def _order(rules: Place) -> Iterator[Finding]:
+    """Rules for one end of the job: each policy once, and in the order of what they delete."""
+    found: dict[tuple[str, str], dict[str, Place]] = {}
+    for rule in rules.items():
+        condition, policy = rule.at("condition"), rule.at("policy").text
+        key = next((key for key in _STATES if condition.at(key).given), "")
+        of_end = found.setdefault((key, condition.at(key).text), {})
+        if policy in of_end:
+            says = f"is a second {policy} for {condition.at(key).text}"
+            yield rule.finding(says, "Take one of them out.")
+        of_end.setdefault(policy, condition.at("ttlSeconds"))
+    for (_, end), ttls in found.items():
+        steps = [(policy, ttls[policy]) for policy in _ORDER if policy in ttls]
+        for (less, first), (more, then) in pairwise(steps):
+            if (then.number or 0) < (first.number or 0):
+                says = f"of {more} is {then.number or 0}, before {less} at {first.number or 0}, after {end}"
+                yield then.finding(says, f"Give {first.number} or more.")

@@ -1,0 +1,291 @@
+"""What the API server refuses of a pod template: of the head's, the workers' and the submitter's alike.
+
+It takes the RayJob, whose CRD does not look so closely, and refuses the pods that the operator then tries to
+make of it, over and over. Who uses the template is not told before somebody looks at its events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from clustertrain.launchers.kubernetes_finding import By, Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes_names import (
+    label_1123,
+    label_value,
+    metadata,
+    port_name,
+    qualified,
+    quantity,
+    subdomain,
+)
+
+_ONE_OF: dict[str, tuple[str, ...]] = {
+    "restartPolicy": ("Always", "OnFailure", "Never"),
+    "dnsPolicy": ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
+    "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
+    "protocol": ("TCP", "UDP", "SCTP"),
+    "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+    "medium": ("", "Memory", "HugePages"),
+}
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
+_ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
+# Resources without a domain that a container may ask for; nvidia.com/gpu and its like have one.
+_OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+
+
+def pod_template(template: Place) -> Iterator[Finding]:
+    """`template` has the keys metadata and spec."""
+    spec = template.at("spec")
+    yield from metadata(template.at("metadata"), "pods")
+    yield from _one_of(spec, "restartPolicy", "dnsPolicy")
+    yield from _names(spec)
+    yield from _volumes(spec.at("volumes"))
+    yield from _tolerations(spec.at("tolerations"))
+    grace = spec.at("terminationGracePeriodSeconds")
+    if grace.number is not None and grace.number < 0:
+        says = f"is {grace.number}, which counts as 1: no time for a last save"
+        yield grace.finding(says, "Give seconds, such as 60.", "nobody")
+    volumes = {volume.at("name").text for volume in spec.at("volumes").items()}
+    for container in containers(spec):
+        yield from _container(container, volumes)
+    yield from _same_names(containers(spec))
+
+
+def containers(spec: Place) -> list[Place]:
+    """Of a pod, those that prepare it first."""
+    return [*spec.at("initContainers").items(), *spec.at("containers").items()]
+
+
+def _names(spec: Place) -> Iterator[Finding]:
+    for key in ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName"):
+        name = spec.at(key)
+        if name.text and (problem := subdomain(name.text)):
+            yield name.finding(f"is {name.shown}, and a name {problem}", "Name one that is there.", "pods")
+    for key, entry in spec.at("nodeSelector").entries().items():
+        if problem := qualified(key):
+            yield entry.finding(
+                f"is a label whose key {problem}", "`kubectl get nodes --show-labels`.", "pods"
+            )
+        if problem := label_value(entry.text):
+            yield entry.finding(f"is {entry.shown}, and a label {problem}", "Change the value.", "pods")
+    yield from texts(spec.at("nodeSelector"))
+
+
+def _same_names(places: list[Place]) -> Iterator[Finding]:
+    for name, shared in duplicates(places, "name"):
+        # Two of a list are told apart by their name already as the RayJob is taken.
+        by: By = "api" if _is_of_list(name, places, shared) else "pods"
+        yield name.finding(f"is '{shared}', as another one's is", "Give each a name of its own.", by)
+
+
+def _is_of_list(name: Place, places: list[Place], shared: str) -> bool:
+    mine = name.path.rpartition("[")[0]
+    return sum(place.at("name").text == shared and place.path.startswith(f"{mine}[") for place in places) > 1
+
+
+def _one_of(place: Place, *keys: str) -> Iterator[Finding]:
+    for key in keys:
+        chosen = place.at(key)
+        if chosen.given and chosen.value not in _ONE_OF[key]:
+            rule = ", ".join(value or "''" for value in _ONE_OF[key])
+            yield chosen.finding(f"is {chosen.shown}, and must be one of {rule}", "Name one of them.", "pods")
+
+
+# ------------------------------------------------------------------------------------------------ volumes
+
+
+def _volumes(volumes: Place) -> Iterator[Finding]:
+    yield from _same_names(volumes.items())
+    for volume in volumes.items():
+        name = volume.at("name")
+        if problem := label_1123(name.text):
+            yield name.finding(f"is {name.shown}, and the name of a volume {problem}", "Rename it.", "pods")
+        sources = [key for key in volume.entries() if key != "name" and volume.at(key).given]
+        if len(sources) > 1:
+            yield volume.finding(
+                f"is a volume of {len(sources)} kinds, {' and '.join(sources)}, and can be of one",
+                "Make a volume of each.",
+                "pods",
+            )
+        yield from _volume_source(volume)
+
+
+def _volume_source(volume: Place) -> Iterator[Finding]:
+    empty, claim = volume.at("emptyDir"), volume.at("persistentVolumeClaim")
+    yield from _one_of(empty, "medium")
+    limit = empty.at("sizeLimit")
+    if limit.given:
+        yield from _quantity(limit)
+    if claim.given and (problem := subdomain(claim.at("claimName").text)):
+        name = claim.at("claimName")
+        yield name.finding(f"is {name.shown}, and the name of a claim {problem}", "Name one.", "pods")
+    for kind in ("configMap", "secret", "projected", "downwardAPI"):
+        mode = volume.at(kind, "defaultMode")
+        if mode.number is not None and not 0 <= mode.number <= 0o777:
+            yield mode.finding(
+                f"is {mode.number}, and must be 0 to 511, which is 0777 in octal",
+                "YAML reads 0440 as octal and 440 as decimal: write 288 for 0440.",
+                "pods",
+            )
+
+
+# --------------------------------------------------------------------------------------------- containers
+
+
+def _container(container: Place, volumes: set[str]) -> Iterator[Finding]:
+    name, image = container.at("name"), container.at("image")
+    if problem := label_1123(name.text):
+        yield name.finding(f"is {name.shown}, and the name of a container {problem}", "Rename it.", "pods")
+    if not image.text:
+        yield image.finding("is missing", "Name the image: the one that the other nodes run.", "pods")
+    elif image.text != image.text.strip():
+        yield image.finding(f"is {image.shown}, with a space at an end", "Take the space out.", "pods")
+    yield from _one_of(container, "imagePullPolicy")
+    yield from _mounts(container.at("volumeMounts"), volumes)
+    yield from _environment(container.at("env"))
+    yield from _ports(container.at("ports"))
+    yield from resources(container.at("resources"))
+    for key in ("command", "args"):
+        for word in container.at(key).items():
+            if not isinstance(word.value, str):
+                yield word.finding(f"is {word.shown}, and must be text", "Write it in quotes.", "api")
+    yield from _hooks(container)
+    security = container.at("securityContext")
+    if security.at("privileged").yes and security.at("allowPrivilegeEscalation").value is False:
+        where = security.at("allowPrivilegeEscalation")
+        yield where.finding("is false while privileged is true", "Take privileged: true out.", "pods")
+
+
+def _mounts(mounts: Place, volumes: set[str]) -> Iterator[Finding]:
+    for mount in mounts.items():
+        name, path = mount.at("name"), mount.at("mountPath")
+        if name.text not in volumes:
+            yield name.finding(
+                f"is {name.shown}, and the pod has no volume of this name",
+                f"Its volumes are {', '.join(sorted(volumes)) or 'none'}: name one, or add it to them.",
+                "pods",
+            )
+        if not path.text:
+            yield path.finding("is missing", "Say where in the container the volume appears.", "api")
+        for key in ("subPath", "subPathExpr"):
+            inner = mount.at(key).text
+            if inner.startswith("/") or ".." in inner.split("/"):
+                says = f"is {mount.at(key).shown}, and must be a path below the volume, without '..'"
+                yield mount.at(key).finding(says, "Give a relative path.", "pods")
+    for path, shared in duplicates(mounts.items(), "mountPath"):
+        yield path.finding(f"is '{shared}', as another mount's is", "Mount one volume there.", "api")
+
+
+def _environment(env: Place) -> Iterator[Finding]:
+    for variable in env.items():
+        name, value, source = variable.at("name"), variable.at("value"), variable.at("valueFrom")
+        if not name.text or "=" in name.text or not name.text.isascii() or not name.text.isprintable():
+            yield name.finding(
+                f"is {name.shown}, and the name of a variable must be printable ASCII without '='",
+                "Use letters, digits and '_'.",
+                "pods",
+            )
+        if value.given and not isinstance(value.value, str):
+            yield value.finding(f"is {value.shown}, and must be text", "Write it in quotes.", "api")
+        if value.text and source.given:
+            yield variable.finding(
+                f"{name.shown} has both value and valueFrom", "Leave one of them out.", "pods"
+            )
+        if source.given and sum(source.at(key).given for key in _ENV_SOURCES) != 1:
+            yield source.finding(
+                "must name exactly one source", f"Give one of {', '.join(_ENV_SOURCES)}.", "pods"
+            )
+    for name, shared in duplicates(env.items(), "name"):
+        yield name.finding(f"is '{shared}', as another variable's is", "Set it once.", "api")
+
+
+def _ports(ports: Place) -> Iterator[Finding]:
+    for port in ports.items():
+        number, name = port.at("containerPort"), port.at("name")
+        if number.number is not None and not 1 <= number.number <= 65535:
+            yield number.finding(f"is {number.number}, and a port is 1 to 65535", "Change it.", "pods")
+        if name.text and (problem := port_name(name.text)):
+            yield name.finding(f"is {name.shown}, and the name of a port {problem}", "Rename it.", "pods")
+        yield from _one_of(port, "protocol")
+    for name, shared in duplicates(ports.items(), "name"):
+        yield name.finding(f"is '{shared}', as another port's is", "Give each a name of its own.", "pods")
+
+
+def _hooks(container: Place) -> Iterator[Finding]:
+    lifecycle = container.at("lifecycle")
+    places = [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
+    for place in filter(lambda each: each.given, places):
+        given = [key for key in _HANDLERS if place.at(key).given]
+        if len(given) != 1:
+            yield place.finding(
+                f"must do exactly one thing, and says {' and '.join(given) or 'none'}",
+                f"Give one of {', '.join(_HANDLERS)}.",
+                "pods",
+            )
+    for probe in ("livenessProbe", "startupProbe"):
+        passes = container.at(probe, "successThreshold")
+        if passes.number is not None and passes.number != 1:
+            yield passes.finding(f"is {passes.number}, and must be 1 for it", "Leave it out.", "pods")
+
+
+# ------------------------------------------------------------------------- resources, and where pods may go
+
+
+def resources(place: Place) -> Iterator[Finding]:
+    """Requests and limits of a container."""
+    limits, requests = place.at("limits").entries(), place.at("requests").entries()
+    for name, amount in [*limits.items(), *requests.items()]:
+        yield from _quantity(amount)
+        if "/" not in name and name not in _OWN_RESOURCES and not name.startswith("hugepages-"):
+            yield amount.finding(
+                f"is a resource without a domain, and only {', '.join(_OWN_RESOURCES)} have none",
+                "GPUs are nvidia.com/gpu, amd.com/gpu and the like: `kubectl describe nodes`.",
+                "pods",
+            )
+    for name, asked in requests.items():
+        least, most = quantity(asked.value), quantity(limits[name].value) if name in limits else None
+        if least is None:
+            continue
+        if most is not None and least > most:
+            says = f"is {asked.shown}, more than limits.{name}, which is {limits[name].shown}"
+            yield asked.finding(says, "Raise the limit, or ask for less.", "pods")
+        if "/" in name and most is None and name not in limits:
+            says = "is requested without a limit, and such a resource is not shared"
+            yield asked.finding(says, f"Give limits['{name}'] the same number.", "pods")
+        elif "/" in name and most is not None and least < most:
+            says = (
+                f"is {asked.shown}, and limits has {limits[name].shown}: it is not shared, so they must agree"
+            )
+            yield asked.finding(says, "Leave the request out.", "pods")
+    for name, amount in [*limits.items(), *requests.items()]:
+        number = quantity(amount.value)
+        if "/" in name and number is not None and number != int(number):
+            yield amount.finding(f"is {amount.shown}, and must be a whole number", "Give 1 or more.", "pods")
+
+
+def _quantity(amount: Place) -> Iterator[Finding]:
+    number = quantity(amount.value)
+    if number is None:
+        remedy = "Quantities are written as 4, 500m, 16Gi or 500M; write 0.5 in quotes."
+        yield amount.finding(f"is {amount.shown}, which is no quantity", remedy, "api")
+    elif number < 0:
+        yield amount.finding(f"is {amount.shown}, and must not be negative", "Give 0 or more.", "pods")
+
+
+def _tolerations(tolerations: Place) -> Iterator[Finding]:
+    for each in tolerations.items():
+        key, operator, value = each.at("key"), each.at("operator"), each.at("value")
+        finding: Callable[[str, str], Finding] = partial(operator.finding, by="pods")
+        if operator.given and operator.text not in ("Exists", "Equal"):
+            yield finding(f"is {operator.shown}, and must be Exists or Equal", "Name one of them.")
+        elif operator.text == "Exists" and value.text:
+            yield finding(f"is Exists while value is {value.shown}", "Leave the value out, or use Equal.")
+        elif not key.text and operator.text != "Exists":
+            yield finding("must be Exists where no key is given", "Give the key of the taint.")
+        if each.at("effect").text:
+            yield from _one_of(each, "effect")
+        if each.at("tolerationSeconds").given and each.at("effect").text != "NoExecute":
+            seconds = each.at("tolerationSeconds")
+            yield seconds.finding("counts for effect: NoExecute alone", "Set that effect.", "pods")

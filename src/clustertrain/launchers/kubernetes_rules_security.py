@@ -1,0 +1,157 @@
+"""Pod Security Standard `restricted`, which namespaces enforce by a label: every field that it looks at.
+
+The API server takes the RayJob and refuses its pods. The kit's pods keep to `restricted` everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustertrain.launchers.kubernetes_finding import Finding, Place
+from clustertrain.launchers.kubernetes_rules_pod import containers
+
+_RULE = "Pod Security 'restricted' wants"
+_VOLUMES = (
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "image",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+)
+_PROFILES = ("RuntimeDefault", "Localhost")
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
+_SYSCTLS = (
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+)
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+
+# A container that keeps to it, in words and in a patch.
+CONTEXT = (
+    "securityContext: {runAsNonRoot: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, "
+    "seccompProfile: {type: RuntimeDefault}}"
+)
+
+
+def restricted(template: Place) -> Iterator[Finding]:
+    """Of a pod template; `template` has the keys metadata and spec."""
+    spec = template.at("spec")
+    for key in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.at(key).yes:
+            yield _wrong(spec.at(key), "is true", "it absent", f"Take {key} out.")
+    yield from _volumes(spec.at("volumes"))
+    for sysctl in spec.at("securityContext", "sysctls").items():
+        if sysctl.at("name").text not in _SYSCTLS:
+            yield _wrong(
+                sysctl.at("name"), f"is {sysctl.at('name').shown}", "none but safe ones", "Remove it."
+            )
+    for key, entry in template.at("metadata", "annotations").entries().items():
+        if key.startswith(_APPARMOR) and entry.text == "unconfined":
+            yield _wrong(entry, "is 'unconfined'", "a profile", "Take the annotation out.")
+    yield from _context(spec.at("securityContext"))
+    for container in containers(spec):
+        yield from _context(container.at("securityContext"))
+        yield from _container(container, spec.at("securityContext"))
+
+
+def added_without_context(where: Place, what: str, remedy: str) -> Finding:
+    """The operator's own containers have no securityContext, and the pod with them is refused."""
+    wants = "allowPrivilegeEscalation: false and capabilities.drop: [ALL] of each container"
+    return _wrong(where, f"makes the operator add {what} without a securityContext", wants, remedy)
+
+
+def _volumes(volumes: Place) -> Iterator[Finding]:
+    for volume in volumes.items():
+        for kind in volume.entries():
+            if kind != "name" and volume.at(kind).given and kind not in _VOLUMES:
+                remedy = "Use a persistentVolumeClaim."
+                yield _wrong(
+                    volume.at(kind), "is a volume of the node's or the network's own", "none", remedy
+                )
+
+
+def _context(context: Place) -> Iterator[Finding]:
+    """What a pod and a container have alike, wrong wherever it is said."""
+    if context.at("runAsNonRoot").value is False:
+        yield _wrong(context.at("runAsNonRoot"), "is false", "true", "Set it to true.")
+    if context.at("runAsUser").number == 0:
+        yield _wrong(context.at("runAsUser"), "is 0, the root user", "another user", "Give 1000.")
+    for key in ("seccompProfile", "appArmorProfile"):
+        profile = context.at(key, "type")
+        if profile.given and profile.text not in _PROFILES:
+            wants = " or ".join(_PROFILES)
+            yield _wrong(profile, f"is {profile.shown}", wants, "Use RuntimeDefault.")
+    labels = context.at("seLinuxOptions")
+    if labels.at("type").text not in _SELINUX_TYPES:
+        yield _wrong(labels.at("type"), f"is {labels.at('type').shown}", "a container's type", "Remove it.")
+    for key in ("user", "role"):
+        if labels.at(key).text:
+            yield _wrong(labels.at(key), f"is {labels.at(key).shown}", "it absent", "Take it out.")
+    if context.at("windowsOptions", "hostProcess").yes:
+        yield _wrong(context.at("windowsOptions", "hostProcess"), "is true", "false", "Take it out.")
+
+
+def _container(container: Place, of_pod: Place) -> Iterator[Finding]:
+    context = container.at("securityContext")
+    if context.at("allowPrivilegeEscalation").value is not False:
+        place = context.at("allowPrivilegeEscalation")
+        yield _wrong(place, f"is {_said(place)}", "false", f"Give the container {CONTEXT}.")
+    if context.at("privileged").yes:
+        yield _wrong(context.at("privileged"), "is true", "false", "Take it out.")
+    dropped = [each.text for each in context.at("capabilities", "drop").items()]
+    if "ALL" not in dropped:
+        place = context.at("capabilities", "drop")
+        yield _wrong(place, f"is {', '.join(dropped) or 'missing'}", "ALL in it", "Give drop: [ALL].")
+    for added in context.at("capabilities", "add").items():
+        if added.text != "NET_BIND_SERVICE":
+            yield _wrong(added, f"adds {added.shown}", "no capability added", "Take it out.")
+    if not (context.at("runAsNonRoot").given or of_pod.at("runAsNonRoot").given):
+        place = context.at("runAsNonRoot")
+        yield _wrong(place, "is missing here and for the pod", "true", "Give it to the pod or the container.")
+    if not (context.at("seccompProfile", "type").given or of_pod.at("seccompProfile", "type").given):
+        place = context.at("seccompProfile")
+        remedy = "Give seccompProfile: {type: RuntimeDefault}."
+        yield _wrong(place, "is missing here and for the pod", "RuntimeDefault or Localhost", remedy)
+    if context.at("procMount").text not in ("", "Default"):
+        yield _wrong(
+            context.at("procMount"), f"is {context.at('procMount').shown}", "Default", "Take it out."
+        )
+    yield from _reach(container)
+
+
+def _reach(container: Place) -> Iterator[Finding]:
+    """What a container reaches of its node: ports, and hosts that the kubelet would ask for it."""
+    for port in container.at("ports").items():
+        if port.at("hostPort").number:
+            place = port.at("hostPort")
+            yield _wrong(place, f"is {place.shown}", "it absent", "Take it out: pods have addresses.")
+    lifecycle = container.at("lifecycle")
+    hooks = [*map(container.at, _PROBES), lifecycle.at("postStart"), lifecycle.at("preStop")]
+    for hook in hooks:
+        for kind in ("httpGet", "tcpSocket"):
+            if hook.at(kind, "host").text:
+                place = hook.at(kind, "host")
+                yield _wrong(place, f"is {place.shown}", "it absent", "Take it out: the pod itself is asked.")
+
+
+def _wrong(place: Place, says: str, wants: str, remedy: str) -> Finding:
+    return place.finding(f"{says}, and {_RULE} {wants}", remedy, "pod-security")
+
+
+def _said(place: Place) -> str:
+    return place.shown if place.given else "missing"

@@ -1,0 +1,321 @@
+"""Where a run on Kubernetes stands: what its storage says, joined with RayJob, queue, pods and events. Pure.
+
+`result.json` of the newest attempt is the truth about an end, where it can be read: KubeRay says Succeeded of
+a job that still runs, and Failed of one that goes on in another Ray cluster. The RayJob alone knows that a
+run waits, is retried, or was ended by a deadline; its pods and events know why it does not start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from clustertrain.errors import EXIT_FAILED
+from clustertrain.launchers.kubernetes_troubles import (
+    Object,
+    Trouble,
+    is_leaving,
+    is_running,
+    name_of,
+    role_of,
+    seconds,
+    troubles,
+)
+from clustertrain.standing import Standing
+from clustertrain.states import CAUSE_OF_CODE, STATES
+from clustertrain.told import Told
+
+ANY = "*"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
+_CLOCKS_S = 5.0  # those of a pod and of the API server
+
+
+@dataclass(frozen=True)
+class Native:
+    """What a state of a RayJob means here: a row of states.STATES, where the run left no result itself."""
+
+    state: str
+    cause: str
+    text: str
+
+
+# (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0; the row with the fewest ANY counts.
+NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
+    ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not looked at it yet"),
+    ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are coming up"),
+    ("Waiting", ANY, ANY): Native("waiting", "workers", "waits for somebody to hand it to Ray"),
+    ("Running", "", ANY): Native("waiting", "workers", "its pods are up, and it is being handed to Ray"),
+    ("Running", "PENDING", ANY): Native("waiting", "workers", "Ray has it and starts it"),
+    ("Running", ANY, ANY): Native("running", "training", "runs"),
+    ("Suspending", ANY, ANY): Native("queued", "requeued", "is being suspended: its pods are taken away"),
+    ("Suspended", ANY, ANY): Native("queued", "scheduler", "is suspended"),
+    ("Retrying", ANY, ANY): Native("waiting", "nodes", "failed, and is tried again with new pods"),
+    ("Complete", "SUCCEEDED", ANY): Native("done", "finished", "ended with success"),
+    ("Complete", "STOPPED", ANY): Native("cancelled", "cancelled", "was stopped at Ray"),
+    ("Complete", "FAILED", ANY): Native("failed", "error", "failed"),
+    ("Complete", ANY, ANY): Native("lost", "vanished", "ended without a word"),
+    ("Failed", "STOPPED", ANY): Native("cancelled", "cancelled", "was stopped at Ray"),
+    ("Failed", ANY, "AppFailed"): Native("failed", "error", "failed"),
+    ("Failed", ANY, "SubmissionFailed"): Native("failed", "cluster", "could not be handed to Ray"),
+    ("Failed", ANY, "DeadlineExceeded"): Native("lost", "time_limit", "reached kubernetes.deadline"),
+    ("Failed", ANY, "PreRunningDeadlineExceeded"): Native(
+        "failed", "cluster", "its pods did not come up within kubernetes.start_deadline"
+    ),
+    ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
+        "done", "finished", "ended with success, and its submitter's pod did not end"
+    ),
+    ("Failed", ANY, "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
+        "lost", "vanished", "its submitter's pod ended long before it"
+    ),
+    ("Failed", ANY, "ValidationFailed"): Native("failed", "job", "the KubeRay operator refuses it"),
+    ("Failed", ANY, ANY): Native("lost", "vanished", "failed without a word"),
+    ("ValidationFailed", ANY, ANY): Native("failed", "job", "the KubeRay operator refuses it"),
+}
+_UNKNOWN = Native("waiting", "nodes", "is in a state that this version does not know")
+
+
+def native_of(deployment: str, job: str, reason: str) -> Native:
+    """The row of the table. A state that KubeRay may get one day means that the run lives."""
+    for key in (
+        (deployment, job, reason),
+        (deployment, job, ANY),
+        (deployment, ANY, reason),
+        (deployment, ANY, ANY),
+    ):
+        if key in NATIVE_STATES:
+            return NATIVE_STATES[key]
+    return _UNKNOWN
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the cluster tells of a run, at one moment.
+
+    Attributes:
+        rayjob: None where there is none (any more).
+        pods: of the run; those that are leaving are among them.
+        events: of the objects of the run, and of the claims that it uses.
+        workload: what Kueue made of the RayJob; None where there is none, or it may not be looked at.
+    """
+
+    rayjob: Object | None
+    pods: tuple[Object, ...] = ()
+    events: tuple[Object, ...] = ()
+    workload: Object | None = None
+
+    @property
+    def _status(self) -> Object:
+        found: Object = (self.rayjob or {}).get("status") or {}
+        return found
+
+    @property
+    def _spec(self) -> Object:
+        found: Object = (self.rayjob or {}).get("spec") or {}
+        return found
+
+    @property
+    def native(self) -> Native:
+        status = self._status
+        deployment = status.get("jobDeploymentStatus", "")
+        if not deployment and self._spec.get("suspend"):
+            deployment = "Suspended"  # as the operator says in a moment
+        return native_of(deployment, status.get("jobStatus", ""), status.get("reason", ""))
+
+    @property
+    def words(self) -> str:
+        """KubeRay's own: Running, RUNNING."""
+        keys = ("jobDeploymentStatus", "jobStatus", "reason")
+        return ", ".join(str(self._status[key]) for key in keys if self._status.get(key)) or "new"
+
+    @property
+    def message(self) -> str:
+        return str(self._status.get("message", ""))
+
+    @property
+    def ray_cluster(self) -> str:
+        return str(self._status.get("rayClusterName", ""))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the operator does nothing more."""
+        return self.rayjob is not None and STATES[self.native.state].final
+
+    @property
+    def queue(self) -> str:
+        """Kueue's queue that it is in; empty for none."""
+        return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
+
+    @property
+    def made_at(self) -> float:
+        metadata = (self.rayjob or {}).get("metadata", {})
+        return seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
+
+    @property
+    def is_retried(self) -> bool:
+        """Whether KubeRay makes another Ray cluster after a failure."""
+        return int(self._status.get("failed") or 0) < int(self._spec.get("backoffLimit") or 0)
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When preRunningDeadlineSeconds are over, in seconds since 1970; None where they do not count."""
+        started, limit_s = self._status.get("startTime"), self._spec.get("preRunningDeadlineSeconds")
+        counts = self._status.get("jobDeploymentStatus") in ("Initializing", "Waiting")
+        return seconds(started) + float(limit_s) if counts and started and limit_s else None
+
+    @property
+    def head(self) -> Object | None:
+        """The head's pod, where it runs."""
+        return next((pod for pod in self.pods if role_of(pod) == "head" and is_running(pod)), None)
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """How many pods of each role there should be by now."""
+        deployment = self._status.get("jobDeploymentStatus", "")
+        if deployment not in ("Initializing", "Running"):
+            return {}
+        groups = self._spec.get("rayClusterSpec", {}).get("workerGroupSpecs", ())
+        workers = sum(int(group.get("replicas") or 0) for group in groups)
+        has_submitter = deployment == "Running" and self._spec.get("submissionMode") == "K8sJobMode"
+        return {"head": 1, "worker": workers, **({"submitter": 1} if has_submitter else {})}
+
+    @cached_property
+    def troubles(self) -> list[Trouble]:
+        return troubles(self.pods, self.events, self.wanted)
+
+    @property
+    def pods_text(self) -> str:
+        """`head runs, 1 of 2 workers run`"""
+        there = [pod for pod in self.pods if not is_leaving(pod)]
+        if not there:
+            return "none"
+        head = next((pod for pod in there if role_of(pod) == "head"), None)
+        how = "has no pod" if head is None else "runs" if is_running(head) else "does not run yet"
+        run = sum(1 for pod in there if role_of(pod) == "worker" and is_running(pod))
+        of = max(self.wanted.get("worker", 0), sum(1 for pod in there if role_of(pod) == "worker"))
+        return f"head {how}, {run} of {of} workers run"
+
+
+def join(seen: Seen, told: Told | None) -> Standing:
+    """Where the run stands.
+
+    Args:
+        told: what the storage says; None where it was not, or could not be read.
+    """
+    if seen.rayjob is None:
+        return _by_the_files(told)
+    if seen.is_over:
+        return _after_its_end(seen, told)
+    if told is not None and is_its(seen, told) and told.of_result and told.over:
+        goes_on = told.state == "failed" and seen.is_retried
+        return Standing(told.state, told.cause, told.text, over=not goes_on, of_result=True)
+    if seen.native.state == "queued":
+        return _queued(seen, told)
+    return _with_pods(seen, told)
+
+
+def exit_code(seen: Seen, told: Told | None, standing: Standing) -> int | None:
+    """That of the run as it stands; None where it has not ended."""
+    if standing.of_result and told is not None:
+        return told.exit_code
+    if standing.state == "failed":
+        return _CODE_OF_CAUSE.get(standing.cause, EXIT_FAILED)
+    codes = STATES[standing.state].exit_codes
+    return codes[0] if codes else None
+
+
+def _by_the_files(told: Told | None) -> Standing:
+    """There is no RayJob any more."""
+    if told is None:
+        return Standing("lost", "vanished", "its RayJob is gone, and its storage cannot be read", over=True)
+    if told.attempt is None:
+        return Standing("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
+    if told.of_result:
+        return Standing(told.state, told.cause, told.text, over=True, of_result=True)
+    return Standing("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
+
+
+def _after_its_end(seen: Seen, told: Told | None) -> Standing:
+    native = seen.native
+    if told is not None and told.of_result and (is_its(seen, told) or native.state == "done"):
+        return Standing(told.state, told.cause, told.text, over=True, of_result=True)
+    if told is not None and native.state == "done":
+        return Standing("lost", "vanished", f"RayJob {native.text} and left no result", over=True)
+    state, cause = native.state, native.cause
+    if state == "failed" and cause == "error":
+        cause = _cause_of_code(seen.message) or cause
+    text = [native.text, *([said] if (said := _essence(seen.message)) else [])]
+    text += [trouble.text for trouble in seen.troubles if state != "done"]
+    return Standing(state, cause, "\n".join(text), over=True)
+
+
+def _queued(seen: Seen, told: Told | None) -> Standing:
+    its = told is not None and is_its(seen, told)
+    again = f"; it goes on after attempt {told.attempt}" if told is not None and its else ""
+    native = seen.native
+    if native.cause == "scheduler" and native.text == "is suspended":
+        text, cause = _why_suspended(seen)
+        return Standing("queued", "requeued" if its and cause == "scheduler" else cause, f"{text}{again}")
+    return Standing("queued", native.cause, f"{native.text}{again}")
+
+
+def _why_suspended(seen: Seen) -> tuple[str, str]:
+    """In Kueue's own words; the cause."""
+    if not seen.queue:
+        return "RayJob is suspended (spec.suspend), and no queue has it: somebody holds it", "held"
+    conditions = {c["type"]: c for c in (seen.workload or {}).get("status", {}).get("conditions", ())}
+    told = []
+    evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
+    if evicted.get("status") == "True":
+        told.append(f"evicted ({evicted.get('reason')}): {evicted.get('message')}")
+    if reserved.get("status") == "False":
+        told.append(f"{reserved.get('reason')}: {reserved.get('message')}")
+    elif reserved.get("status") == "True":
+        told.append("admitted, it starts in a moment")
+    words = "; ".join(told) or "Kueue has not looked at it yet"
+    return f"waits in queue {seen.queue} of Kueue: {words}", "scheduler"
+
+
+def _with_pods(seen: Seen, told: Told | None) -> Standing:
+    blocking = "\n".join(trouble.text for trouble in seen.troubles if trouble.blocks)
+    runner = (
+        None if seen.head is None else f"RayJob {name_of(seen.rayjob or {})}, head pod {name_of(seen.head)}"
+    )
+    native = seen.native
+    if told is None or not is_its(seen, told):
+        state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
+        if seen.head is None:
+            cause = "nodes"
+        text = native.text if native.state == "waiting" else "its driver has not begun an attempt"
+        return Standing(state, cause, blocking or text, runner=runner)
+    if told.of_result:
+        ended = f"attempt {told.attempt} ended as {told.state} ({told.cause}), and it goes on"
+        return Standing("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
+    if told.state == "lost":
+        text = f"attempt {told.attempt} has no heartbeat; KubeRay has not said how it ended"
+        return Standing("waiting", "nodes", blocking or text, runner=runner)
+    if seen.head is None:
+        text = f"attempt {told.attempt} lost its head's pod, and goes on when it is back"
+        return Standing("waiting", "nodes", blocking or text, runner=runner)
+    return Standing(told.state, told.cause, blocking or told.text, runner=runner)
+
+
+def is_its(seen: Seen, told: Told) -> bool:
+    """Whether this RayJob made the newest attempt, and not one of the same name before it."""
+    return told.attempt is not None and told.began_at >= seen.made_at - _CLOCKS_S
+
+
+def _cause_of_code(message: str) -> str | None:
+    """What the entrypoint's exit code means, which Ray writes into its message."""
+    found = re.search(r"exit code (\d+)", message)
+    return CAUSE_OF_CODE.get(int(found[1])) if found else None
+
+
+def _essence(message: str) -> str:
+    """What a RayJob's message says: the error that the entrypoint printed, or the message's first lines."""
+    errors = re.findall(r"^error: (.+(?:\n(?!\S*Traceback).+){0,2})", message, re.MULTILINE)
+    if errors:
+        return str(errors[-1])
+    return "\n".join(line for line in message.splitlines()[:2] if line.strip())

@@ -1,0 +1,78 @@
+"""Ending a run on Kubernetes from outside.
+
+it trains       asked to save and end, by way of its head's pod; when it has, its RayJob is deleted
+it waits        its RayJob is deleted at once; pods that there are save and end by themselves as they go
+it is over      there is nothing to stop: its pods go by themselves after kubernetes.ttl
+
+With the RayJob go its pods, its NetworkPolicies and its PodDisruptionBudget. Its ConfigMap stays, since the
+pod that reads the storage later is made from it; so do the storage and its claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.job import Job
+from clustertrain.launchers.kubectl import Kubectl
+from clustertrain.launchers.kubernetes_places import JOB_FILE
+from clustertrain.launchers.kubernetes_pods import HEAD_CONTAINER, RUN_LABEL, grace_s
+from clustertrain.launchers.kubernetes_troubles import name_of
+from clustertrain.launchers.kubernetes_watch import CLI, RAYJOBS, View, failed_there, look
+
+_BEYOND_GRACE_S = 90.0
+_DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
+
+
+def stop(job: Job, say: Callable[[str], None], *, wait: bool = True) -> None:
+    """Ask a run to finish its step, save and end, and delete its RayJob; one that waits is deleted.
+
+    Args:
+        wait: until it has ended; without it the RayJob stays, and says Failed after a while.
+
+    Raises:
+        JobError: nothing runs or waits.
+        ClusterError: kubectl, or the cluster, says no.
+    """
+    kubectl = Kubectl.of(job.kubernetes)
+    view = look(job, kubectl)
+    if view.seen.rayjob is None or view.standing.over:
+        where = "there is no RayJob" if view.seen.rayjob is None else "its pods go by themselves"
+        raise JobError(
+            f"{job.name} does not run: it is {view.standing.state}.\nThere is nothing to stop; {where}."
+        )
+    if not _has_attempt(view):
+        say(f"{view.line.splitlines()[0]}; there is nothing to save yet")
+    elif view.seen.head is None:
+        say("its head's pod is away: the workers save as they go")
+    else:
+        _ask(view, kubectl, say, wait)
+        if not wait:
+            return
+    _delete(kubectl, job, say)
+
+
+def _has_attempt(view: View) -> bool:
+    return view.standing.state in ("staging", "running") or (view.is_its and not view.standing.of_result)
+
+
+def _ask(view: View, kubectl: Kubectl, say: Callable[[str], None], wait: bool) -> None:
+    head = name_of(view.seen.head or {})
+    command = [*CLI, "stop", JOB_FILE, *([] if wait else ["--no-wait"])]
+    timeout_s = grace_s(view.job) + _BEYOND_GRACE_S
+    say(f"asking it to save and end, by way of pod {head}")
+    done = kubectl.exec(head, HEAD_CONTAINER, *command, timeout_s=timeout_s)
+    for line in done.stdout.splitlines()[1:]:  # the first one names a process of the pod
+        say(line)
+    if done.code == EXIT_JOB:
+        say("it ended before it was asked")
+    elif done.code:
+        raise failed_there(done.code, done.stderr)
+
+
+def _delete(kubectl: Kubectl, job: Job, say: Callable[[str], None]) -> None:
+    """Its pods are given their grace time, so it takes until then."""
+    kubectl.delete(RAYJOBS, job.name, grace_s(job) + _BEYOND_GRACE_S)
+    for kind in _DELETED_WITH_IT:
+        kubectl("delete", kind, f"--selector={RUN_LABEL}={job.name}", "--wait=false")
+    say(f"RayJob {job.name} is deleted; its storage stays")

@@ -1,0 +1,81 @@
+"""The pod that hands the run to Ray (KubeRay's K8sJobMode), and stays until it is over.
+
+KubeRay's own command submits once and follows the log: where the head is lost it ends, and the RayJob fails.
+This one submits again to the head that came back, under the same id, and the run resumes. It ends with 0 when
+Ray's job is over, however that went: KubeRay takes success and failure from Ray, and would try this pod anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import Any
+
+_AGAIN_S = 2.0
+
+
+def main(entrypoint: str) -> int:
+    job_id = os.environ["RAY_JOB_SUBMISSION_ID"]
+    address = f"http://{os.environ['RAY_DASHBOARD_ADDRESS'].removeprefix('http://')}"
+    following = _Following(job_id)
+    told = ""
+    while True:
+        try:
+            if _is_over(following, address, entrypoint):
+                return 0
+        except (OSError, RuntimeError) as error:  # no head, one that starts, or a connection that broke
+            said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            if said != told:
+                print(f"Ray's head at {address} does not answer; trying again. {said}", flush=True)
+            told = said
+        time.sleep(_AGAIN_S)
+
+
+def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
+    """Submit the job where this head does not know it, and print what it prints until it stops or breaks."""
+    from ray.job_submission import JobSubmissionClient
+
+    client = JobSubmissionClient(address)
+    info = _info(client, following.job_id)
+    if info is None:
+        client.submit_job(entrypoint=entrypoint, submission_id=following.job_id)
+        print(f"handed to Ray's head at {address}: {entrypoint}", flush=True)
+        info = client.get_job_info(following.job_id)
+    if not info.status.is_terminal():
+        asyncio.run(following.follow(client, info.start_time))
+        info = client.get_job_info(following.job_id)
+    if not info.status.is_terminal():
+        return False
+    print(f"Ray's job is over: {info.status}", flush=True)
+    return True
+
+
+def _info(client: Any, job_id: str) -> Any:
+    """What the head knows of the job, None where it knows nothing."""
+    known = {details.submission_id: details for details in client.list_jobs()}
+    return known.get(job_id)
+
+
+class _Following:
+    """Prints a job's log once, also where the connection breaks and the log is sent from its beginning."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self._of_start: object = None
+        self._printed = 0
+
+    async def follow(self, client: Any, start: object) -> None:
+        if start != self._of_start:
+            self._of_start, self._printed = start, 0
+        skip = self._printed
+        async for text in client.tail_job_logs(self.job_id):
+            new = text[skip:]
+            skip = max(0, skip - len(text))
+            self._printed += len(new)
+            print(new, end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""k8s/rbac.yaml has what the commands need, and no verb more: with one verb less a command names it.
+
+The RayJobs here are none of the operator's: the tests write their status, so that each takes seconds.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+
+from clusters.kube_client import Kubernetes
+from clusters.kube_pods import shell_pod
+from kubernetes.watched import User, bind_role, inert, role_rules, write_job
+
+CLUSTER = "watched-abc"
+BUDGET = {"disruption_budget": True}
+MADE_CLAIM = {"volumes": [{"mount": "/mnt/runs", "claim": "made", "size": "1Gi"}]}
+
+
+@dataclass
+class Two:
+    """`own` has the Role of the file, `admin` every right, and brings the run as far as `own` finds it."""
+
+    own: User
+    admin: User
+
+    def submitted(self, **status: str) -> None:
+        self.admin.apply()
+        if status:
+            change = {"status": {"rayClusterName": CLUSTER, **status}}
+            kube, namespace = self.admin.kube, self.admin.namespace
+            kube.patch("rayjob", "watched", change, "--subresource=status", namespace=namespace)
+
+    def with_a_head(self) -> None:
+        labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": "head", "ray.io/cluster": CLUSTER}
+        pod = shell_pod("head", "sleep 600", labels)
+        pod["spec"]["containers"][0]["name"] = "ray-head"
+        kube, namespace = self.admin.kube, self.admin.namespace
+        kube.apply(pod, namespace=namespace)
+        kube.wait_for(lambda: kube.phase(namespace, "head") == "Running", 60, "the pod does not run")
+        self.submitted(jobDeploymentStatus="Running", jobStatus="RUNNING")
+
+    def without_its_rayjob(self) -> None:
+        self.admin.apply()
+        self.admin.kube.kubectl("delete", "rayjob", "watched", namespace=self.admin.namespace)
+
+    def ended(self) -> None:
+        self.submitted(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
+
+    def waiting(self) -> None:
+        self.submitted(jobDeploymentStatus="Initializing")
+
+    def nothing(self) -> None:
+        """It was never submitted."""
+
+
+# Resource, verb, how far the run is, the command that needs it, and what the job's section says more.
+NEEDED = [
+    ("rayjobs.ray.io", "get", Two.nothing, "status", {}),
+    ("rayjobs.ray.io", "list", Two.nothing, "ls", {}),
+    ("rayjobs.ray.io", "create", Two.nothing, "submit", {}),
+    ("rayjobs.ray.io", "patch", Two.nothing, "submit", {}),
+    ("rayjobs.ray.io", "delete", Two.waiting, "stop", {}),
+    ("configmaps", "list", Two.without_its_rayjob, "status", {}),
+    ("configmaps", "create", Two.nothing, "submit", {}),
+    ("configmaps", "patch", Two.nothing, "submit", {}),
+    ("pods", "list", Two.waiting, "status", {}),
+    ("pods", "create", Two.ended, "status", {}),
+    ("pods", "get", Two.ended, "status", {}),
+    ("pods", "delete", Two.ended, "status", {}),
+    ("pods/log", "get", Two.ended, "status", {}),
+    ("pods/exec", "create", Two.with_a_head, "status", {}),
+    ("events", "list", Two.waiting, "status", {}),
+    ("persistentvolumeclaims", "get", Two.nothing, "submit", {}),
+    ("persistentvolumeclaims", "create", Two.nothing, "submit", MADE_CLAIM),
+    ("persistentvolumeclaims", "patch", Two.nothing, "submit", MADE_CLAIM),
+    ("resourcequotas", "list", Two.nothing, "submit", {}),
+    ("serviceaccounts", "get", Two.nothing, "submit", {"service_account": "default"}),
+    ("networkpolicies.networking.k8s.io", "create", Two.nothing, "submit", {}),
+    ("networkpolicies.networking.k8s.io", "patch", Two.nothing, "submit", {}),
+    ("networkpolicies.networking.k8s.io", "list", Two.waiting, "stop", {}),
+    ("networkpolicies.networking.k8s.io", "delete", Two.waiting, "stop", {}),
+    ("poddisruptionbudgets.policy", "create", Two.nothing, "submit", BUDGET),
+    ("poddisruptionbudgets.policy", "patch", Two.nothing, "submit", BUDGET),
+    ("poddisruptionbudgets.policy", "list", Two.waiting, "stop", BUDGET),
+    ("poddisruptionbudgets.policy", "delete", Two.waiting, "stop", BUDGET),
+]
+OF_KUEUE = {("workloads.kueue.x-k8s.io", "list"), ("localqueues.kueue.x-k8s.io", "get")}
+
+
+@pytest.fixture
+def two(kube: Kubernetes, namespace: str, tmp_path):
+    """two(without, **section)"""
+    kube.make_volume(namespace, "runs")
+
+    def make(without=None, **section):
+        job_file = write_job(tmp_path, namespace, **inert(**section))
+        kubeconfig = bind_role(kube, namespace, without)
+        return Two(User(kube, namespace, job_file, kubeconfig), User(kube, namespace, job_file))
+
+    return make
+
+
+def test_the_table_is_the_role():
+    role = {
+        (".".join(filter(None, (resource, group))), verb)
+        for rule in role_rules()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert role == {(resource, verb) for resource, verb, *_ in NEEDED} | OF_KUEUE
+
+
+@pytest.mark.parametrize("needed", NEEDED, ids=[f"{row[1]}-{row[0]}" for row in NEEDED])
+def test_without_one_verb_a_command_names_it(two, needed):
+    resource, verb, set_up, command, section = needed
+    run = two((resource.partition(".")[0], verb), **section)
+    set_up(run)
+    done = run.own(command, code=None)
+    said = done.stdout + done.stderr
+    assert f"may not {verb} {resource}" in said
+    assert done.returncode in (0, 3)
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("set_up", "command"),
+    [
+        (Two.nothing, "submit"),
+        (Two.nothing, "ls"),
+        (Two.waiting, "status"),
+        (Two.with_a_head, "status"),
+        (Two.ended, "status"),
+        (Two.without_its_rayjob, "status"),
+        (Two.waiting, "logs"),
+        (Two.waiting, "stop"),
+    ],
+)
+def test_with_the_role_the_commands_do_all_they_can(two, set_up, command):
+    run = two(service_account="default", **BUDGET)
+    set_up(run)
+    done = run.own(command)
+    assert "may not get" not in done.stdout + done.stderr
+    assert "may not list" not in done.stdout + done.stderr

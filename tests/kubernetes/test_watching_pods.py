@@ -1,0 +1,172 @@
+"""`status`, `logs`, `stop` and `ls` on a real cluster: they name what it says of runs that wait, and follow
+one that trains, with the rights of k8s/rbac.yaml alone.
+"""
+
+import pytest
+
+from clusters.containers import kit_image
+from clusters.kube_client import Kubernetes
+from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
+from kubernetes.watched import ROOT, User, bind_role, write_job
+
+HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
+UNBOUND = {"volumes": [{"mount": "/mnt/runs", "claim": "never", "size": "1Gi"}]}
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "small"},
+    "spec": {"hard": {"requests.memory": "16Mi"}},
+}
+
+
+@pytest.fixture
+def user(kube: Kubernetes, namespace: str, tmp_path):
+    """user(section=…) has a job of its own in a namespace with a claim."""
+    kube.make_volume(namespace, "runs")
+
+    def make(**more):
+        return User(kube, namespace, write_job(tmp_path, namespace, **more))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"image": "registry.invalid/trainer:1", "kubernetes": {"pull_policy": "Always"}}, "ErrImagePull"),
+        ({"kubernetes": {"secrets": ["aws"]}}, 'CreateContainerConfigError: secret "aws" not found'),
+        (HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
+        ({"kubernetes": UNBOUND}, "claim never: FailedBinding: no persistent volumes available"),
+        ({"kubernetes": {"priority_class": "high"}}, "no PriorityClass with name high was found"),
+    ],
+    ids=["image", "secret", "cpus", "claim", "priority"],
+)
+def test_status_names_first_what_keeps_the_pods_from_starting(user, more, said):
+    own = user(**more)
+    own.apply()
+    own.waits_for(said)
+    assert "watched" in own("ls").stdout
+    assert said in own("logs").stdout
+
+
+def test_a_quota_that_admits_no_head_is_named(user, kube, namespace):
+    own = user()
+    kube.apply(QUOTA, namespace=namespace)
+    own.apply()
+    own.waits_for("the head's pod cannot be made: exceeded quota: small")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws"),
+        (HUGE, "A worker's pod asks for cpu 512, and the largest node has "),
+        (
+            {"resources": {"workers": 1, "gpus_per_worker": 1}},
+            "asks for nvidia.com/gpu 1, and no node has any",
+        ),
+        ({"kubernetes": UNBOUND}, "the cluster has no default storage class"),
+        ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
+        ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
+        ({"kubernetes": {"node_selector": {"zone": "mars"}}}, "None of 1 nodes has zone=mars"),
+        ({"kubernetes": {"namespace": "nowhere"}}, "There is no namespace nowhere"),
+        ({"kubernetes": {"context": "nowhere"}}, 'context "nowhere" does not exist'),
+        ({"kubernetes": {"patches": {"spec": {"ttlSeconds": 1}}}}, "spec.ttlSeconds"),
+    ],
+)
+def test_submit_refuses_what_would_never_start(user, more, said):
+    done = user(**more)("submit", code=EXIT_CLUSTER)
+    assert said in done.stderr and not done.stdout.startswith("RayJob")
+    assert 2 <= len(done.stderr.splitlines()) <= 3
+
+
+def test_submit_refuses_what_the_quota_cannot_hold(user, kube, namespace):
+    kube.apply(QUOTA, namespace=namespace)
+    done = user()("submit", code=EXIT_CLUSTER)
+    assert "ResourceQuota small has 16Mi of requests.memory left (16Mi - 0 used)" in done.stderr
+
+
+def test_a_run_that_was_never_submitted(user):
+    done = user()("status", code=EXIT_JOB)
+    assert "There is no run watched" in done.stderr
+    assert "There is no run watched" in user()("stop", code=EXIT_JOB).stderr
+
+
+def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(user, kube, namespace):
+    own = user(kubernetes={"secrets": ["aws"]})
+    own.apply()
+    own.waits_for("CreateContainerConfigError")
+    said = own("stop").stdout
+    assert "there is nothing to save yet" in said and "RayJob watched is deleted" in said
+    assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
+    assert kube.items("configmaps", namespace, "clustertrain.io/run=watched")
+    assert kube.get("pvc", "runs", namespace)["status"]["phase"] == "Bound"
+    assert own("ls").stdout.splitlines() == ["NAME  STATE  AGE  PODS  RAYJOB"]
+
+
+def test_a_rayjob_that_the_operator_refuses_says_why(user):
+    own = user()
+    text = own("render").stdout  # which would refuse it, too
+    wrong = text.replace("shutdownAfterJobFinishes: true", "shutdownAfterJobFinishes: false")
+    own.kube.apply(wrong, namespace=own.namespace)
+    own.waits_for("the KubeRay operator refuses it")
+    assert own.cause().startswith("failed")
+
+
+@pytest.mark.timeout(900)
+def test_a_run_is_followed_watched_and_stopped(kube, namespace):
+    kube.load(kit_image())
+    kube.make_volume(namespace, "clustertrain")
+    sets = (f"kubernetes.namespace={namespace}", f"image={kit_image()}", "kubernetes.pull_policy=Never")
+    own = User(kube, namespace, ROOT / "k8s" / "digits.yaml", bind_role(kube, namespace), sets)
+    followed = own("submit", "--wait", "--set", "train.epochs=2", timeout_s=400).stdout
+    assert "running (training)" in followed and "done (finished)" in followed
+    assert "There is nothing to stop" in own("stop", code=EXIT_JOB).stderr
+
+    own("submit", "--set", "train.epochs=2000")
+    own.kube.wait_for(lambda: "running (training)" in own("status").stdout, 300, "it does not train")
+    assert "head runs, 2 of 2 workers run" in own("status").stdout
+    assert "2 workers started" in own("logs").stdout
+    assert "restart 0 begins" in own("logs", "--rank", "1").stdout
+    assert "There are: [0, 1]." in own("logs", "--rank", "7", code=EXIT_JOB).stderr
+    said = own("stop").stdout
+    assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
+
+    after = own("status").stdout  # read by a pod of its own
+    assert "stopped (user)" in after and "none: it was deleted" in after
+    assert "checkpoint" in own("logs").stdout.splitlines()[-1]
+    assert "2 workers started" in own("logs", "--attempt", "1").stdout
+    assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
+
+
+def test_kueue_says_why_a_run_waits_in_its_queue(kube_alone, namespace, tmp_path):
+    kube_alone.start_kueue()
+    kube_alone.make_volume(namespace, "runs")
+    kube_alone.apply(*_queues(namespace))
+    job_file = write_job(tmp_path, namespace, kubernetes={"queue": {"name": "team"}})
+    own = User(kube_alone, namespace, job_file, bind_role(kube_alone, namespace))
+    own("submit")
+    words = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
+    kube_alone.wait_for(lambda: words in own("status").stdout, 60, "status does not say why")
+
+    own.kubeconfig = bind_role(kube_alone, namespace, ("workloads", "list"))
+    assert "may not list workloads.kueue.x-k8s.io" in own("status").stdout
+    own("stop")
+    of_nobody = own("submit", "--set", "kubernetes.queue={name: nobodys}", code=EXIT_CLUSTER)
+    assert "kubernetes.queue names nobodys" in of_nobody.stderr
+    own.kubeconfig = bind_role(kube_alone, namespace, ("localqueues", "get"))
+    assert "localqueues.kueue.x-k8s.io" in own("submit").stdout
+
+
+def _queues(namespace):
+    """A queue of the namespace in which nothing has room."""
+    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
+    none = [{"name": resource, "nominalQuota": 0} for resource in ("cpu", "memory")]
+    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": namespace, "resources": none}]}
+    queue = {"namespaceSelector": {}, "resourceGroups": [group]}
+    local = {"name": "team", "namespace": namespace}
+    return [
+        {**kueue, "kind": "ResourceFlavor", "metadata": {"name": namespace}, "spec": {}},
+        {**kueue, "kind": "ClusterQueue", "metadata": {"name": namespace}, "spec": queue},
+        {**kueue, "kind": "LocalQueue", "metadata": local, "spec": {"clusterQueue": namespace}},
+    ]

@@ -1,0 +1,105 @@
+"""A job for tests that look at it from outside, and the product's own command line as a user of a cluster."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from clusters.kube_client import Done, Kubernetes
+from clusters.kube_pods import SHELL_IMAGE
+
+ROOT = Path(__file__).parent.parent.parent
+ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
+_INERT = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}  # the operator leaves it to somebody else
+
+
+@dataclass
+class User:
+    """Somebody with a kubeconfig, a job file and a namespace. `sets`: given to every command."""
+
+    kube: Kubernetes
+    namespace: str
+    job_file: Path
+    kubeconfig: Path | None = None
+    sets: tuple[str, ...] = ()
+
+    def __call__(self, command: str, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> Done:
+        """`clustertrain COMMAND --to kubernetes JOBFILE ARGUMENTS`; `code`: what it must end with."""
+        argv = [sys.executable, "-m", "clustertrain.cli", command, "--to", "kubernetes", str(self.job_file)]
+        argv += [word for each in self.sets if command != "ls" for word in ("--set", each)]
+        environment = {**self.kube.environment, "KUBECONFIG": str(self.kubeconfig or self.kube.kubeconfig)}
+        done = subprocess.run(
+            [*argv, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done
+
+    def apply(self) -> None:
+        """As `submit` would, without asking whether it can be."""
+        self.kube.kubectl("apply", "--filename=-", input=self("render").stdout, namespace=self.namespace)
+
+    def cause(self) -> str:
+        """The first line of `status`."""
+        return self("status").stdout.splitlines()[0]
+
+    def waits_for(self, text: str, timeout_s: float = 60) -> None:
+        self.kube.wait_for(lambda: text in self.cause(), timeout_s, f"status does not say {text!r}")
+
+
+def write_job(folder: Path, namespace: str, name: str = "watched", **more: object) -> Path:
+    """A job whose pods could start, if their image were the kit's; sections of `more` are merged into it."""
+    code = folder / "code"
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text("def train(config): ...\n")
+    job: dict[str, object] = {
+        "name": name,
+        "function": "train:train",
+        "image": SHELL_IMAGE,
+        "storage": "runs",
+        "code": "code",
+        "resources": {"workers": 1, "cpus_per_worker": 0.1},
+        "kubernetes": {
+            "namespace": namespace,
+            "pull_policy": "Never",
+            "head": {"cpus": 0.1, "memory": "64Mi"},
+            "volumes": [{"mount": "/mnt/runs", "claim": "runs"}],
+        },
+    }
+    for key, value in more.items():
+        before = job.get(key)
+        job[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
+
+
+def inert(**section: object) -> dict[str, object]:
+    """The section `kubernetes` of a job whose RayJob the operator leaves alone: a test writes its status."""
+    return {"kubernetes": {"patches": _INERT, **section}}
+
+
+def role_rules() -> list[dict[str, Sequence[str]]]:
+    documents = yaml.safe_load_all(ROLE_FILE.read_text())
+    return next(each["rules"] for each in documents if each["kind"] == "Role")
+
+
+def bind_role(kube: Kubernetes, namespace: str, without: tuple[str, str] | None = None) -> Path:
+    """The kubeconfig of the account of k8s/rbac.yaml; `without`: its Role lacks this (resource, verb)."""
+    kube.kubectl("apply", f"--filename={ROLE_FILE}", namespace=namespace)
+    if without is not None:
+        rules = [less for rule in role_rules() if (less := _less(rule, *without))["verbs"]]
+        kube.patch("role", "clustertrain", {"rules": rules}, namespace=namespace)
+    return kube.kubeconfig_of(namespace, "clustertrain")
+
+
+def _less(rule: dict[str, Sequence[str]], resource: str, verb: str) -> dict[str, Sequence[str]]:
+    verbs = [each for each in rule["verbs"] if (rule["resources"][0], each) != (resource, verb)]
+    return {**rule, "verbs": verbs}
