@@ -12,10 +12,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
+from clustertrain import RAY_VERSION, __version__
 from clustertrain.claims import who_runs
-from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.guarded import private_folder, remove, result_of, signals_heard, start_driver
 from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.job import Job
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the job of this pod to its end; returns the exit code, from which Ray takes success or failure."""
     job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
     try:
+        _check_versions(os.environ["CLUSTERTRAIN_VERSION"])
         job = parse_job(job_file.read_text(), str(job_file))
         result = _run(job, _options(arguments), Lines(sys.stdout))
     except (ClusterTrainError, RunStopped) as error:
@@ -44,6 +47,23 @@ def main(arguments: Sequence[str]) -> int:
     if STATES[result.state].restarts:
         _wait_to_go(job)
     return result.exit_code
+
+
+def _check_versions(rendered_by: str) -> None:
+    """Refuse an image of another version of the kit, or with another Ray.
+
+    Raises:
+        ClusterError: names both.
+    """
+    for what, wanted, has in (
+        ("clustertrain", rendered_by, __version__),
+        ("Ray", RAY_VERSION, version("ray")),
+    ):
+        if wanted != has:
+            raise ClusterError(
+                f"The image has {what} {has}, and the RayJob was rendered for {wanted}.\n"
+                "Name an image of that version as `image`, or render the job anew with the image's version."
+            )
 
 
 def this_start() -> dict[str, str]:

@@ -134,7 +134,7 @@ def test_a_run_is_followed_watched_and_stopped(kube, namespace):
 
     after = own("status").stdout  # read by a pod of its own
     assert "stopped (user)" in after and "none: it was deleted" in after
-    assert "checkpoint" in own("logs").stdout.splitlines()[-1]
+    assert "stopping: the workers finish this step" in own("logs").stdout
     assert "2 workers started" in own("logs", "--attempt", "1").stdout
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 

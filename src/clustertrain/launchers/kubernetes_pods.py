@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from clustertrain import __version__
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import KIT_FOLDER, Toleration, Volume
 from clustertrain.launchers.kubernetes_places import CODE, JOB_FILE, PACKED_CODE, WRITABLE, travels
@@ -226,6 +227,7 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
         "CLUSTERTRAIN_CODE": job.kubernetes.code_in_image or CODE,
         "CLUSTERTRAIN_JOB": JOB_FILE,
         "CLUSTERTRAIN_RAYJOB": job.name,
+        "CLUSTERTRAIN_VERSION": __version__,
         **more,
     }
     found = {"CLUSTERTRAIN_NAMESPACE": "metadata.namespace", "CLUSTERTRAIN_POD": "metadata.name"}
