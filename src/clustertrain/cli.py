@@ -86,7 +86,7 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     from clustertrain.jobfile import dump_job, load_job
 
     if to == "kubernetes":
-        from clustertrain.launchers.kubernetes import validate as validate_for_kubernetes
+        from clustertrain.launchers.kubernetes.submit import validate as validate_for_kubernetes
 
         click.echo("\n".join(validate_for_kubernetes(Path(job_file), sets)))
         return
@@ -104,7 +104,7 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     from clustertrain.site import with_site
 
     if to == "kubernetes":
-        from clustertrain.launchers.kubernetes import render as render_for_kubernetes
+        from clustertrain.launchers.kubernetes.submit import render as render_for_kubernetes
 
         click.echo(render_for_kubernetes(load_job(Path(job_file), sets)), nl=False)
         return
@@ -128,7 +128,7 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.starting import Options
 
     if to == "kubernetes":
-        from clustertrain.launchers.kubernetes import submit_and_tell
+        from clustertrain.launchers.kubernetes.submit import submit_and_tell
 
         sys.exit(
             submit_and_tell(load_job(Path(job_file), sets), job_file, Options(**options), click.echo, wait)
@@ -183,8 +183,8 @@ def ls(storage: str, to: str | None, namespace: str | None) -> None:
     from clustertrain.status import all_runs
 
     if to == "kubernetes":
-        from clustertrain.launchers.kubernetes_watch import cluster
-        from clustertrain.launchers.kubernetes_watch import list_lines as list_rayjobs
+        from clustertrain.launchers.kubernetes.watch import cluster
+        from clustertrain.launchers.kubernetes.watch import list_lines as list_rayjobs
 
         click.echo("\n".join(list_rayjobs(cluster(storage, namespace))))
         return
@@ -202,7 +202,7 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
     from clustertrain.status import find_run, status_of
 
     if to == "kubernetes":
-        from clustertrain.launchers.kubernetes_watch import show
+        from clustertrain.launchers.kubernetes.watch import show
 
         show(on_kubernetes(target, sets))
     elif as_json:
@@ -228,7 +228,7 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
     from clustertrain.status import find_run
 
     if to == "kubernetes":
-        from clustertrain.launchers import kubernetes_logs
+        from clustertrain.launchers.kubernetes import logs as kubernetes_logs
 
         lines = kubernetes_logs.log_lines(on_kubernetes(target, sets), Wanted(**wanted), follow=follow)
     else:
@@ -248,7 +248,7 @@ def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> N
     from clustertrain.stopping import stop_run
 
     if to == "kubernetes":
-        from clustertrain.launchers import kubernetes_stop
+        from clustertrain.launchers.kubernetes import stop as kubernetes_stop
 
         kubernetes_stop.stop(on_kubernetes(target, sets), click.echo, wait=not no_wait)
     else:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from clusters.kube_client import Kubernetes
-from clustertrain.launchers.kubernetes_rules import check, refusals
+from clustertrain.launchers.kubernetes.rules.check import check, refusals
 from launchers.manifest_changes import Manifest, changed
 from launchers.right_manifests import NAMES, RIGHT, rayjob
 from launchers.wrong_manifests import NEEDS, WRONG

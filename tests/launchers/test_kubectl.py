@@ -7,8 +7,8 @@ import os
 import pytest
 
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
-from clustertrain.launchers.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_there
-from clustertrain.launchers.kubernetes_watch import failed_there
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_there
+from clustertrain.launchers.kubernetes.watch import failed_there
 from clustertrain.shell import CommandFailed, CommandMissing
 
 

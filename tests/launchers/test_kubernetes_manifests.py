@@ -16,9 +16,9 @@ from clustertrain import RAY_VERSION
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job_kubernetes import merged_patch
 from clustertrain.jobfile import load_job, parse_job
-from clustertrain.launchers.kubernetes import render
-from clustertrain.launchers.kubernetes_manifests import MOST_CODE_BYTES, manifests, to_yaml
-from clustertrain.launchers.kubernetes_places import in_pods
+from clustertrain.launchers.kubernetes.manifests import MOST_CODE_BYTES, manifests, to_yaml
+from clustertrain.launchers.kubernetes.places import in_pods
+from clustertrain.launchers.kubernetes.submit import render
 from clustertrain.starting import Options
 
 CHECKOUT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ from clustertrain import RAY_VERSION, __version__
 from clustertrain.errors import ClusterError
 from clustertrain.job_kubernetes import Volume
 from clustertrain.jobfile import parse_job
-from clustertrain.launchers.kubectl import Kubectl
-from clustertrain.launchers.kubernetes_capacity import needs_of, why_no_nodes, why_no_quota
-from clustertrain.launchers.kubernetes_manifests import manifests
-from clustertrain.launchers.kubernetes_preflight import check_cluster, check_image, why_not_for_all
+from clustertrain.launchers.kubernetes.capacity import needs_of, why_no_nodes, why_no_quota
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.manifests import manifests
+from clustertrain.launchers.kubernetes.preflight import check_cluster, check_image, why_not_for_all
 
 JOB = """
 name: digits

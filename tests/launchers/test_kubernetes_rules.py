@@ -11,7 +11,7 @@ import yaml
 
 from clusters.kube_client import TOOLS
 from clustertrain.errors import EXIT_JOB
-from clustertrain.launchers.kubernetes_rules import Finding, check, refusals, to_error
+from clustertrain.launchers.kubernetes.rules.check import Finding, check, refusals, to_error
 from launchers.manifest_changes import CLUSTER, HEAD, WORKERS, changed
 from launchers.right_manifests import RIGHT, rayjob
 from launchers.wrong_manifests import NEEDS, WRONG

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clustertrain.launchers.kubernetes_state import (
+from clustertrain.launchers.kubernetes.state import (
     ANY,
     NATIVE_STATES,
     Seen,
@@ -12,7 +12,7 @@ from clustertrain.launchers.kubernetes_state import (
     join,
     native_of,
 )
-from clustertrain.launchers.kubernetes_troubles import seconds, time_of, troubles
+from clustertrain.launchers.kubernetes.troubles import seconds, time_of, troubles
 from clustertrain.states import STATES
 from clustertrain.told import Told
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes_finding import Finding, Place, duplicates, texts
-from clustertrain.launchers.kubernetes_names import label_value, labels
-from clustertrain.launchers.kubernetes_rules_pod import pod_template
-from clustertrain.launchers.kubernetes_rules_security import added_without_context, restricted
+from clustertrain.launchers.kubernetes.rules.finding import Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes.rules.names import label_value, labels
+from clustertrain.launchers.kubernetes.rules.pod import pod_template
+from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
 
 # Fields that the operator of that version is the first to know.
 NEWER = {

@@ -8,8 +8,8 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes_finding import Finding, Place, texts
-from clustertrain.launchers.kubernetes_names import (
+from clustertrain.launchers.kubernetes.rules.finding import Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.names import (
     LONGEST_SUBDOMAIN,
     port_name,
     quantity,

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clustertrain.job import Job
-from clustertrain.launchers.kubernetes_pods import ROLE_LABEL, RUN_LABEL, labels
+from clustertrain.launchers.kubernetes.pods import ROLE_LABEL, RUN_LABEL, labels
 
 DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
 _OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}

@@ -21,18 +21,18 @@ from clustertrain import RAY_VERSION, __version__
 from clustertrain.errors import ClusterError
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import Volume
-from clustertrain.launchers.kubectl import Forbidden, Kubectl, NotFound
-from clustertrain.launchers.kubernetes_capacity import (
+from clustertrain.launchers.kubernetes.capacity import (
     Object,
     need_of_pod,
     needs_of,
     why_no_nodes,
     why_no_quota,
 )
-from clustertrain.launchers.kubernetes_manifests import Manifest
-from clustertrain.launchers.kubernetes_places import storage_volume
-from clustertrain.launchers.kubernetes_pods import RUN_LABEL
-from clustertrain.launchers.kubernetes_rules import check, refusals
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.manifests import Manifest
+from clustertrain.launchers.kubernetes.places import storage_volume
+from clustertrain.launchers.kubernetes.pods import RUN_LABEL
+from clustertrain.launchers.kubernetes.rules.check import check, refusals
 from clustertrain.shell import run
 
 CRD = "rayjobs.ray.io"

@@ -13,7 +13,7 @@ from typing import Any
 from clustertrain import __version__
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import KIT_FOLDER, Toleration, Volume
-from clustertrain.launchers.kubernetes_places import CODE, JOB_FILE, PACKED_CODE, WRITABLE, travels
+from clustertrain.launchers.kubernetes.places import CODE, JOB_FILE, PACKED_CODE, WRITABLE, travels
 from clustertrain.ray_node import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 
 USER = 1000  # as the image has it

@@ -22,12 +22,12 @@ from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, Jo
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import Kubernetes
 from clustertrain.jobfile import load_job
-from clustertrain.launchers.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes_places import JOB_FILE
-from clustertrain.launchers.kubernetes_pods import HEAD_CONTAINER, RUN_LABEL
-from clustertrain.launchers.kubernetes_reader import read_by_pod
-from clustertrain.launchers.kubernetes_state import Seen, exit_code, is_its, join
-from clustertrain.launchers.kubernetes_troubles import Object, is_running, name_of, role_of, time_of
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.places import JOB_FILE
+from clustertrain.launchers.kubernetes.pods import HEAD_CONTAINER, RUN_LABEL
+from clustertrain.launchers.kubernetes.reader import read_by_pod
+from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, join
+from clustertrain.launchers.kubernetes.troubles import Object, is_running, name_of, role_of, time_of
 from clustertrain.observe.progress import aligned, time_text
 from clustertrain.observe.report import Row, print_table
 from clustertrain.site import read_site, site_path, with_site

@@ -14,12 +14,12 @@ import yaml
 from clustertrain.errors import EXIT_DONE, ClusterError
 from clustertrain.job import Job
 from clustertrain.jobfile import load_job
-from clustertrain.launchers.kubectl import Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes_manifests import Manifest, manifests, to_yaml
-from clustertrain.launchers.kubernetes_places import in_pods
-from clustertrain.launchers.kubernetes_preflight import check_cluster
-from clustertrain.launchers.kubernetes_rules import check, refusals, to_error
-from clustertrain.launchers.kubernetes_watch import follow_to_its_end
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.manifests import Manifest, manifests, to_yaml
+from clustertrain.launchers.kubernetes.places import in_pods
+from clustertrain.launchers.kubernetes.preflight import check_cluster
+from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
+from clustertrain.launchers.kubernetes.watch import follow_to_its_end
 from clustertrain.shell import CommandMissing
 from clustertrain.site import with_site
 from clustertrain.starting import Options

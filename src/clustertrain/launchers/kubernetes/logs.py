@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import islice
 
 from clustertrain.job import Job
-from clustertrain.launchers.kubectl import Kubectl, NoAnswer, NotFound, ended_there
-from clustertrain.launchers.kubernetes_places import JOB_FILE
-from clustertrain.launchers.kubernetes_pods import HEAD_CONTAINER
-from clustertrain.launchers.kubernetes_reader import read_by_pod
-from clustertrain.launchers.kubernetes_troubles import name_of, role_of
-from clustertrain.launchers.kubernetes_watch import CLI, POLL_S, View, config_map_of, failed_there, look
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound, ended_there
+from clustertrain.launchers.kubernetes.places import JOB_FILE
+from clustertrain.launchers.kubernetes.pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes.reader import read_by_pod
+from clustertrain.launchers.kubernetes.troubles import name_of, role_of
+from clustertrain.launchers.kubernetes.watch import CLI, POLL_S, View, config_map_of, failed_there, look
 from clustertrain.observe.logs import Wanted
 from clustertrain.shell import CommandFailed
 

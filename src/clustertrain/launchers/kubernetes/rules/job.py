@@ -11,13 +11,13 @@ from difflib import get_close_matches
 
 import yaml
 
-from clustertrain.launchers.kubernetes_finding import By, Finding, Place, texts
-from clustertrain.launchers.kubernetes_names import label_1035
-from clustertrain.launchers.kubernetes_rules_cluster import cluster_spec, ray_version
-from clustertrain.launchers.kubernetes_rules_deletion import deletion
-from clustertrain.launchers.kubernetes_rules_pod import pod_template
-from clustertrain.launchers.kubernetes_rules_queue import queueing
-from clustertrain.launchers.kubernetes_rules_security import added_without_context, restricted
+from clustertrain.launchers.kubernetes.rules.cluster import cluster_spec, ray_version
+from clustertrain.launchers.kubernetes.rules.deletion import deletion
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.names import label_1035
+from clustertrain.launchers.kubernetes.rules.pod import pod_template
+from clustertrain.launchers.kubernetes.rules.queue import queueing
+from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
 from clustertrain.quantities import shortened
 
 # The operator adds 6 characters for a cluster's name, whose pods and services need 10 more of the 63.

@@ -1,4 +1,4 @@
-"""What the rules for manifests look at, and what they find: see kubernetes_rules.py.
+"""What the rules for manifests look at, and what they find: see check.py.
 
 A Place is a value in a manifest with the path to it. Nothing that a user wrote makes it fail: a key that is
 not there, and a value of another type than the rule looks for, read as empty.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes_finding import By, Finding, Place
-from clustertrain.launchers.kubernetes_names import qualified, subdomain
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.names import qualified, subdomain
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 VOLCANO_QUEUE = "volcano.sh/queue-name"

@@ -1,7 +1,7 @@
 """The objects of a run on Kubernetes, as dicts: pure, the same for the same job.
 
 ConfigMap        the job as the pods read it and its packed code; named after its content, immutable
-NetworkPolicies  see kubernetes_flows.py
+NetworkPolicies  see flows.py
 claims           those that the job has made
 RayJob           head, workers, the pod that submits; with the job's own merge patch on top
 """
@@ -20,9 +20,9 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import Queue, Volume, merged_patch
 from clustertrain.jobfile import dump_job
-from clustertrain.launchers.kubernetes_flows import network_policies
-from clustertrain.launchers.kubernetes_places import in_pods, travels
-from clustertrain.launchers.kubernetes_pods import (
+from clustertrain.launchers.kubernetes.flows import network_policies
+from clustertrain.launchers.kubernetes.places import in_pods, travels
+from clustertrain.launchers.kubernetes.pods import (
     RUN_LABEL,
     head_parameters,
     head_template,

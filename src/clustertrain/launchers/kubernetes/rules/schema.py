@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from clustertrain.launchers.kubernetes_finding import Finding, Place
+from clustertrain.launchers.kubernetes.rules.finding import Finding, Place
 from clustertrain.quantities import shortened
 
 _TYPES: Mapping[str, tuple[type, ...]] = {

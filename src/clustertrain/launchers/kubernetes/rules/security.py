@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes_finding import Finding, Place
-from clustertrain.launchers.kubernetes_rules_pod import containers
+from clustertrain.launchers.kubernetes.rules.finding import Finding, Place
+from clustertrain.launchers.kubernetes.rules.pod import containers
 
 _RULE = "Pod Security 'restricted' wants"
 _VOLUMES = (

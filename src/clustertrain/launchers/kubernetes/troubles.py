@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from clustertrain.launchers.kubernetes_pods import ROLE_LABEL
+from clustertrain.launchers.kubernetes.pods import ROLE_LABEL
 
 Object = Mapping[str, Any]
 _LONGEST = 500

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from clustertrain.errors import EXIT_FAILED
-from clustertrain.launchers.kubernetes_troubles import (
+from clustertrain.launchers.kubernetes.troubles import (
     Object,
     Trouble,
     is_leaving,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from clustertrain.launchers.kubernetes_names import quantity
-from clustertrain.launchers.kubernetes_pods import memory_text
+from clustertrain.launchers.kubernetes.pods import memory_text
+from clustertrain.launchers.kubernetes.rules.names import quantity
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]

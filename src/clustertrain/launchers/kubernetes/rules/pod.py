@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from clustertrain.launchers.kubernetes_finding import By, Finding, Place, duplicates, texts
-from clustertrain.launchers.kubernetes_names import (
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes.rules.names import (
     label_1123,
     label_value,
     metadata,

@@ -8,9 +8,9 @@ import time
 
 from clustertrain.errors import ClusterError
 from clustertrain.job import Job
-from clustertrain.launchers.kubectl import Kubectl
-from clustertrain.launchers.kubernetes_pods import reader_pod
-from clustertrain.launchers.kubernetes_troubles import Object, name_of, time_of, troubles
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.pods import reader_pod
+from clustertrain.launchers.kubernetes.troubles import Object, name_of, time_of, troubles
 
 _LIVES_S = 120
 _STARTS_S = 90.0

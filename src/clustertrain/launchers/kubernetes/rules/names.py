@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
-from clustertrain.launchers.kubernetes_finding import By, Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, texts
 
 LONGEST_LABEL = 63
 LONGEST_SUBDOMAIN = 253

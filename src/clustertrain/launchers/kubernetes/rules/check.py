@@ -15,17 +15,17 @@ from functools import partial
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.launchers.kubernetes_finding import By, Finding, Place
-from clustertrain.launchers.kubernetes_names import label_1123, metadata, subdomain
-from clustertrain.launchers.kubernetes_rules_cluster import cluster_spec
-from clustertrain.launchers.kubernetes_rules_job import LONGEST_RAYCLUSTER, ray_name, rayjob
-from clustertrain.launchers.kubernetes_rules_objects import (
+from clustertrain.launchers.kubernetes.rules.cluster import cluster_spec
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.job import LONGEST_RAYCLUSTER, ray_name, rayjob
+from clustertrain.launchers.kubernetes.rules.names import label_1123, metadata, subdomain
+from clustertrain.launchers.kubernetes.rules.objects import (
     config_map,
     disruption_budget,
     network_policy,
     volume_claim,
 )
-from clustertrain.launchers.kubernetes_schema import against_schema, schema_of
+from clustertrain.launchers.kubernetes.rules.schema import against_schema, schema_of
 
 _SHOWN = 3
 _RAY = ("ray.io/v1", "ray.io/v1alpha1")
