@@ -162,10 +162,12 @@ class _Script:
 
 
 class FaultProxy:
-    """Stands before the server at `upstream`, an http:// address; a thread for each connection."""
+    """Stands before the server at `upstream`, an http:// address; a thread for each connection. `address`:
+    where it listens, for nodes that have a loopback of their own."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, address: str = "127.0.0.1") -> None:
         parts = urlsplit(upstream)
+        self._address = address
         self._upstream = (parts.hostname, parts.port)
         self._scripts: list[_Script] = []
         self._listings: dict[str, tuple[float, bytes]] = {}
@@ -178,7 +180,7 @@ class FaultProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._address}:{self.port}"
 
     def script(
         self,
@@ -208,7 +210,7 @@ class FaultProxy:
         """Take connections, at the same port as before."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
+        listener.bind((self._address, self.port))
         listener.listen(128)
         self.port = listener.getsockname()[1]
         self._listener = listener

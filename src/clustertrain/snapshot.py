@@ -45,11 +45,12 @@ FileId = tuple[int, int]
 @dataclass(frozen=True)
 class Snapshot:
     """A job and its code. `digest` is of what they say: 16 hex digits, equal on every machine and for every
-    version of the library that packs."""
+    version of the library that packs; `code_digest` of the code alone, wherever it lies."""
 
     job_yaml: bytes
     code: bytes
     digest: str
+    code_digest: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
             may hold.
     """
     job_yaml = dump_job(job).encode()
-    hashed = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml)
+    of_both, of_code = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml), hashlib.sha256()
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=6) as stream,
@@ -89,9 +90,11 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
             member.mode, member.size = mode, len(data)
             archive.addfile(member, io.BytesIO(data))
             kind = "folder" if entry.is_folder else "file"
-            hashed.update(f"{kind} {mode:o} {len(data)} {entry.name}\n".encode())
-            hashed.update(data)
-    return Snapshot(job_yaml, packed.getvalue(), hashed.hexdigest()[:16])
+            for hashed in (of_both, of_code):
+                hashed.update(f"{kind} {mode:o} {len(data)} {entry.name}\n".encode())
+                hashed.update(data)
+    digests = [hashed.hexdigest()[:16] for hashed in (of_both, of_code)]
+    return Snapshot(job_yaml, packed.getvalue(), *digests)
 
 
 def unpack(archive: Path, into: Path) -> None:

@@ -139,6 +139,11 @@ class SlurmCluster:
     def _on_the_switch(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self._pids['site']}/ns/net", "ip"]
 
+    @property
+    def login_address(self) -> str:
+        """Of this machine, as the nodes see it."""
+        return self._address(1)
+
     def _address(self, n: int) -> str:
         return str(self._subnet[n])
 

@@ -124,6 +124,13 @@ def test_code_and_the_data_below_it_travel(make, tmp_path):
     assert of_kind(manifests(job), "ConfigMap")[0]["metadata"]["name"] != name
 
 
+def test_the_name_does_not_depend_on_where_the_folder_lies(make, tmp_path):
+    first = of_kind(manifests(make()), "ConfigMap")[0]
+    shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-moved")
+    moved = load_job(tmp_path.parent / f"{tmp_path.name}-moved" / "job.yaml")
+    assert of_kind(manifests(moved), "ConfigMap")[0] == first
+
+
 def test_code_in_the_image_does_not_travel(make):
     objects = manifests(make(kubernetes={"code_in_image": "/app"}))
     assert "binaryData" not in of_kind(objects, "ConfigMap")[0]

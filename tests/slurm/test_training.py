@@ -69,6 +69,18 @@ def test_the_signal_before_the_time_limit_ends_or_goes_on_as_the_job_says(make, 
 
 
 @pytest.mark.faults
+def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
+    """SLURM itself sends the signal, at any moment of the second minute."""
+    run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()
+    output = run.wait("FAILED", 240)
+    ended = run.result
+    assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
+    assert (ended.checkpoint or "").startswith(f"{ended.step:08d}-"), output
+    assert 0 < ended.step < 21
+    assert cluster.job(run.job_id)["ExitCode"] == "75:0"
+
+
+@pytest.mark.faults
 def test_a_cancelled_run_saves_within_killwait_and_never_starts_again(make, cluster):
     run = make("cancelled", **slow()).submit()
     run.wait_for_step(3)

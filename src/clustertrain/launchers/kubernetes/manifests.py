@@ -111,7 +111,7 @@ def config_map(job: Job) -> Manifest:
                 f"has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
             )
-        hashed.update(snapshot.digest.encode())
+        hashed.update(snapshot.code_digest.encode())
         content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
     name = f"{job.name}-{hashed.hexdigest()[:10]}"
     return {

@@ -1,0 +1,35 @@
+"""Storage on S3: the nodes share no folder, and the login node knows of the run what the server does."""
+
+import time
+
+import pytest
+
+from clustertrain.claims import committed_step
+from fault_proxy import FaultProxy
+from s3_servers import ENVIRONMENT
+from slurm.trained import PATIENCE_S, Submitted, preempt, slow
+from whole_run import same_weights
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.s3]
+
+
+@pytest.mark.faults
+def test_a_preempted_run_resumes_from_s3_and_ends_the_same(cluster, versitygw_s3, tmp_path, uninterrupted):
+    with FaultProxy(versitygw_s3.endpoint, cluster.login_address) as door:
+        storage = {
+            "uri": f"s3://{versitygw_s3.bucket}/runs",
+            "endpoint": door.endpoint,
+            "region": "us-east-1",
+        }
+        traveling = [name for name in ENVIRONMENT if name.startswith("AWS_")]
+        section = {"partition": "low", "environment": traveling}
+        run = Submitted(cluster, tmp_path, "on-s3", **slow(1.5), storage=storage, slurm=section).submit()
+        ends = time.monotonic() + PATIENCE_S
+        while committed_step(run.run_dir) < 4:
+            assert time.monotonic() < ends, run.output
+            time.sleep(0.5)
+        preempt(run)
+        assert run.result.state == "done"
+        assert same_weights(run.weights(), uninterrupted(2))
+        told = run.command("logs", str(run.job_file), "--rank", "1").stdout
+        assert "clustertrain: restart 0 begins" in told, "what a rank on another node printed has been sent"
