@@ -20,6 +20,9 @@ import pytest
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
+from whole_run import uninterrupted
+
+__all__ = ["uninterrupted"]
 
 _LIMIT_S = 300
 
