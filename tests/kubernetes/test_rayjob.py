@@ -58,7 +58,7 @@ def test_a_rayjob_trains_the_job_file_of_every_other_target_and_leaves_its_stora
 
 @pytest.mark.faults
 def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    run = make("bereft", **slow()).submit()
+    run = make("bereft", **slow(2)).submit()  # a pod takes seconds to go
     run.wait_for_step(6)
     kube.kubectl("delete", "pod", run.pods("worker")[0], "--wait=false", namespace=run.namespace)
     run.wait(within_s=400)
@@ -70,7 +70,7 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
 
 @pytest.mark.faults
 def test_a_head_that_is_deleted_comes_back_and_the_run_resumes(make, kube, uninterrupted):
-    run = make("headless", **slow()).submit()
+    run = make("headless", **slow(2)).submit()
     run.wait_for_step(6)
     kube.kubectl("delete", "pod", run.pods("head")[0], "--wait=false", namespace=run.namespace)
     run.wait(within_s=500)
@@ -84,7 +84,7 @@ def test_a_head_that_is_deleted_comes_back_and_the_run_resumes(make, kube, unint
 def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_again(
     make, kube, uninterrupted
 ):
-    run = make("deleted", **slow()).submit()
+    run = make("deleted", **slow(2)).submit()
     run.wait_for_step(6)
     kube.kubectl("delete", "rayjob", run.name, "--timeout=120s", namespace=run.namespace)
     run.wait_until_the_cluster_is_gone()
