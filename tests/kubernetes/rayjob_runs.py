@@ -65,12 +65,15 @@ class RayJobRun(Run):
     def status(self) -> dict:
         return self.cluster.get("rayjob", self.name, self.namespace).get("status", {})
 
-    def pods(self, role: str) -> list[str]:
-        """Names of the pods that are not on their way out."""
-        found = self.cluster.items(
-            "pods", self.namespace, f"clustertrain.io/run={self.name},clustertrain.io/role={role}"
-        )
-        return [each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"]]
+    def pods(self, role: str, leaving: bool = False) -> list[str]:
+        """Names; those that are on their way out only where asked for."""
+        selector = f"clustertrain.io/run={self.name},clustertrain.io/role={role}"
+        found = self.cluster.items("pods", self.namespace, selector)
+        return [
+            each["metadata"]["name"]
+            for each in found
+            if leaving or "deletionTimestamp" not in each["metadata"]
+        ]
 
     def wait(self, state: str = "Complete", within_s: float = PATIENCE_S) -> None:
         """Until the RayJob is there: Complete or Failed."""
@@ -90,7 +93,7 @@ class RayJobRun(Run):
 
     def wait_until_the_cluster_is_gone(self, within_s: float = 90) -> None:
         ends = time.monotonic() + within_s
-        while left := [*self.pods("head"), *self.pods("worker")]:
+        while left := [*self.pods("head", leaving=True), *self.pods("worker", leaving=True)]:
             assert time.monotonic() < ends, left
             time.sleep(0.5)
 
