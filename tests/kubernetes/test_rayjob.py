@@ -58,7 +58,8 @@ def test_a_rayjob_trains_the_job_file_of_every_other_target_and_leaves_its_stora
 
 @pytest.mark.faults
 def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    run = make("bereft", **slow(2)).submit()  # a pod takes seconds to go
+    """Ray trains on in a pod that was told to go, until its grace is over: 5 s for the save, and 30."""
+    run = make("bereft", **slow(4), failures={"grace": "5s"}).submit()
     run.wait_for_step(6)
     kube.kubectl("delete", "pod", run.pods("worker")[0], "--wait=false", namespace=run.namespace)
     run.wait(within_s=400)
