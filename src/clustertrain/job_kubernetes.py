@@ -22,7 +22,7 @@ _TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
 
 
 def _label(text: str) -> str:
-    if re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+    if _is_label(text):
         return text
     raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', from a letter or digit to a letter or digit")
 

@@ -18,18 +18,17 @@ from pathlib import Path
 from clustertrain import RAY_VERSION, __version__
 from clustertrain.claims import who_runs
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.guarded import private_folder, remove, result_of, signals_heard, start_driver
-from clustertrain.guardian import become_subreaper, kill_descendants
+from clustertrain.guarded import private_folder
 from clustertrain.job import Job
 from clustertrain.jobfile import parse_job
 from clustertrain.observe.progress import Lines, Screen
 from clustertrain.observe.report import print_ending
 from clustertrain.observe.shipping import Shipping, send_leftovers
-from clustertrain.result import Result, read_result, write_result
+from clustertrain.result import Result, read_result
 from clustertrain.run_dir import Attempt, RunDir
 from clustertrain.starting import Options, begin, is_same_start
 from clustertrain.states import STATES
-from clustertrain.supervising import Heard, watch
+from clustertrain.supervising import Heard, supervise
 
 _LOOK_EVERY_S = 2.0
 
@@ -118,23 +117,12 @@ def _follow_the_one_before(job: Job, allocation: dict[str, str], screen: Screen)
 
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
-    folder = private_folder()
-    become_subreaper()
     screen.say(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ['CLUSTERTRAIN_RAYJOB']} "
         f"in {os.environ['CLUSTERTRAIN_NAMESPACE']}"
     )
     heard = Heard({signal.SIGTERM: ("cancelled", "cancelled"), signal.SIGINT: ("cancelled", "cancelled")})
-    with signals_heard(heard, heard.numbers):
-        environment = {**os.environ, "CLUSTERTRAIN_RAY_DIR": str(folder)}
-        driver = start_driver(attempt, folder, environment, shielded=True)
-        try:
-            verdict = watch(attempt, driver, heard, screen)
-        finally:
-            driver.end()
-            kill_descendants()  # nothing is left, unless somebody killed the guardian
-            remove(folder)
-        return write_result(attempt, verdict) if verdict else result_of(attempt, driver)
+    return supervise(attempt, private_folder(), os.environ, heard, screen, shielded=True)
 
 
 def _wait_to_go(job: Job) -> None:

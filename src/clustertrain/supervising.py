@@ -5,14 +5,16 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 
 from clustertrain.errors import StorageError
-from clustertrain.guarded import Guarded
+from clustertrain.guarded import Guarded, remove, result_of, signals_heard, start_driver
+from clustertrain.guardian import become_subreaper, kill_descendants
 from clustertrain.observe.events import EventLog
 from clustertrain.observe.joined import AttemptFollower
 from clustertrain.observe.progress import Screen
-from clustertrain.result import Result, ended
+from clustertrain.result import Result, ended, write_result
 from clustertrain.run_dir import Attempt
 
 _POLL_S = 0.1
@@ -35,7 +37,33 @@ class Heard:
         self.state, self.cause = self._means[number]
 
 
-def watch(attempt: Attempt, driver: Guarded, heard: Heard, screen: Screen) -> Result | None:
+def supervise(
+    attempt: Attempt,
+    folder: Path,
+    environment: Mapping[str, str],
+    heard: Heard,
+    screen: Screen,
+    *,
+    shielded: bool = False,
+) -> Result:
+    """Run the attempt's driver to its end; nothing of it is left then, and neither is `folder`, Ray's own.
+
+    `shielded`: as guarded.Guarded.
+    """
+    become_subreaper()
+    with signals_heard(heard, heard.numbers):
+        environment = {**environment, "CLUSTERTRAIN_RAY_DIR": str(folder)}
+        driver = start_driver(attempt, folder, environment, shielded=shielded)
+        try:
+            verdict = _watch(attempt, driver, heard, screen)
+        finally:
+            driver.end()
+            kill_descendants()  # nothing is left, unless somebody killed the guardian
+            remove(folder)
+        return write_result(attempt, verdict) if verdict else result_of(attempt, driver)
+
+
+def _watch(attempt: Attempt, driver: Guarded, heard: Heard, screen: Screen) -> Result | None:
     """Draw until the driver has ended, or it must. Returns a result where the end was our decision."""
     follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
     training = asked = False

@@ -22,6 +22,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent.parent
 BASE = "docker.io/library/python:3.11-slim-bookworm"
 # As the kit's pods run: nothing but a folder for temporary files can be written to, and no right is left.
@@ -111,6 +113,14 @@ def container(image: str, *command: str, options: tuple[str, ...] = RESTRICTED) 
         yield name
     finally:
         podman("rm", "--force", "--time=0", "--volumes", name)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """The project's own image, for the tests of a folder whose conftest.py names this."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return kit_image()
 
 
 def kit_image() -> str:

@@ -11,22 +11,13 @@ from clusters.containers import (
     RESTRICTED,
     ROOT,
     ca_bundle,
-    kit_image,
     podman,
     stand_in_base,
     told,
     unique,
-    why_not,
 )
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture(scope="module")
-def image():
-    if reason := why_not():
-        pytest.skip(reason)
-    return kit_image()
 
 
 def inside(image, *command, check=True):

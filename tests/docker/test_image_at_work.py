@@ -7,16 +7,9 @@ import time
 
 import pytest
 
-from clusters.containers import RESTRICTED, ROOT, container, kit_image, podman, told, why_not
+from clusters.containers import RESTRICTED, ROOT, container, podman, told
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture(scope="module")
-def image():
-    if reason := why_not():
-        pytest.skip(reason)
-    return kit_image()
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from clusters.containers import image
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
 from whole_run import uninterrupted
 
-__all__ = ["uninterrupted"]
+__all__ = ["image", "uninterrupted"]
 
 _LIMIT_S = 300
 

@@ -4,20 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from clusters.containers import kit_image
-from clusters.containers import why_not as no_containers
 from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
 from whole_run import same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def image():
-    if reason := no_containers():
-        pytest.skip(reason)
-    return kit_image()
 
 
 @pytest.fixture

@@ -6,22 +6,14 @@ import os
 import signal
 
 from clustertrain.errors import ClusterError
-from clustertrain.guarded import (
-    private_folder,
-    remove,
-    result_of,
-    signals_heard,
-    start_driver,
-    write_token,
-)
-from clustertrain.guardian import become_subreaper, kill_descendants
+from clustertrain.guarded import private_folder, write_token
 from clustertrain.job import Job
 from clustertrain.observe.progress import Screen
 from clustertrain.observe.shipping import Shipping, send_leftovers
-from clustertrain.result import Result, write_result
+from clustertrain.result import Result
 from clustertrain.run_dir import Attempt, RunDir
 from clustertrain.starting import Options, begin
-from clustertrain.supervising import Heard, watch
+from clustertrain.supervising import Heard, supervise
 
 
 def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
@@ -57,11 +49,10 @@ def _that_fit(job: Job) -> list[int]:
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     folder = private_folder()
-    become_subreaper()
     screen.say(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
-    environment = {**os.environ, "CLUSTERTRAIN_RAY_DIR": str(folder)}
+    environment = dict(os.environ)
     if not os.environ.get("RAY_ADDRESS"):
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
@@ -72,12 +63,4 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
             signal.SIGHUP: ("stopped", "terminated"),
         }
     )
-    with signals_heard(heard, heard.numbers):
-        driver = start_driver(attempt, folder, environment)
-        try:
-            verdict = watch(attempt, driver, heard, screen)
-        finally:
-            driver.end()
-            kill_descendants()  # nothing is left, unless somebody killed the guardian
-            remove(folder)
-        return write_result(attempt, verdict) if verdict else result_of(attempt, driver)
+    return supervise(attempt, folder, environment, heard, screen)

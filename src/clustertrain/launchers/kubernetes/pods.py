@@ -199,7 +199,7 @@ def _pod(job: Job) -> dict[str, Any]:
 
 
 def _container(job: Job, name: str) -> dict[str, Any]:
-    return {
+    container: dict[str, Any] = {
         "name": name,
         "image": job.image,
         "imagePullPolicy": job.kubernetes.pull_policy,
@@ -208,16 +208,10 @@ def _container(job: Job, name: str) -> dict[str, Any]:
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         },
-        **(
-            {"envFrom": [{"secretRef": {"name": s}} for s in job.kubernetes.secrets]}
-            if _reads_secrets(job, name)
-            else {}
-        ),
     }
-
-
-def _reads_secrets(job: Job, container: str) -> bool:
-    return bool(job.kubernetes.secrets) and container != SUBMITTER_CONTAINER
+    if job.kubernetes.secrets and name != SUBMITTER_CONTAINER:
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.kubernetes.secrets]
+    return container
 
 
 def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:

@@ -19,7 +19,8 @@ from clustertrain.launchers.kubernetes.manifests import Manifest, manifests, to_
 from clustertrain.launchers.kubernetes.places import in_pods
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
-from clustertrain.launchers.kubernetes.watch import follow_to_its_end
+from clustertrain.launchers.kubernetes.state import Seen
+from clustertrain.launchers.kubernetes.watch import RAYJOBS, follow_to_its_end
 from clustertrain.shell import CommandMissing
 from clustertrain.site import with_site
 from clustertrain.starting import Options
@@ -27,8 +28,6 @@ from clustertrain.yaml_places import text_of
 
 _APPLY_S = 60.0
 _DELETE_S = 120.0
-OVER = ("Complete", "Failed", "ValidationFailed")
-"""What status.jobDeploymentStatus of a RayJob is when nothing more happens."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
     _make_room(kubectl, job, say)
     # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
-    made = kubectl.get("rayjobs.ray.io", job.name)
+    made = kubectl.get(RAYJOBS, job.name)
     return Applied(job.name, made["metadata"]["namespace"], in_pods(job).storage.uri)
 
 
@@ -136,20 +135,14 @@ def what_next(applied: Applied, job_file: str) -> str:
 def _make_room(kubectl: Kubectl, job: Job, say: Callable[[str], None]) -> None:
     """A RayJob runs once: one that is over makes place for the next of its name."""
     try:
-        status = kubectl.get("rayjobs.ray.io", job.name).get("status", {})
+        rayjob = kubectl.get(RAYJOBS, job.name)
     except NotFound:
         return
-    state = status.get("jobDeploymentStatus") or "new"
-    if state not in OVER:
+    state = rayjob.get("status", {}).get("jobDeploymentStatus") or "new"
+    if not Seen(rayjob).is_over:
         raise ClusterError(
             f"RayJob {job.name} is there already: {state}.\n"
             "Wait for it, or end it with `clustertrain stop --to kubernetes`."
         )
     say(f"RayJob {job.name} is over ({state}) and makes place; its storage stays")
-    delete_objects(kubectl, job.name)
-
-
-def delete_objects(kubectl: Kubectl, name: str, kinds: Sequence[str] = ("rayjobs.ray.io",)) -> None:
-    """Delete these objects of a run, and wait until they are gone."""
-    for kind in kinds:
-        kubectl.delete(kind, name, _DELETE_S)
+    kubectl.delete(RAYJOBS, job.name, _DELETE_S)
