@@ -1,7 +1,8 @@
 """CLUSTERTRAIN_REQUIRE=local,gpu,…: a skipped test of a component named there is a failure.
 
-A component is a marker of its tests; `local` is every test without one. The tests of `faults` are whole runs
-that meet one fault after another: they take longer than all others together, and run when they are required.
+A component is a marker of its tests; `local` is every test without one, and a test with several needs them all.
+The tests of `faults` are whole runs that meet one fault after another: they take longer than all others
+together, and run when they are required.
 """
 
 import os
@@ -40,7 +41,7 @@ def _is_left_out(item: pytest.Item) -> bool:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     components = COMPONENTS & {mark.name for mark in item.iter_markers()} or {"local"}
-    if report.skipped and components & REQUIRED and not _is_left_out(item):
+    if report.skipped and components <= REQUIRED and not _is_left_out(item):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
         report.longrepr = (

@@ -19,20 +19,25 @@ def test_gpu(): pass
 def test_local(): pass
 
 @pytest.mark.faults
-@pytest.mark.gpu
 def test_long(): pass
+
+@pytest.mark.faults
+@pytest.mark.gpu
+@pytest.mark.skipif(True, reason="no CUDA device")
+def test_long_of_both(): pass
 """
 
 
 @pytest.mark.parametrize(
     ("required", "skip_local", "outcome"),
     [
-        ("", True, "3 skipped"),
-        ("local", False, "1 passed, 2 skipped"),
-        ("local", True, "2 skipped, 1 error"),
-        ("gpu", False, "1 passed, 1 skipped, 1 error"),
-        ("local,gpu", True, "1 skipped, 2 errors"),
-        ("faults", True, "1 passed, 2 skipped"),
+        ("", True, "4 skipped"),
+        ("local", False, "1 passed, 3 skipped"),
+        ("local", True, "3 skipped, 1 error"),
+        ("gpu", False, "1 passed, 2 skipped, 1 error"),
+        ("local,gpu", True, "2 skipped, 2 errors"),
+        ("faults", True, "1 passed, 3 skipped"),
+        ("faults,gpu", True, "1 passed, 1 skipped, 2 errors"),
         ("slrum", False, "CLUSTERTRAIN_REQUIRE names slrum"),
     ],
 )
