@@ -1,6 +1,6 @@
 """CLUSTERTRAIN_REQUIRE=local,gpu,…: a skipped test of a component named there is a failure.
 
-A component is a marker of its tests; `local` is every test without one, and a test with several needs them all.
+A component is a marker of its tests; `local` is every test without one; a test with several needs them all.
 The tests of `faults` are whole runs that meet one fault after another: they take longer than all others
 together, and run when they are required.
 """
