@@ -18,15 +18,10 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/log
 mkdir /run/upper /run/work
 mount -t overlay overlay -o lowerdir=/var/lib,upperdir=/run/upper,workdir=/run/work /var/lib
-# What the kubelet counts as the node's CPUs: a node of two has no room for two runs at once. Pods see the
-# machine's own.
+# What the kubelet counts as the node's CPUs: one of two has no room for two runs at once. Of their topology
+# it hears nothing, so that it tells the kernel of none that there is not. Pods see the machine's own.
 for place in node cpu; do mount -t tmpfs tmpfs "/sys/devices/system/$place"; done
-for cpu in {0..7}; do
-  topology=/sys/devices/system/cpu/cpu$cpu/topology
-  mkdir -p "$topology"
-  echo "$cpu" >"$topology/core_id"
-  echo 0 >"$topology/physical_package_id"
-done
+mkdir /sys/devices/system/cpu/cpu{0..7}
 ip link set lo up
 
 if [ -f /sys/fs/cgroup/cgroup.controllers ]; then # version 2: one tree for all
