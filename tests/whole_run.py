@@ -27,6 +27,7 @@ class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
 
     patience_s = 90.0  # for a step that takes well under a minute on an idle machine
+    poll_s = 0.02
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
         self.folder, self.name = folder, name
@@ -92,7 +93,7 @@ class Run:
                 return
             if (output := self._has_ended()) is not None:
                 raise AssertionError(f"ended too soon:\n{output}")
-            time.sleep(0.02)
+            time.sleep(self.poll_s)
         raise AssertionError(f"waited {self.patience_s:g} s in vain")
 
     def _has_ended(self) -> str | None:

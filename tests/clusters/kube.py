@@ -243,8 +243,9 @@ class KubeCluster(Addons):
         made = program_image(image, program, command)
         self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
 
-    def load(self, image: str) -> None:
-        """From podman, once per content: gigabytes take minutes."""
+    def load(self, image: str, name: str = "") -> None:
+        """From podman, once per content: gigabytes take minutes. `name`: what pods call it, if not the same."""
+        name = name or image
         inspect = ["podman", "image", "inspect", "--format={{.Id}}", image]
         found = subprocess.run(inspect, capture_output=True, text=True, check=False)
         if found.returncode:
@@ -252,12 +253,14 @@ class KubeCluster(Addons):
         with locked(self.folder / "loaded") as record:
             loaded = dict(line.split() for line in record)
             content = found.stdout.strip()
-            same = next((name for name in loaded if loaded[name] == content), None)
+            same = next((each for each in loaded if loaded[each] == content), None)
             if same is None:
                 self._import(image)
-            elif same != image:
-                self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, image)
-            record.write(f"{image} {content}\n")
+                record.write(f"{image} {content}\n")
+                same = image
+            if same != name:
+                self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, name)
+                record.write(f"{name} {content}\n")
 
     def _import(self, image: str) -> None:
         pid = (self.folder / "pid").read_text().strip()

@@ -27,7 +27,7 @@ class UsersCluster(Kubernetes):
         if not self.get("crd", "rayjobs.ray.io"):
             pytest.skip(f"{USERS_CLUSTER}: there is no KubeRay operator")
 
-    def load(self, image: str) -> None:
+    def load(self, image: str, name: str = "") -> None:
         """Whoever names a cluster has brought the image there: docs/kubernetes.md."""
 
     def heal(self) -> None:

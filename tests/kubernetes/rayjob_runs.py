@@ -10,7 +10,7 @@ from clusters.kube import KubeCluster
 from clustertrain.run_dir import RunDir
 from whole_run import Run
 
-PATIENCE_S = 240
+PATIENCE_S = 400  # what takes a minute alone takes several beside three others
 CLAIM = "clustertrain"
 FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 
@@ -20,10 +20,16 @@ def slow(step_s: float = 0.5) -> dict:
     return {**FAULTY, "args": {"step_s": step_s}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 
 
+# The job of `uninterrupted`, which waits in mid-epoch for a file: see `RayJobRun.go_on`.
+HELD = {**FAULTY, "task": "held:Held", "args": {"until": f"/mnt/{CLAIM}/go"}}
+HELD_STEP = 3  # which is done by then
+
+
 class RayJobRun(Run):
     """One job file, and the RayJobs that are made of it in a namespace."""
 
     patience_s = PATIENCE_S
+    poll_s = 1.0  # each look is a kubectl, which takes CPU from the pods
 
     def __init__(self, cluster: KubeCluster, namespace: str, folder: Path, name: str, **sections) -> None:
         section = {
@@ -62,6 +68,10 @@ class RayJobRun(Run):
         assert done.returncode == 0, done.stdout + done.stderr
         return self
 
+    def go_on(self) -> None:
+        """What HELD waits for."""
+        (self.volume / "go").touch()
+
     def status(self) -> dict:
         return self.cluster.get("rayjob", self.name, self.namespace).get("status", {})
 
@@ -82,7 +92,7 @@ class RayJobRun(Run):
             over = status.get("jobDeploymentStatus") in ("Complete", "Failed", "ValidationFailed")
             if over or time.monotonic() > ends:
                 raise AssertionError(f"waited for {state}: {status}\n{self.story()}")
-            time.sleep(0.5)
+            time.sleep(self.poll_s)
 
     def wait_for_attempt(self, n: int) -> None:
         ends = time.monotonic() + PATIENCE_S

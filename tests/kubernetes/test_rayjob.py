@@ -1,13 +1,18 @@
 """RayJobs on a real Kubernetes with the real operator: what they compute, what they outlive, what is left."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
+from kubernetes.watched import bind_role
 from whole_run import same_weights
 
 CHECKOUT = Path(__file__).parents[2]
+IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -23,40 +28,54 @@ def make(kube, namespace, image, tmp_path):
     return make_run
 
 
-def test_a_rayjob_trains_the_job_file_of_every_other_target_and_leaves_its_storage(make):
-    digits = CHECKOUT / "examples" / "digits"
-    run = make(
-        "digits",
-        task="digits:Digits",
-        args={"lr": 0.002},
-        code=str(digits),
-        data={"digits": {"uri": str(digits / "digits.tar.gz"), "extract": True}},
-        train={"epochs": 15, "batch_size": 32, "seed": 0, "eval_every": {"epochs": 3}},
-        checkpoint={
-            "every": {"epochs": 3},
-            "keep_last": 2,
-            "keep_best": {"metric": "accuracy", "mode": "max"},
-        },
+def applied(kube, namespace):
+    """The file of the repository, as it lies there."""
+    file = CHECKOUT / "k8s" / "rayjob-digits.yaml"
+    kube.kubectl("apply", f"--filename={file}", namespace=namespace)
+
+
+def submitted(kube, namespace):
+    """The job file of a laptop, by somebody with the documented rights."""
+    settings = ("JOB=examples/digits/job.yaml", f"IMAGE={IMAGE}", f"VENV={sys.prefix}")
+    done = subprocess.run(
+        ["make", "submit-k8s", *settings],
+        cwd=CHECKOUT,
+        env={**os.environ, **kube.environment, "KUBECONFIG": str(bind_role(kube, namespace))},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    run.submit().wait()
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("bring", [applied, submitted])
+def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, image, bring):
+    run = make("digits")  # which names the same run
+    kube.load(image, IMAGE)
+    bring(kube, namespace)
+    run.wait()
     assert (run.result.state, run.result.world_size) == ("done", 2)
     assert run.result.metrics["accuracy"] >= 0.97
-    assert run.status()["jobStatus"] == "SUCCEEDED"
-    run.wait_until_the_cluster_is_gone()
-    assert run.run_dir.checkpoints is not None
     assert run.result.checkpoint is not None
+    assert run.status()["jobStatus"] == "SUCCEEDED"
+    sooner = {"spec": {"ttlSecondsAfterFinished": 5}}
+    kube.patch("rayjob", "digits", sooner, namespace=namespace)
+    run.wait_until_the_cluster_is_gone()
+    assert not kube.items("rayclusters", namespace)
 
 
 @pytest.mark.faults
 def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    """Ray trains on in a pod that was told to go, until its grace is over: 5 s for the save, and 30."""
-    run = make("bereft", **slow(4), failures={"grace": "5s"}).submit()
-    run.wait_for_step(6)
-    kube.kubectl("delete", "pod", run.pods("worker")[0], "--wait=false", namespace=run.namespace)
-    run.wait(within_s=400)
-    assert (run.result.state, run.result.step) == ("done", 21)
-    assert run.result.restarts >= 1
+    """Ray trains on in a pod that was told to go, until its grace is over: the run has to last longer."""
+    run = make("bereft", **slow(2), failures={"grace": "5s"}).submit()
+    run.wait_for_step(4)
+    gone = run.pods("worker")[0]
+    kube.kubectl("delete", "pod", gone, "--grace-period=12", "--wait=false", namespace=run.namespace)
+    run.wait()
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
     assert len(run.run_dir.attempts()) == 1
+    hosts = [{rank["host"] for rank in e["ranks"]} for e in run.events if e["kind"] == "group_started"]
+    assert [gone in each for each in hosts] == [True, False]
     assert same_weights(run.weights(), uninterrupted(2))
 
 

@@ -1,0 +1,106 @@
+"""Faults around a run that trains in pods: memory, the node, the operator, the API server.
+
+Each is one run with several facts. What strikes the node or the control plane has the cluster to itself.
+"""
+
+import re
+import time
+
+import pytest
+
+from clustertrain.observe.joined import reached_step
+from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
+from whole_run import same_weights
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
+
+AWAY_S = 30.0
+RAY_WAITS_S = 10
+
+
+@pytest.fixture
+def make(request, namespace, image, tmp_path):
+    """Runs on the cluster that the test asks for, with a volume that all pods see."""
+    cluster = request.getfixturevalue("kube_alone" if "kube_alone" in request.fixturenames else "kube")
+    cluster.load(image)
+    cluster.make_volume(namespace, CLAIM)
+
+    def make_run(name, **sections):
+        return RayJobRun(cluster, namespace, tmp_path, name, image=image, **sections)
+
+    return make_run
+
+
+def secret(name, **values):
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
+
+
+def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started_again(make, kube, namespace):
+    """A pod has 512 Mi for its worker, 1 Gi for Ray. A bit below both Ray would end the worker by itself."""
+    kube.apply(secret("kernel-alone", RAY_memory_monitor_refresh_ms="0"), namespace=namespace)
+    run = make(
+        "hungry",
+        task="hungry:Hungry",
+        args={"fault": "memory", "at_call": 5},
+        train={"epochs": 2, "batch_size": 4, "log_every": 1},
+        resources={"memory_per_worker": "512Mi"},
+        kubernetes={"secrets": ["kernel-alone"]},
+    )
+    done = run.command("submit", "--wait", "--to", "kubernetes", str(run.job_file))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "out_of_memory", 0)
+    assert len(run.run_dir.attempts()) == 1
+    text = run.result.text
+    assert re.match(r"rank 1 \(pid \d+ on hungry-\S+-worker-\S+\) was killed by the kernel", text)
+    assert "allows 1.5 GiB of memory" in text
+    assert re.search(r"oom_kill: 0 → 1\b", text)
+    run.wait("Failed")
+    first = run.command("status", "--to", "kubernetes", str(run.job_file)).stdout.splitlines()[0]
+    assert first.split(maxsplit=1) == ["failed", text.splitlines()[0]]
+
+
+def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_after_uncordon(
+    make, kube_alone, uninterrupted
+):
+    """For longer than Ray Train waits for its workers, which it would count as one failure too many."""
+    env = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": f"{RAY_WAITS_S}"}
+    run = make("cordoned", **slow(1), env=env, failures={"retries": 1}).submit()
+    run.wait_for_step(6)
+    kube_alone.cordon()
+    killed = run.pods("worker")[0]
+    kube_alone.kubectl("delete", "pod", killed, "--grace-period=1", "--wait=false", namespace=run.namespace)
+    run.wait_for_event("restarting")
+    time.sleep(2 * RAY_WAITS_S)
+    said = run.command("status", "--to", "kubernetes", str(run.job_file)).stdout.splitlines()
+    reason = "Unschedulable: 0/1 nodes are available: 1 node(s) were unschedulable"
+    assert said[0].startswith("waiting ") and reason in said[0], said
+    assert "head runs, 1 of 2 workers run" in "\n".join(said)
+    kube_alone.uncordon()
+    run.wait()
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
+    assert len(run.run_dir.attempts()) == 1
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def test_a_run_trains_on_while_the_operator_and_then_the_api_server_are_away(make, kube_alone, uninterrupted):
+    run = make("unattended", **slow(4)).submit()
+    run.wait_for_step(2)
+    kube_alone.stop_operator()
+    assert steps_within(run, 10) >= 1
+    kube_alone.start_operator()
+    kube_alone.kill("apiserver")
+    assert steps_within(run, AWAY_S) >= 5
+    kube_alone.start("apiserver")
+    kube_alone.wait_for_api_server()
+    assert run.status()["jobDeploymentStatus"] == "Running"
+    run.wait()
+    assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
+    assert len(run.run_dir.attempts()) == 1
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+def steps_within(run, seconds):
+    """How far it comes in this time, by its files alone: no API server is asked."""
+    before = reached_step(run.attempt, 0)
+    time.sleep(seconds)
+    return reached_step(run.attempt, 0) - before
