@@ -91,3 +91,10 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     if alone:
         cluster.heal()  # the API server may be away
     cluster.delete_namespace(made, wait=False)
+
+
+@pytest.fixture
+def other_namespace(kube: KubeCluster | UsersCluster) -> Iterator[str]:
+    made = kube.make_namespace()
+    yield made
+    kube.delete_namespace(made, wait=False)

@@ -2,9 +2,9 @@
 
     python attacker.py '{"uid": 65534, "targets": [["198.18.0.10", 15000], …], "scan": "198.18.0.10" or null}'
 
-It becomes that user, and prints {"open": ports that took a connection of the scan, "answers": {port: {"http":
-{token: {path: status}}, "grpc": {token: {service: {method: code}}}}}}. A port that speaks neither has nothing
-in it: whatever took the connection said nothing to either.
+It becomes that user (null: it stays who it is), and prints {"open": ports that took a connection of the scan,
+"answers": {port: {"http": {token: {path: status}}, "grpc": {token: {service: {method: code}}}}}}. A port that
+speaks neither has nothing in it: whatever took the connection said nothing to either.
 """
 
 import http.client
@@ -22,9 +22,10 @@ import grpc
 
 TOKENS = {"none": None, "wrong": "f" * 64}
 PATHS = ("/", "/metrics", "/api/healthz", "/api/version", "/api/jobs/", "/get_or_create_runtime_env")
+PATHS += ("/api/authentication_mode", "/api/gcs_healthz", "/api/local_raylet_healthz", "/nodes", "/logs")
 TIMEOUT_S = 60.0  # of an answer that has begun to come
 _SILENCE_S = 5.0  # after which a port is taken for one that says nothing
-_REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 _LIST_SERVICES = b"\x3a\x01*"  # ServerReflectionRequest(list_services="*")
 # These have no Python of their own in Ray. A peer of the syncer names itself in a header.
 _ONLY_IN_CPP = {"ray.rpc.ObjectManagerService": ["Push", "Pull"], "ray.rpc.syncer.RaySyncer": ["StartSync"]}
@@ -69,10 +70,14 @@ def over_grpc(
         except grpc.FutureTimeoutError:
             return {}
         found = {}
-        for service in _services(channel):
+        if services := _services(channel):
+            found[REFLECTION] = {"ServerReflectionInfo": "OK"}
+        for service in services or methods:
             names = methods.get(service, ["a service that this program does not know"])
             calls = {name: _call(channel, f"/{service}/{name}", metadata) for name in names}
-            found[service] = {name: call.code().name for name, call in calls.items()}
+            codes = {name: call.code().name for name, call in calls.items()}
+            if set(codes.values()) != {"UNIMPLEMENTED"}:
+                found[service] = codes
         return found
 
 
@@ -85,15 +90,20 @@ def _call(channel: grpc.Channel, method: str, metadata: list[tuple[str, str]]) -
 
 
 def _services(channel: grpc.Channel) -> list[str]:
-    """Ray's, as the server's own reflection names them: list_services_response.service.name."""
-    answers = channel.stream_stream(_REFLECTION, bytes, bytes)(iter([_LIST_SERVICES]), timeout=TIMEOUT_S)
-    names = [
-        name.decode()
-        for answer in answers
-        for listed in _fields(answer, 6)
-        for service in _fields(listed, 1)
-        for name in _fields(service, 1)
-    ]
+    """Ray's, as the server's own reflection names them: list_services_response.service.name. What is written
+    in Python has no reflection."""
+    answers = channel.stream_stream(f"/{REFLECTION}/ServerReflectionInfo", bytes, bytes)(
+        iter([_LIST_SERVICES]), timeout=TIMEOUT_S
+    )
+    names = []
+    with suppress(grpc.RpcError):
+        names = [
+            name.decode()
+            for answer in answers
+            for listed in _fields(answer, 6)
+            for service in _fields(listed, 1)
+            for name in _fields(service, 1)
+        ]
     return [name for name in names if not name.startswith("grpc.")]
 
 
@@ -133,9 +143,10 @@ def open_ports(address: str) -> list[int]:
 def main(asked: str) -> None:
     order = json.loads(asked)
     methods = ray_methods()
-    os.setgroups([])
-    os.setgid(order["uid"])
-    os.setuid(order["uid"])
+    if order["uid"] is not None:
+        os.setgroups([])
+        os.setgid(order["uid"])
+        os.setuid(order["uid"])
 
     def attack(target: tuple[str, int]) -> dict[str, dict[str, object]]:
         return {
