@@ -17,6 +17,7 @@ from clusters.kube_conf import DNS
 OPERATOR_NAMESPACE = "default"
 KUEUE_NAMESPACE = "kueue-system"
 _OPERATOR, _KUEUE = "kuberay-operator", "kueue-controller-manager"
+_KUEUE_SECRET = "kueue-webhook-server-cert"
 _COREFILE = """\
 cluster.local:53 in-addr.arpa:53 {
   errors
@@ -135,6 +136,10 @@ class Addons(Kubernetes):
             arguments = ["--feature-gates=VisibilityOnDemand=false"]
             parts = {"resources": ["default"], "patches": [_WITHOUT_API]}
             self._install("kueue", _KUEUE, "localhost/kueue:test", arguments, parts)
+            # It makes its certificate and would see it minutes later; another pod begins with it.
+            made = ("secret", _KUEUE_SECRET, KUEUE_NAMESPACE)
+            self.wait_for(lambda: "tls.crt" in self.get(*made).get("data", {}), 90, "it has no certificate")
+            self.kubectl("delete", "pods", "--all", "--grace-period=1", namespace=KUEUE_NAMESPACE)
         self._scale(_KUEUE, KUEUE_NAMESPACE, 1)
         flavor = {
             "apiVersion": "kueue.x-k8s.io/v1beta1",
@@ -165,7 +170,8 @@ class Addons(Kubernetes):
                     {"metadata": {"finalizers": None}},
                     namespace=meta.get("namespace", ""),
                 )
-                self.kubectl("delete", kind, meta["name"], namespace=meta.get("namespace", ""))
+                gone = ("delete", kind, meta["name"], "--ignore-not-found")
+                self.kubectl(*gone, namespace=meta.get("namespace", ""))
 
     # Both
 

@@ -7,6 +7,7 @@ import pytest
 from clusters.containers import kit_image
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
+from kubernetes.queues import local_queue
 from kubernetes.watched import ROOT, User, bind_role, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
@@ -142,7 +143,7 @@ def test_a_run_is_followed_watched_and_stopped(kube, namespace):
 def test_kueue_says_why_a_run_waits_in_its_queue(kube_alone, namespace, tmp_path):
     kube_alone.start_kueue()
     kube_alone.make_volume(namespace, "runs")
-    kube_alone.apply(*_queues(namespace))
+    kube_alone.apply(*local_queue(namespace, 0))
     job_file = write_job(tmp_path, namespace, kubernetes={"queue": {"name": "team"}})
     own = User(kube_alone, namespace, job_file, bind_role(kube_alone, namespace))
     own("submit")
@@ -156,17 +157,3 @@ def test_kueue_says_why_a_run_waits_in_its_queue(kube_alone, namespace, tmp_path
     assert "kubernetes.queue names nobodys" in of_nobody.stderr
     own.kubeconfig = bind_role(kube_alone, namespace, ("localqueues", "get"))
     assert "localqueues.kueue.x-k8s.io" in own("submit").stdout
-
-
-def _queues(namespace):
-    """A queue of the namespace in which nothing has room."""
-    kueue = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
-    none = [{"name": resource, "nominalQuota": 0} for resource in ("cpu", "memory")]
-    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": namespace, "resources": none}]}
-    queue = {"namespaceSelector": {}, "resourceGroups": [group]}
-    local = {"name": "team", "namespace": namespace}
-    return [
-        {**kueue, "kind": "ResourceFlavor", "metadata": {"name": namespace}, "spec": {}},
-        {**kueue, "kind": "ClusterQueue", "metadata": {"name": namespace}, "spec": queue},
-        {**kueue, "kind": "LocalQueue", "metadata": local, "spec": {"clusterQueue": namespace}},
-    ]

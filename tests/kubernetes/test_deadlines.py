@@ -1,0 +1,113 @@
+"""Runs that can never start: status names the cause while they wait, and each ends by its own deadline.
+
+All of them wait at once.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+
+from clusters.kube_client import Kubernetes
+from clustertrain.launchers.kubernetes.troubles import seconds
+from kubernetes.watched import User, write_job
+
+pytestmark = pytest.mark.timeout(600)
+DEADLINE_S = 60
+LATE_S = 20  # the operator looks every 3 s, on a busy machine
+TTL_S = 3
+WITHIN_START = "its pods did not come up within kubernetes.start_deadline"
+START = {"start_deadline": f"{DEADLINE_S}s"}
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "small"},
+    "spec": {"hard": {"requests.memory": "16Mi"}},
+}
+
+
+@dataclass(frozen=True)
+class Never:
+    """A run that cannot start: what status says `early`, and first of all at the `end`."""
+
+    early: str
+    limit: dict
+    end: str = f"failed {WITHIN_START}"
+    section: dict = field(default_factory=dict)
+    job: dict = field(default_factory=dict)
+    tries: int = 1
+
+
+NEVER = {
+    "image": Never(
+        "ErrImagePull", START, job={"image": "registry.invalid/trainer:1"}, section={"pull_policy": "Always"}
+    ),
+    "huge": Never(
+        "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu",
+        {"deadline": f"{DEADLINE_S}s"},
+        end="lost reached kubernetes.deadline",
+        section={"head": {"cpus": 512}},
+    ),
+    "secret": Never(
+        'CreateContainerConfigError: secret "aws" not found',
+        {"start_deadline": f"{DEADLINE_S // 2}s", "backoff_limit": 1},
+        section={"secrets": ["aws"]},
+        tries=2,
+    ),
+    "claim": Never(
+        "claim never: FailedBinding: no persistent volumes available",
+        START,
+        section={"volumes": [{"mount": "/mnt/runs", "claim": "never", "size": "1Gi"}]},
+    ),
+    "quota": Never("the head's pod cannot be made: exceeded quota: small", START),
+}
+
+
+@pytest.fixture
+def users(kube: Kubernetes, namespace: str, tmp_path):
+    """For each of NEVER, its user."""
+    kube.make_volume(namespace, "runs")
+    small = kube.make_namespace()
+    kube.apply(QUOTA, namespace=small)
+
+    def user(name):
+        never, where = NEVER[name], small if name == "quota" else namespace
+        section = {"ttl": f"{TTL_S}s", **never.limit, **never.section}
+        return User(kube, where, write_job(tmp_path, where, name, kubernetes=section, **never.job))
+
+    yield {name: user(name) for name in NEVER}
+    kube.delete_namespace(small, wait=False)
+
+
+def first_row(user):
+    """What status says first: what the run is, and why."""
+    return " ".join(user.cause().split(maxsplit=1))
+
+
+def wait(user, *what):
+    """By one kubectl that watches: five that ask again and again leave the operator no CPU."""
+    user.kube.kubectl("wait", *what, "--timeout=180s", namespace=user.namespace, timeout_s=200)
+
+
+def goes_its_way(user, name):
+    """From its submission to its end."""
+    never = NEVER[name]
+    user.apply()
+    user.waits_for(never.early, DEADLINE_S - 10)
+    assert first_row(user).startswith("waiting ")
+
+    wait(user, f"rayjob/{name}", "--for=jsonpath={.status.jobDeploymentStatus}=Failed")
+    ended = user.kube.get("rayjob", name, user.namespace)
+    times = {**ended["metadata"], **ended["status"]}
+    created, start, end = (seconds(times[each]) for each in ("creationTimestamp", "startTime", "endTime"))
+    assert DEADLINE_S <= end - created <= DEADLINE_S + never.tries * LATE_S
+    assert DEADLINE_S / never.tries <= end - start <= DEADLINE_S / never.tries + LATE_S
+    assert ended["status"]["failed"] == never.tries
+    assert first_row(user).startswith(never.end)
+    wait(user, "pods,rayclusters", f"--selector=clustertrain.io/run={name}", "--for=delete")
+
+
+def test_what_can_never_start_says_why_and_ends_by_its_deadline(users):
+    with ThreadPoolExecutor(len(users)) as pool:
+        for done in [pool.submit(goes_its_way, user, name) for name, user in users.items()]:
+            done.result()
