@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clustertrain.job import Job
-from clustertrain.ports import Ports
+from clustertrain.ports import PORTS, Ports
 
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
@@ -109,7 +109,7 @@ def node_environment(
     environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path),
-        "CLUSTERTRAIN_PORTS": str(ports),
+        PORTS: str(ports),
         "CLUSTERTRAIN_CODE": code,
     }
     if interface is not None:

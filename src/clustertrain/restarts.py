@@ -28,6 +28,7 @@ from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.failures import Group
 from clustertrain.observe.events import EventLog
 from clustertrain.observe.joined import reached_step
+from clustertrain.ports import PORTS, Ports, free_port
 from clustertrain.restart_plan import Plan
 from clustertrain.run_dir import Attempt, AttemptRef
 
@@ -65,7 +66,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
             self._probe(worker_group)
             self._stage(worker_group, plan)
             if backend_config.is_script:
-                address, port = worker_group.execute_single(0, get_address_and_port)
+                address, port = worker_group.execute_single(0, _rendezvous_here)
                 worker_group.execute(_set_rendezvous, address, port)
             else:
                 super().on_start(worker_group, backend_config)
@@ -109,6 +110,17 @@ def _end_group(worker_group: Any) -> None:
     for w in worker_group.get_workers():
         ray.kill(w.actor)
     worker_group.abort()
+
+
+def _rendezvous_here() -> tuple[str, int]:
+    """Where a script's process group meets: on a port of the job's block, where the node has one for it.
+
+    Raises:
+        ClusterError: all of the block are taken.
+    """
+    address, port = get_address_and_port()
+    block = os.environ.get(PORTS)
+    return address, free_port(Ports.parse(block)) if block else port
 
 
 def _set_rendezvous(address: str, port: int) -> None:

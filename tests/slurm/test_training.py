@@ -1,5 +1,6 @@
 """Training on a real cluster: what two nodes compute, what SLURM's signals bring about, what is left."""
 
+import re
 import time
 
 import pytest
@@ -39,6 +40,9 @@ def test_a_script_finds_its_rendezvous_on_two_nodes(make, cluster):
     logs = [path.read_text() for path in run.attempt.path.glob("logs/*/rank-*.log")]
     assert len(logs) == 2
     assert all("sum over 2 ranks: 3" in log for log in logs), logs
+    ports = {int(re.search(r"MASTER_PORT=(\d+)", log)[1]) for log in logs}
+    assert len(ports) == 1
+    assert 10_000 <= ports.pop() < 32_768  # of the job's block, below the ports of clients
 
 
 @pytest.mark.faults

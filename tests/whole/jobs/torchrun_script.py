@@ -21,6 +21,7 @@ def main():
         "LOCAL_WORLD_SIZE",
         "GROUP_RANK",
         "TORCHELASTIC_RESTART_COUNT",
+        "MASTER_PORT",
     )
     print(" ".join(f"{name}={os.environ[name]}" for name in names))
     print(f"sum over {world_size} ranks: {total.item():g}; ray: {'ray' in sys.modules}; args: {sys.argv[1:]}")
