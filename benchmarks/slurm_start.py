@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from pathlib import Path
 from shlex import quote
 
 import yaml
+from start_times import print_table
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))
@@ -131,17 +131,6 @@ def measure_all(folder: Path, rounds: int, nodes: int, *, whole: bool) -> dict[s
     return found
 
 
-def print_table(title: str, found: dict[str, list[float]]) -> None:
-    """Medians and spread, and our share of each peer's time."""
-    print(f"{title:28}{'median':>9}{'least':>9}{'most':>9}{'ours / it':>12}")
-    ours = statistics.median(found[OURS])
-    for side, seconds in found.items():
-        median = statistics.median(seconds)
-        numbers = "".join(f"{s:>7.1f} s" for s in (median, min(seconds), max(seconds)))
-        share = f"{ours / median:>12.2f}" if side != OURS else ""
-        print(f"{side:28}{numbers}{share}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -155,11 +144,11 @@ def main() -> None:
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(prefix="slurm-start-") as folder:
         found = measure_all(Path(folder), options.rounds, options.nodes, whole=options.whole)
-    print_table("to the first step", {side: [m.step_s for m in all_] for side, all_ in found.items()})
+    print_table("to the first step", {side: [m.step_s for m in all_] for side, all_ in found.items()}, OURS)
     print("goals:", ", ".join(f"{goal} of {side}" for side, goal in GOALS.items()))
     if options.whole:
         ends = {side: [m.end_s for m in all_ if m.end_s is not None] for side, all_ in found.items()}
-        print_table("to the end of the job", ends)
+        print_table("to the end of the job", ends, OURS)
 
 
 if __name__ == "__main__":

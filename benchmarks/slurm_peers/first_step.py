@@ -1,4 +1,5 @@
-"""What all sides of slurm_start.py train: a small convolutional network on random pictures, data parallel.
+"""What all sides of slurm_start.py and kube_start.py train: a small convolutional network on
+random pictures, data parallel.
 
 clustertrain runs `train` by `function: first_step:train`; run as a program, this file hands the same function
 to a plain TorchTrainer on the Ray cluster that is there.

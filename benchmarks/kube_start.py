@@ -1,0 +1,167 @@
+"""How long a RayJob takes from `kubectl apply` to its first optimizer step: clustertrain against a plain
+RayJob whose entrypoint is a stock TorchTrainer.
+
+    make kube-tools; python benchmarks/kube_start.py [--rounds 5] [--workers 2]
+
+The two by turns, on a Kubernetes of processes on this machine with the real operator (tests/clusters/kube.py;
+root), with the same image, which is there already, one CPU for each pod, and the same function
+(slurm_peers/first_step.py). The time begins when `kubectl apply` is started and ends when rank 0 has done its
+first optimizer step. Before each start the pods of the one before are gone.
+
+The plain one is given the readiness probes of ours, since KubeRay's own want a wget; it has no policies, no
+token and no read-only root. clustertrain does more in this time: it unpacks the code, checks the storage from
+every pod, claims the attempt and asks for a token at every door.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from start_times import print_table
+
+from clustertrain import RAY_VERSION
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(CHECKOUT / "tests"))
+
+from clusters.containers import kit_image  # noqa: E402  it is found by the line above
+from clusters.containers import why_not as why_no_image  # noqa: E402
+from clusters.kube import KubeCluster, why_not  # noqa: E402
+
+PEERS = CHECKOUT / "benchmarks" / "slurm_peers"
+OURS, PLAIN = "clustertrain", "plain RayJob"
+GOAL_S = 45.0
+_CLAIM, _MOUNT = "clustertrain", "/mnt/clustertrain"
+_PATIENCE_S = 400.0
+_HEALTHY = {"httpGet": {"path": "/api/healthz", "port": 52365}, "periodSeconds": 1, "timeoutSeconds": 5}
+_PROBES = {"startupProbe": {**_HEALTHY, "failureThreshold": 900}, "readinessProbe": _HEALTHY}
+
+Render = Callable[[str, str, int, Path], str]
+"""The manifests as YAML; given the namespace, the image, the workers, and where to note the step."""
+
+
+def render_ours(namespace: str, image: str, workers: int, note: Path) -> str:
+    """As a user would get it."""
+    job = {
+        "name": "start",
+        "code": str(PEERS),
+        "function": "first_step:train",
+        "args": {"note": str(note)},
+        "image": image,
+        "storage": "runs",
+        "resources": {"workers": workers, "cpus_per_worker": 1},
+        "kubernetes": {"namespace": namespace, "pull_policy": "Never", "head": {"cpus": 1, "memory": "4Gi"}},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "start.yaml").write_text(yaml.safe_dump(job))
+        command = [sys.executable, "-m", "clustertrain.cli", "render", "--to", "kubernetes", "start.yaml"]
+        environment = {**os.environ, "CLUSTERTRAIN_SITE": ""}
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+
+def render_plain(namespace: str, image: str, workers: int, note: Path) -> str:
+    """As KubeRay's samples have it, with a volume and the program from a ConfigMap."""
+
+    def template(name: str) -> dict[str, object]:
+        container = {
+            "name": name,
+            "image": image,
+            "imagePullPolicy": "Never",
+            "resources": {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"cpu": "1", "memory": "4Gi"}},
+            "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "runs", "mountPath": _MOUNT}],
+            **_PROBES,
+        }
+        volumes = [
+            {"name": "code", "configMap": {"name": "code"}},
+            {"name": "runs", "persistentVolumeClaim": {"claimName": _CLAIM}},
+        ]
+        return {"spec": {"containers": [container], "volumes": volumes}}
+
+    program = (PEERS / "first_step.py").read_text()
+    group = {"groupName": "workers", "replicas": workers, "minReplicas": workers, "maxReplicas": workers}
+    submitter = {"name": "submitter", "image": image, "imagePullPolicy": "Never"}
+    spec = {
+        "entrypoint": f"python /code/first_step.py {note} {workers} {_MOUNT}/ray",
+        "shutdownAfterJobFinishes": True,
+        "submitterPodTemplate": {"spec": {"restartPolicy": "Never", "containers": [submitter]}},
+        "rayClusterSpec": {
+            "rayVersion": RAY_VERSION,
+            "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": template("ray-head")},
+            "workerGroupSpecs": [{**group, "rayStartParams": {}, "template": template("ray-worker")}],
+        },
+    }
+    made = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "code"},
+            "data": {"first_step.py": program},
+        },
+        {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "start"}, "spec": spec},
+    ]
+    for each in made:
+        each["metadata"]["namespace"] = namespace
+    return yaml.safe_dump_all(made)
+
+
+SIDES: dict[str, tuple[Render, str]] = {
+    OURS: (render_ours, "restricted"),
+    PLAIN: (render_plain, "privileged"),
+}
+"""Each with the Pod Security that its namespace enforces."""
+
+
+def measure(cluster: KubeCluster, side: str, image: str, workers: int) -> float:
+    """Seconds from `kubectl apply` to the first optimizer step, of one start."""
+    render, security = SIDES[side]
+    namespace = cluster.make_namespace("start", security)
+    volume = cluster.make_volume(namespace, _CLAIM)
+    text = render(namespace, image, workers, Path(_MOUNT) / "stepped")
+    started = time.time()
+    cluster.apply(text)
+    stepped = volume / "stepped"
+    while not stepped.exists():
+        status = cluster.get("rayjob", "start", namespace).get("status", {})
+        if time.time() - started > _PATIENCE_S or status.get("jobDeploymentStatus") in ("Complete", "Failed"):
+            raise SystemExit(f"{side} made no step: {json.dumps(status)}\n{cluster.story()}")
+        time.sleep(1)
+    step_s = float(stepped.read_text()) - started
+    cluster.delete_namespace(namespace)
+    return step_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if reason := why_not() or why_no_image():
+        parser.error(reason)
+    image = kit_image()
+    found: dict[str, list[float]] = {side: [] for side in SIDES}
+    with KubeCluster() as cluster:
+        cluster.start_operator()
+        cluster.load(image)
+        for number in range(options.rounds + 1):  # the first reads what is then in memory
+            for side, seconds in found.items():
+                step_s = measure(cluster, side, image, options.workers)
+                print(f"round {number}  {side:18} {step_s:6.1f} s", file=sys.stderr, flush=True)
+                if number:
+                    seconds.append(step_s)
+    print_table("to the first step", found, OURS)
+    print(f"goal: {GOAL_S:g} s")
+
+
+if __name__ == "__main__":
+    main()
