@@ -101,12 +101,18 @@ def moto_endpoint() -> Iterator[str]:
         process.kill()
 
 
-@pytest.fixture(scope="session")
-def versitygw_endpoint(tmp_path_factory) -> Iterator[str]:
+def versitygw() -> str:
+    """Where the program is; skips the test where it is not."""
     beside = Path(sys.executable).parent / "versitygw"
     binary = os.environ.get("CLUSTERTRAIN_VERSITYGW") or (str(beside) if beside.exists() else None)
     if binary is None:
         pytest.skip("there is no versitygw: `make test` builds it where there is Go")
+    return binary
+
+
+@pytest.fixture(scope="session")
+def versitygw_endpoint(tmp_path_factory) -> Iterator[str]:
+    binary = versitygw()
     folder = tmp_path_factory.mktemp("versitygw")
     (folder / "root").mkdir()
     (folder / "sidecar").mkdir()  # not every file system has the attributes that it would use else

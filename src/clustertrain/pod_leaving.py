@@ -2,7 +2,8 @@
 
 A worker's pod asks for a save and waits until it is committed: the others go on from there. The head's pod
 asks the run to stop, and waits until it has: the driver goes with it. Where the run is asked to stop as a
-whole, as when its RayJob is deleted, both wait for that.
+whole, as when its RayJob is deleted, both wait for that. Where storage is on S3, what the ranks of the pod
+wrote goes up last.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from clustertrain.checkpoint import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.jobfile import parse_job
+from clustertrain.observe.shipping import Shipping, attempts_here
 from clustertrain.result import read_result
 from clustertrain.run_dir import Attempt, RunDir
 
 _POLL_S = 0.3
+_SEND_S = 5.0
 _SETTLES_S = 1.5  # a stop that is asked everywhere at once is seen by then
 
 
@@ -27,11 +30,14 @@ def main(role: str) -> int:
     job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
     try:
         job = parse_job(job_file.read_text(), str(job_file))
-        attempt = RunDir.newest(job.storage.location, job.name).newest_attempt()
+        run = RunDir.newest(job.storage.location, job.name)
+        attempt = run.newest_attempt()
         if attempt is not None and read_result(attempt) is None:
             ends = time.monotonic() + job.failures.grace_s
             (_stop if role == "head" else _save)(attempt, ends)
-    except ClusterTrainError as error:
+        if role == "worker":
+            _send_streams(run)
+    except (ClusterTrainError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 0
 
@@ -60,6 +66,12 @@ def _save(attempt: Attempt, ends: float) -> None:
 def _wait_for_the_end(attempt: Attempt, ends: float) -> None:
     while time.monotonic() < ends and read_result(attempt) is None:
         time.sleep(_POLL_S)
+
+
+def _send_streams(run: RunDir) -> None:
+    """The head's are sent by the driver's keeper, which knows their end."""
+    for attempt in attempts_here(run):
+        Shipping(attempt, print).send(_SEND_S)
 
 
 if __name__ == "__main__":

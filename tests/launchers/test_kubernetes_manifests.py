@@ -176,6 +176,15 @@ def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
     assert outgoing(s3)[1:] == [[{"protocol": "TCP", "port": 9000}]]
 
 
+def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
+    def hooks(**sections):
+        head, worker, _ = pod_specs(manifests(make(**sections)))
+        return [sorted(spec["containers"][0]["lifecycle"]) for spec in (head, worker)]
+
+    assert hooks() == [["preStop"], ["preStop"]]
+    assert hooks(storage="s3://b/p", kubernetes={"volumes": []}) == [["preStop"], ["postStart", "preStop"]]
+
+
 def test_a_patch_has_the_last_word(make):
     patch = {"spec": {"ttlSecondsAfterFinished": 5, "submitterConfig": None}}
     spec = ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -70,6 +71,23 @@ def test_a_reader_goes_on_where_the_file_ended_when_it_has_gone_up(run):
         file.write(b"\nthree")
     assert b"".join(tail.new()) == b"\nthree"
     assert b"".join(tail.new()) == b""
+
+
+def test_two_that_send_at_once_send_each_byte_once(run):
+    attempt = run.attempt(1)
+    attempt.driver_log.parent.mkdir(parents=True)
+
+    def write_and_send(lines):
+        for line in lines:
+            file.write(line)
+            Shipping(attempt, pytest.fail).send(5.0)
+
+    written = [[f"{sender} {number}\n".encode() for number in range(10)] for sender in range(4)]
+    with attempt.driver_log.open("ab", buffering=0) as file, ThreadPoolExecutor() as pool:
+        list(pool.map(write_and_send, written))
+    attempt.driver_log.unlink()
+    sent = Tail(run, f"{attempt.key}/logs/driver.log").new_lines()
+    assert sorted(line + b"\n" for line in sent) == sorted(line for lines in written for line in lines)
 
 
 def test_a_large_stream_goes_up_in_pieces(run, monkeypatch):

@@ -21,7 +21,7 @@ from clustertrain.job import Job
 from clustertrain.launchers.kubernetes.pods import ROLE_LABEL, RUN_LABEL, labels
 
 DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
-_OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}
+_OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # by Helm and by kustomize alike
 _PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 _PORT_OF_SCHEME = {"http": 80, "https": 443}
 

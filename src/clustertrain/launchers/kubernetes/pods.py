@@ -69,7 +69,7 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
     container = {
         **_container(job, WORKER_CONTAINER),
         "env": _environment(job, {}),
-        "lifecycle": _leaving("worker"),
+        "lifecycle": {**_sending(job), **_leaving("worker")},
         **_probes(job),
         "resources": {"requests": resources, "limits": dict(resources)},
     }
@@ -234,6 +234,15 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
 def _leaving(role: str) -> dict[str, Any]:
     """Before TERM: a worker's pod has the run saved, the head's has it saved and ended."""
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", "clustertrain.pod_leaving", role]}}}
+
+
+def _sending(job: Job) -> dict[str, Any]:
+    """Beside Ray, where storage is on S3: what the pod's ranks print and measure goes up. Its output is no
+    pipe of the hook's, for whose end the kubelet would wait."""
+    if not job.storage.location.is_s3:
+        return {}
+    command = f"{_PYTHON} -m clustertrain.pod_shipping </dev/null >/tmp/shipping.log 2>&1 &"
+    return {"postStart": {"exec": {"command": ["/bin/sh", "-c", command]}}}
 
 
 def _probes(job: Job) -> dict[str, Any]:

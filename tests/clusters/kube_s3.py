@@ -1,0 +1,84 @@
+"""An S3 server in a cluster: versitygw in a pod, behind a Service, and a way to it from this machine.
+
+    with s3_server(cluster, namespace, image) as bucket:    # a Bucket of s3_servers.py, as seen from here
+        bucket.client().list_objects_v2(Bucket=bucket.bucket)
+
+Pods reach it at ENDPOINT, which this machine does not, with the credentials of the Secret SECRET.
+"""
+
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+from clusters.kube import KubeCluster
+from clusters.kube_pods import shell_pod
+from s3_servers import ENVIRONMENT, Bucket, versitygw
+
+BUCKET, SECRET, PORT = "team", "s3", 7070
+ENDPOINT = f"http://s3:{PORT}"
+_CLAIM = "s3"
+
+
+@contextlib.contextmanager
+def s3_server(cluster: KubeCluster, namespace: str, image: str) -> Iterator[Bucket]:
+    """`image`: any with the C library that the program links to. It and the buckets lie on a volume."""
+    folder = cluster.make_volume(namespace, _CLAIM)
+    shutil.copy(versitygw(), folder / "versitygw")
+    labels = {"app": "s3"}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s3"},
+        "spec": {"selector": labels, "ports": [{"port": PORT}]},
+    }
+    keys = {name: ENVIRONMENT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "stringData": keys}
+    cluster.apply(service, secret, _pod(image, labels), namespace=namespace)
+    cluster.wait_for(lambda: _is_ready(cluster, namespace), 120, "the S3 server does not answer")
+    with _forwarded(cluster, namespace) as port:
+        yield Bucket("versitygw", f"http://127.0.0.1:{port}", BUCKET)
+
+
+def _pod(image: str, labels: dict[str, str]) -> dict:
+    program = f"/s3/versitygw --port :{PORT} --quiet posix --sidecar /s3/attributes /s3/buckets"
+    pod = shell_pod(
+        "s3", "", labels, volumes=[{"name": "s3", "persistentVolumeClaim": {"claimName": _CLAIM}}]
+    )
+    key = {"name": SECRET}
+    pod["spec"]["containers"][0] |= {
+        "image": image,
+        "command": ["sh", "-c", f"mkdir -p /s3/attributes /s3/buckets/{BUCKET} && exec {program}"],
+        "env": [
+            {"name": "ROOT_ACCESS_KEY", "valueFrom": {"secretKeyRef": {**key, "key": "AWS_ACCESS_KEY_ID"}}},
+            {
+                "name": "ROOT_SECRET_KEY",
+                "valueFrom": {"secretKeyRef": {**key, "key": "AWS_SECRET_ACCESS_KEY"}},
+            },
+        ],
+        "volumeMounts": [{"name": "s3", "mountPath": "/s3"}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+    }
+    return pod
+
+
+def _is_ready(cluster: KubeCluster, namespace: str) -> bool:
+    conditions = cluster.get("pod", "s3", namespace)["status"].get("conditions", [])
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
+@contextlib.contextmanager
+def _forwarded(cluster: KubeCluster, namespace: str) -> Iterator[int]:
+    """The port of this machine that leads to the pod."""
+    command = ["kubectl", f"--namespace={namespace}", "port-forward", "pod/s3", f":{PORT}"]
+    with subprocess.Popen(
+        command, env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        try:
+            said = process.stdout.readline()
+            found = re.search(r"127\.0\.0\.1:(\d+)", said)
+            assert found, said
+            yield int(found[1])
+        finally:
+            process.kill()
