@@ -244,7 +244,7 @@ class KubeCluster(Addons):
         self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
 
     def load(self, image: str, name: str = "") -> None:
-        """From podman, once per content: gigabytes take minutes. `name`: what pods call it, if not the same."""
+        """From podman, once per content: gigabytes take minutes. `name`: what pods call it, if not so."""
         name = name or image
         inspect = ["podman", "image", "inspect", "--format={{.Id}}", image]
         found = subprocess.run(inspect, capture_output=True, text=True, check=False)
