@@ -185,6 +185,15 @@ def test_the_result_counts_when_the_rayjob_failed():
     assert (standing.state, standing.over, exit_code(seen, told, standing)) == ("stopped", True, 75)
 
 
+def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
+    seen = Seen(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
+    told = ended("preempted", "preempted", 75, restarts=True)
+    standing = join(seen, told)
+    assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
+    assert standing.text == "reached kubernetes.deadline; submit it again to go on"
+    assert exit_code(seen, told, standing) == 75
+
+
 def test_a_failure_that_kuberay_retries_is_not_the_end():
     told = ended("failed", "error", 1)
     assert join(Seen(rayjob(backoffLimit=0), ALL), told).over

@@ -240,6 +240,9 @@ def _by_the_files(told: Told | None) -> Standing:
 def _after_its_end(seen: Seen, told: Told | None) -> Standing:
     native = seen.native
     if told is not None and told.of_result and (is_its(seen, told) or native.state == "done"):
+        if (told.state, native.cause) == ("preempted", "time_limit"):  # and nobody brings its pods back
+            why = f"{native.text}; submit it again to go on"
+            return Standing("stopped", "time_limit", why, over=True, of_result=True)
         return Standing(told.state, told.cause, told.text, over=True, of_result=True)
     if told is not None and native.state == "done":
         return Standing("lost", "vanished", f"RayJob {native.text} and left no result", over=True)
