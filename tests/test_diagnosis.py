@@ -140,6 +140,18 @@ def test_the_cgroup_whose_limit_was_met_is_named():
     assert found(said) is None
 
 
+def test_a_pods_limit_is_met_around_its_container_and_named_by_the_containers():
+    """The kernel meets that of the pod, which counts what its other processes use, and is not seen."""
+    container = replace(POD, peak_bytes=16 * GIB - (1 << 20))
+    before = replace(NODE, cgroups=(container,))
+    now = replace(NODE, cgroups=(replace(container, oom_kills=1),), oom_kills=4)
+    text = found(killed=True, before=before, now=now).text
+    assert f"its cgroup {POD.path} allows 16.0 GiB of memory" in text
+    far = replace(container, oom_kills=1, peak_bytes=12 * GIB)
+    text = found(killed=True, before=before, now=replace(now, cgroups=(far,))).text
+    assert "the machine's memory was used up" in text
+
+
 @pytest.mark.parametrize(
     "now",
     [after(replace(OWN, oom_kills=1)), replace(NODE, cgroups=(), oom_kills=4)],
@@ -195,10 +207,11 @@ def test_cgroups_are_found_in_either_version(memberships, mounts, folders):
 
 def test_counters_are_read_in_either_version(tmp_path):
     for name, files in {
-        "v2": {"memory.max": "1024\n", "memory.events": "low 0\noom 5\noom_kill 2\n"},
+        "v2": {"memory.max": "1024\n", "memory.events": "low 0\noom 5\noom_kill 2\n", "memory.peak": "9\n"},
         "v1": {
             "memory.limit_in_bytes": "1024\n",
             "memory.failcnt": "5\n",
+            "memory.max_usage_in_bytes": "9\n",
             "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
         },
         "free": {"memory.max": "max\n"},
@@ -209,6 +222,7 @@ def test_counters_are_read_in_either_version(tmp_path):
     second, first, free, gone = read_limits([str(tmp_path / n) for n in ("v2", "v1", "free", "gone")]).cgroups
     assert (second.limit_bytes, second.limit_met, second.oom_kills) == (1024, 5, 2)
     assert (first.limit_bytes, first.limit_met, first.oom_kills) == (1024, 5, 2)
+    assert (second.peak_bytes, first.peak_bytes, free.peak_bytes) == (9, 9, None)
     assert (free.limit_bytes, free.limit_met, free.oom_kills) == (None, None, None)
     assert (gone.limit_bytes, gone.limit_met, gone.oom_kills) == (None, None, None)
 

@@ -15,6 +15,7 @@ from clustertrain.observe.progress import size_text
 
 OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 
+_CLOSE = 0.95  # of a limit
 _SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
 _ON_GPU = "use train.precision: bf16, or GPUs with more memory"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
@@ -108,9 +109,15 @@ def _of_kernels_kill(who: str, before: Limits | None, now: Limits | None) -> Dia
 
 
 def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
-    """The innermost cgroup that has a limit and met it meanwhile."""
-    met = ((b.limit_met or 0) > (a.limit_met or 0) and b.limit_bytes is not None for a, b in pairs)
-    return next((b for (_, b), it in zip(pairs, met, strict=True) if it), None)
+    """The innermost cgroup that has a limit and met it meanwhile; else one that came close to it.
+
+    A pod has the limit of its only container, and a little is used beside that: the kernel meets the limit of
+    the pod, whose cgroup cannot be seen from within.
+    """
+    limited = [(a, b) for a, b in pairs if b.limit_bytes is not None]
+    met = (b for a, b in limited if (b.limit_met or 0) > (a.limit_met or 0))
+    close = (b for _, b in limited if (b.peak_bytes or 0) >= _CLOSE * (b.limit_bytes or 0))
+    return next(met, None) or next(close, None)
 
 
 def _of_machine(who: str, count: str, now: Limits) -> Diagnosis:

@@ -195,7 +195,11 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[FailureWatch(ref, job.failures.retries)],
+            callbacks=[
+                FailureWatch(
+                    ref, job.failures.retries, job.kubernetes.start_deadline_s if in_a_pod() else None
+                )
+            ],
             logging_config=LoggingConfig(log_level="INFO"),
         ),
     )

@@ -14,9 +14,10 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.claims import committed_step
-from clustertrain.errors import ClusterTrainError
+from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.failures import Group, failure_of, note_failure
 from clustertrain.observe.events import EventLog
+from clustertrain.own_cluster import wait_for_pods
 from clustertrain.run_dir import Attempt, AttemptRef
 
 
@@ -52,11 +53,15 @@ class Patience:
 
 
 class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
-    """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
+    """The hooks that Ray Train's controller calls around a start of the worker group and its failure.
 
-    def __init__(self, ref: AttemptRef, retries: int) -> None:
+    `pods_wait_s`: how long to wait for a pod that was lost; None where workers are in none.
+    """
+
+    def __init__(self, ref: AttemptRef, retries: int, pods_wait_s: float | None = None) -> None:
         self._ref = ref
         self._retries = retries
+        self._pods_wait_s = pods_wait_s
         self._patience = Patience(retries, committed_step(ref.open().run))
         self._group: Group | None = None
         self._judged = -1  # the newest restart whose failure was judged
@@ -96,6 +101,18 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
                 note_failure(attempt, {**failure, "cause": cause, "text": text})
             raise StopRetrying(text)
         EventLog(attempt.events).write("restarting", restart=self._patience.in_a_row, of=self._retries)
+        if self._pods_wait_s is not None:
+            self._wait_for_pods(attempt, failure, self._pods_wait_s)
+
+    def _wait_for_pods(self, attempt: Attempt, failure: dict[str, Any] | None, wait_s: float) -> None:
+        """A pod may wait long for a node. Ray Train waits two minutes, and counts a failure each time."""
+        try:
+            wait_for_pods(attempt, int((attempt.read("claim.json") or {})["world_size"]), wait_s)
+        except ClusterError as error:
+            if failure is not None:
+                text = f"{failure['text']}\n{error}"
+                note_failure(attempt, {**failure, "text": text, "kit_exit_code": error.exit_code})
+            raise
 
     def _new_failure(self, attempt: Attempt) -> dict[str, Any] | None:
         """What was reported of the newest start; None where it could not even be claimed."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clustertrain.diagnosis import diagnose
 from clustertrain.errors import ClusterTrainError, RunStopped
@@ -29,6 +30,7 @@ from clustertrain.script import ScriptFailed
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
 _ANSWER_S = 5.0
+_STARTS_S = 20.0  # a process of Ray's on a busy node, and its answer
 _FATAL_SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -109,7 +111,7 @@ class Group:
 
     def _ask_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
         """What a function returns in a rank or, where that is silent, in another process of its node: here,
-        where this is that node, else a neighbour. None where nobody of that node answers."""
+        where this is that node, else a neighbour, else a new one. None where the node is silent."""
         host = self._limits[rank].host
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
         for asked in (rank, *neighbours):
@@ -120,7 +122,17 @@ class Group:
                     return function(*args)
             else:
                 return answer
-        return None
+        return self._ask_anew(rank, function, *args)
+
+    def _ask_anew(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+        """The only worker of its node, as in a pod, leaves nobody behind who could be asked."""
+        there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
+        asked = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        try:
+            answer: _T = ray.get(asked.remote(*args), timeout=_STARTS_S)
+        except ray.exceptions.RayError:  # the node went with its worker
+            return None
+        return answer
 
     def _who(self, rank: int) -> str:
         where = self._workers[rank].metadata

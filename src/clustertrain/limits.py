@@ -27,6 +27,7 @@ class Cgroup:
         limit_bytes: None where there is no limit, or it is unknown.
         limit_met: how often this limit was met.
         oom_kills: processes of it that the kernel killed for memory.
+        peak_bytes: the most that it ever used.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Cgroup:
     limit_bytes: int | None
     limit_met: int | None
     oom_kills: int | None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,16 @@ def _cgroup(folder: str) -> Cgroup:
     path = Path(folder)
     if (path / "memory.limit_in_bytes").exists():
         name, met = "memory.limit_in_bytes", _number(_text(path / "memory.failcnt"))
+        peak = _number(_text(path / "memory.max_usage_in_bytes"))
         kills = _numbers(path / "memory.oom_control").get("oom_kill")
     else:
         events = _numbers(path / "memory.events")
         name, met, kills = "memory.max", events.get("oom"), events.get("oom_kill")
+        peak = _number(_text(path / "memory.peak"))
     limit = _number(_text(path / name))  # "max" is no number
-    return Cgroup(folder, name, limit if limit is not None and limit < _UNLIMITED_BYTES else None, met, kills)
+    if limit is not None and limit >= _UNLIMITED_BYTES:
+        limit = None
+    return Cgroup(folder, name, limit, met, kills, peak)
 
 
 def _shm() -> tuple[int | None, int | None]:

@@ -54,7 +54,16 @@ def in_a_pod() -> bool:
 
 
 def connect_to_pods(attempt: Attempt, address: str, world_size: int, wait_s: float) -> None:
-    """Connect, and wait until the pods of the workers are in: after the loss of a head they come one by one.
+    """Connect, and wait for the pods. Raises as `wait_for_pods`."""
+    import ray
+
+    ray.init(address=address, log_to_driver=False)
+    wait_for_pods(attempt, world_size, wait_s)
+
+
+def wait_for_pods(attempt: Attempt, world_size: int, wait_s: float) -> None:
+    """Wait until the pods of the workers are in: after the loss of a head, or of one of them, they come one
+    by one.
 
     Raises:
         ClusterError: some are missing after `wait_s`.
@@ -63,7 +72,6 @@ def connect_to_pods(attempt: Attempt, address: str, world_size: int, wait_s: flo
     import ray
 
     ends = time.monotonic() + wait_s
-    ray.init(address=address, log_to_driver=False)
     while (there := ray.cluster_resources().get(WORKER_SLOT, 0)) < world_size:
         if attempt.asked("stop") is not None:
             raise RunStopped("Stopped before all pods were there.", checkpointed=False)
