@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +55,7 @@ _MADE_OF = (
 )
 _LIMITS = {"nofile": (resource.RLIMIT_NOFILE, 65536), "nproc": (resource.RLIMIT_NPROC, 32768)}
 _BUILD_S = 1200
+_MIRROR_WAITS_S = (10, 60)  # one that did not answer once answers a little later
 _numbers = itertools.count(1)
 
 
@@ -176,7 +178,14 @@ def _make_base() -> None:
     with tempfile.TemporaryDirectory(prefix="ct-base-") as folder:
         root = f"{folder}/root"
         packages = "--include=python3,python3-venv,ca-certificates"
-        _system("debootstrap", "--variant=minbase", packages, "bookworm", root)
+        command = ("debootstrap", "--variant=minbase", packages, "bookworm", root)
+        for wait_s in _MIRROR_WAITS_S:
+            if _failure_of(*command) is None:
+                break
+            shutil.rmtree(root, ignore_errors=True)
+            time.sleep(wait_s)
+        else:
+            _system(*command)
         # Where and how python:3.11-slim has it.
         for name in ("python", "python3"):
             Path(root, "usr/local/bin", name).symlink_to("/usr/bin/python3")
@@ -190,11 +199,14 @@ def _make_base() -> None:
 
 
 def _system(*command: str) -> None:
+    if failure := _failure_of(*command):
+        raise AssertionError(failure)
+
+
+def _failure_of(*command: str) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_S)
-    if done.returncode:
-        raise AssertionError(
-            f"{command[0]} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}"
-        )
+    said = (done.stdout + done.stderr)[-2000:]
+    return f"{command[0]} ended with {done.returncode}:\n{said}" if done.returncode else None
 
 
 @functools.cache
