@@ -5,10 +5,8 @@ The tests of `faults` are whole runs that meet one fault after another: they tak
 together, and run when they are required.
 """
 
-import math
 import os
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_en
 
 __all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
 COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "s3", "slurm"}
-_OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 
@@ -29,19 +26,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs first, and the quick tests fill the gaps at the end. A file of each folder by turns: two of
-    one folder would wait for each other, where a test must have the cluster for itself."""
-    files: dict[Path, list[Path]] = {}
-    for item in items:
-        of_folder = files.setdefault(item.path.parent, [])
-        if item.path not in of_folder:
-            of_folder.append(item.path)
-
-    def turn(item: pytest.Item) -> float:
-        folder = item.path.parent
-        return files[folder].index(item.path) if folder.name in _OF_WHOLE_RUNS else math.inf
-
-    items.sort(key=turn)
+    """Whole runs first: the longest files begin together, and the quick ones fill the gaps at the end."""
+    items.sort(key=lambda item: "whole" not in item.path.parts)
     for item in items:
         if _is_left_out(item):
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-faults` runs it"))
