@@ -1,7 +1,7 @@
 # Everything is installed into .venv; nothing else on the machine is touched.
 #   make train                        install and train the example
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's own for CPU: see README.md
-.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
+.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -46,6 +46,9 @@ bench: $(VENV)/.installed $(BIN)/versitygw  ## time saving and staging against t
 
 bench-slurm: $(VENV)/.installed  ## time the start on two nodes of SLURM against Ray's own scripts; as root, 15 minutes
 	$(BIN)/python benchmarks/slurm_start.py
+
+bench-k8s: $(VENV)/.installed kube-tools  ## time the start of a RayJob against a plain one; as root, 15 minutes and more for the tools
+	$(BIN)/python benchmarks/kube_start.py
 
 submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
 	$(BIN)/clustertrain submit --to slurm $(JOB)

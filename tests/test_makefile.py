@@ -4,7 +4,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TARGETS = {
     *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
-    *("test-faults", "test-gpu", "bench-slurm", "constraints", "help"),
+    *("test-faults", "test-gpu", "bench-slurm", "bench-k8s", "constraints", "help"),
     *("compose-up", "compose-down", "kube-tools"),
 }
 
