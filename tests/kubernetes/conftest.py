@@ -2,6 +2,7 @@
 `kube_alone`: the same, while no other test does, and healed afterwards: for what stops the operator or the
 API server, changes the node or starts Kueue.
 `namespace`: one of the test's own there, `restricted`, gone afterwards.
+`make`: makes runs in it.
 
 The limit of a test's time is for the test alone, not for the fixtures before it, which wait for their turn.
 
@@ -12,7 +13,7 @@ is in `shared_cluster(FOLDER / "kube-cluster")` of clusters/kube.py.
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from clusters.containers import image
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_client import USERS_CLUSTER
 from clusters.kube_users import UsersCluster
+from kubernetes.rayjob_runs import CLAIM, RayJobRun
 from whole_run import uninterrupted
 
 __all__ = ["image", "uninterrupted"]
@@ -98,3 +100,18 @@ def other_namespace(kube: KubeCluster | UsersCluster) -> Iterator[str]:
     made = kube.make_namespace()
     yield made
     kube.delete_namespace(made, wait=False)
+
+
+@pytest.fixture
+def make(
+    request: pytest.FixtureRequest, namespace: str, image: str, tmp_path: Path
+) -> Callable[..., RayJobRun]:
+    """Runs on the cluster that the test asks for, with a volume that all pods see."""
+    cluster = request.getfixturevalue("kube_alone" if "kube_alone" in request.fixturenames else "kube")
+    cluster.load(image)
+    cluster.make_volume(namespace, CLAIM)
+
+    def make_run(name: str, **sections: object) -> RayJobRun:
+        return RayJobRun(cluster, namespace, tmp_path, name, image=image, **sections)
+
+    return make_run

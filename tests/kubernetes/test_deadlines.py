@@ -10,7 +10,7 @@ import pytest
 
 from clusters.kube_client import Kubernetes
 from clustertrain.launchers.kubernetes.troubles import seconds
-from kubernetes.watched import User, write_job
+from kubernetes.watched import QUOTA, User, write_job
 
 pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 60
@@ -18,12 +18,6 @@ LATE_S = 20  # the operator looks every 3 s, on a busy machine
 TTL_S = 3
 WITHIN_START = "its pods did not come up within kubernetes.start_deadline"
 START = {"start_deadline": f"{DEADLINE_S}s"}
-QUOTA = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "small"},
-    "spec": {"hard": {"requests.memory": "16Mi"}},
-}
 
 
 @dataclass(frozen=True)

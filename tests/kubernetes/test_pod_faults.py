@@ -9,26 +9,13 @@ import time
 import pytest
 
 from clustertrain.observe.joined import reached_step
-from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
+from kubernetes.rayjob_runs import slow
 from whole_run import same_weights
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
 
 AWAY_S = 30.0
 RAY_WAITS_S = 10
-
-
-@pytest.fixture
-def make(request, namespace, image, tmp_path):
-    """Runs on the cluster that the test asks for, with a volume that all pods see."""
-    cluster = request.getfixturevalue("kube_alone" if "kube_alone" in request.fixturenames else "kube")
-    cluster.load(image)
-    cluster.make_volume(namespace, CLAIM)
-
-    def make_run(name, **sections):
-        return RayJobRun(cluster, namespace, tmp_path, name, image=image, **sections)
-
-    return make_run
 
 
 def secret(name, **values):

@@ -81,7 +81,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     kube_alone.kubectl("delete", "job", "urgent", namespace=namespace)
     first.wait_for_attempt(2)
     assert is_suspended(second)
-    first.wait(within_s=400)
+    first.wait()
     assert [event["step"] for event in first.events if event["kind"] == "resumed"] == [sent_away.step]
     assert (first.result.state, first.result.step) == ("done", 21)
     assert same_weights(first.weights(), uninterrupted(2))

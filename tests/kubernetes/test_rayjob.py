@@ -7,25 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kubernetes.rayjob_runs import CLAIM, RayJobRun, slow
+from kubernetes.rayjob_runs import slow
 from kubernetes.watched import bind_role
 from whole_run import same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture
-def make(kube, namespace, image, tmp_path):
-    """Runs in a namespace where Pod Security `restricted` is enforced, with a volume that all pods see."""
-    kube.load(image)
-    kube.make_volume(namespace, CLAIM)
-
-    def make_run(name, **sections):
-        return RayJobRun(kube, namespace, tmp_path, name, image=image, **sections)
-
-    return make_run
 
 
 def applied(kube, namespace):

@@ -8,16 +8,10 @@ from clusters.containers import kit_image
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
 from kubernetes.queues import local_queue
-from kubernetes.watched import ROOT, User, bind_role, write_job
+from kubernetes.watched import QUOTA, ROOT, User, bind_role, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
 UNBOUND = {"volumes": [{"mount": "/mnt/runs", "claim": "never", "size": "1Gi"}]}
-QUOTA = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "small"},
-    "spec": {"hard": {"requests.memory": "16Mi"}},
-}
 
 
 @pytest.fixture

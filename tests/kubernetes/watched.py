@@ -14,6 +14,13 @@ from clusters.kube_pods import SHELL_IMAGE
 ROOT = Path(__file__).parent.parent.parent
 ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
 _INERT = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}  # the operator leaves it to somebody else
+# In which no pod of a run has room.
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "small"},
+    "spec": {"hard": {"requests.memory": "16Mi"}},
+}
 
 
 @dataclass
