@@ -247,6 +247,12 @@ def sections(
         key: tuple[str, ...] = (field.alias or attribute,)
         if get_origin(field.annotation) is dict:
             key = (*key, "*")
-        for inner in (field.annotation, *get_args(field.annotation)):
-            if isinstance(inner, type) and issubclass(inner, Section):
-                yield from sections(inner, path + key)
+        for inner in _sections_of(field.annotation):
+            yield from sections(inner, path + key)
+
+
+def _sections_of(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections_of(inner)

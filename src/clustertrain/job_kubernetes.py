@@ -209,9 +209,10 @@ class Kubernetes(Section):
     service_account: ObjectName | None = None
     """Whom the pods run as. They are given no token of it."""
 
-    volumes: tuple[Volume, ...] = (Volume(mount="/mnt/clustertrain", claim="clustertrain"),)
+    volumes: tuple[Volume, ...] | None = None
     """What every pod sees. A `storage` that is on none of them, such as `runs`, becomes the folder of that
-    name on the first one."""
+    name on the first one. Left out: the claim `clustertrain` at `/mnt/clustertrain`, and none where `storage`
+    is on S3."""
 
     allow_host_path: StrictBool = False
     """Folders of nodes may be volumes. Whoever can write there owns the node."""
@@ -270,7 +271,7 @@ class Kubernetes(Section):
 
 def _check_volumes(section: Kubernetes) -> None:
     seen: dict[str, int] = {}
-    for index, volume in enumerate(section.volumes):
+    for index, volume in enumerate(section.volumes or ()):
         if volume.mount in seen:
             raise Refused(
                 f"is mounted twice: {volume.mount}\neach volume has a folder of its own",

@@ -17,7 +17,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job_kubernetes import merged_patch
 from clustertrain.jobfile import load_job, parse_job
 from clustertrain.launchers.kubernetes.manifests import MOST_CODE_BYTES, manifests, to_yaml
-from clustertrain.launchers.kubernetes.places import in_pods
+from clustertrain.launchers.kubernetes.places import in_pods, volumes
 from clustertrain.launchers.kubernetes.submit import render
 from clustertrain.starting import Options
 
@@ -162,7 +162,15 @@ def test_what_no_pod_can_see_is_refused(make, changes, message):
 def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make):
     volume = {"volumes": [{"mount": "/data", "claim": "d"}, {"mount": "/data/runs", "claim": "r"}]}
     assert in_pods(make(storage="/data/runs/x", kubernetes=volume)).storage.uri == "/data/runs/x"
-    assert in_pods(make(storage="s3://b/p", kubernetes={"volumes": []})).storage.uri == "s3://b/p"
+    assert in_pods(make(storage="s3://b/p")).storage.uri == "s3://b/p"
+
+
+@pytest.mark.parametrize("storage", ["s3://b/p", {"uri": "s3://b/p", "region": "eu-west-1"}])
+def test_storage_on_s3_needs_no_volume(make, storage):
+    for kubernetes in ({}, {"namespace": "team"}):
+        assert volumes(make(storage=storage, kubernetes=kubernetes)) == ()
+    data = {"volumes": [{"mount": "/data", "claim": "d"}]}
+    assert [each.claim for each in volumes(make(storage=storage, kubernetes=data))] == ["d"]
 
 
 def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
@@ -172,7 +180,7 @@ def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
         return [rule["ports"] for rule in head["spec"]["egress"] if "to" not in rule]
 
     assert outgoing(make()) == [[{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]]
-    s3 = make(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"}, kubernetes={"volumes": []})
+    s3 = make(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
     assert outgoing(s3)[1:] == [[{"protocol": "TCP", "port": 9000}]]
 
 
@@ -182,7 +190,7 @@ def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
         return [sorted(spec["containers"][0]["lifecycle"]) for spec in (head, worker)]
 
     assert hooks() == [["preStop"], ["preStop"]]
-    assert hooks(storage="s3://b/p", kubernetes={"volumes": []}) == [["preStop"], ["postStart", "preStop"]]
+    assert hooks(storage="s3://b/p") == [["preStop"], ["postStart", "preStop"]]
 
 
 def test_a_patch_has_the_last_word(make):

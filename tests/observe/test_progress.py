@@ -59,6 +59,13 @@ def test_redone_steps_and_fallback_are_told():
     assert line_of(record("something_new")) is None
 
 
+def test_a_save_says_when_it_is_the_last_one():
+    fields = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
+    told = "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"
+    assert line_of(record("checkpoint", reason="steps", **fields)) == told
+    assert line_of(record("checkpoint", reason="stop", **fields)) == f"{told}; stopping, as asked"
+
+
 def test_a_stream_that_is_no_terminal_gets_lines():
     assert isinstance(open_screen(io.StringIO()), Lines)
 

@@ -243,6 +243,7 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
     for line in done.stdout.splitlines() if done.code == 0 else ():
         job_id, native, cluster, nodes = line.split("|", 3)
         native = native.partition(" ")[0]  # "CANCELLED by 1000"
+        nodes = "" if nodes == "None assigned" else nodes
         found[job_id] = QueueState(job_id, native, "", None, nodes, cluster=cluster)
     return found
 

@@ -59,6 +59,14 @@ def _resumed_line(e: Record) -> str:
     return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
 
 
+def _checkpoint_line(e: Record) -> str:
+    last = "; stopping, as asked" if e.get("reason") == "stop" else ""
+    return (
+        f"checkpoint {e['name']}: {size_text(e['bytes'])}, "
+        f"training waited {e['blocking_s'] * 1000:.0f} ms{last}"
+    )
+
+
 _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
@@ -69,9 +77,7 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "restarting": lambda e: (
         f"restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
     ),
-    "checkpoint": lambda e: (
-        f"checkpoint {e['name']}: {size_text(e['bytes'])}, training waited {e['blocking_s'] * 1000:.0f} ms"
-    ),
+    "checkpoint": _checkpoint_line,
     "stop_requested": lambda e: "stopping: the workers finish this step and save; once more ends it at once",
     "warning": lambda e: f"warning: {e['text']}",
     "note": lambda e: str(e["text"]),

@@ -21,7 +21,7 @@ from clustertrain.job import Job
 from clustertrain.job_kubernetes import Queue, Volume, merged_patch
 from clustertrain.jobfile import dump_job
 from clustertrain.launchers.kubernetes.flows import network_policies
-from clustertrain.launchers.kubernetes.places import in_pods, travels
+from clustertrain.launchers.kubernetes.places import in_pods, travels, volumes
 from clustertrain.launchers.kubernetes.pods import (
     RUN_LABEL,
     head_parameters,
@@ -59,7 +59,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
             "Add image: …, the kit's own (`make image`) or one made from it: see docs/docker.md."
         )
     config = config_map(job)
-    objects = [config, *(_claim(job, v) for v in job.kubernetes.volumes if v.size_bytes is not None)]
+    objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
     if job.kubernetes.network_policies:
         objects += network_policies(in_pods(job))
     if job.kubernetes.disruption_budget:

@@ -20,6 +20,7 @@ JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
 PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"
 WRITABLE = f"{KIT_FOLDER}/work"
 CODE = f"{WRITABLE}/code"
+_USUAL = Volume(mount="/mnt/clustertrain", claim="clustertrain")
 
 
 def in_pods(job: Job) -> Job:
@@ -45,6 +46,13 @@ def travels(job: Job) -> bool:
     return job.kubernetes.code_in_image is None
 
 
+def volumes(job: Job) -> tuple[Volume, ...]:
+    """Those that the job names; one that names none has the usual one, unless its storage is on S3."""
+    if job.kubernetes.volumes is not None:
+        return job.kubernetes.volumes
+    return () if job.storage.location.is_s3 else (_USUAL,)
+
+
 def storage_volume(job: Job) -> Volume | None:
     """The volume that the job's storage is on; None where it is on S3."""
     return None if job.storage.location.is_s3 else _volume_of(job, _storage(job))
@@ -54,7 +62,7 @@ def _storage(job: Job) -> str:
     uri = job.storage.uri
     if job.storage.location.is_s3 or _volume_of(job, uri) is not None:
         return uri
-    first = next((volume for volume in job.kubernetes.volumes if _can_hold(volume)), None)
+    first = next((volume for volume in volumes(job) if _can_hold(volume)), None)
     if first is None:
         raise JobError(
             f"storage: {shortened(uri)} is on no volume, and what pods keep for themselves goes with them.\n"
@@ -75,7 +83,7 @@ def _data(job: Job, name: str, uri: str) -> str:
         return str(path)
     if travels(job) and path.is_relative_to(job.code):
         return f"{CODE}/{path.relative_to(job.code)}"
-    mounts = ", ".join(volume.mount for volume in job.kubernetes.volumes) or "none"
+    mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
     raise JobError(
         f"data.{name}.uri: {shortened(str(path))} is a file of this machine, which no pod sees.\n"
         f"Put it below `code`, on a volume ({mounts}), or name it by https:// or s3://."
@@ -84,5 +92,5 @@ def _data(job: Job, name: str, uri: str) -> str:
 
 def _volume_of(job: Job, path: str) -> Volume | None:
     """The volume that a path is on: the one whose folder is the longest beginning of it."""
-    above = [v for v in job.kubernetes.volumes if PurePosixPath(path).is_relative_to(v.mount)]
+    above = [v for v in volumes(job) if PurePosixPath(path).is_relative_to(v.mount)]
     return max(above, key=lambda volume: len(volume.mount), default=None)

@@ -13,7 +13,7 @@ from typing import Any
 from clustertrain import __version__
 from clustertrain.job import Job
 from clustertrain.job_kubernetes import KIT_FOLDER, Toleration, Volume
-from clustertrain.launchers.kubernetes.places import CODE, JOB_FILE, PACKED_CODE, WRITABLE, travels
+from clustertrain.launchers.kubernetes.places import CODE, JOB_FILE, PACKED_CODE, WRITABLE, travels, volumes
 from clustertrain.ray_node import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 
 USER = 1000  # as the image has it
@@ -276,7 +276,7 @@ def _own_mounts(job: Job) -> list[dict[str, Any]]:
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:
-    return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(job.kubernetes.volumes)]
+    return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(volumes(job))]
 
 
 def _source(volume: Volume) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _mounts(job: Job) -> list[dict[str, Any]]:
             "mountPath": volume.mount,
             **({"readOnly": True} if _is_read_only(volume) else {}),
         }
-        for n, volume in enumerate(job.kubernetes.volumes)
+        for n, volume in enumerate(volumes(job))
     ]
 
 

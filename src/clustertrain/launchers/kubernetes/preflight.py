@@ -30,7 +30,7 @@ from clustertrain.launchers.kubernetes.capacity import (
 )
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
 from clustertrain.launchers.kubernetes.manifests import Manifest
-from clustertrain.launchers.kubernetes.places import storage_volume
+from clustertrain.launchers.kubernetes.places import storage_volume, volumes
 from clustertrain.launchers.kubernetes.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import check, refusals
 from clustertrain.shell import run
@@ -59,7 +59,7 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
     _check_crd(look, manifests)
     _check_named(job, look)
     nodes = look.all("nodes")
-    for volume in job.kubernetes.volumes:
+    for volume in volumes(job):
         _check_claim(job, volume, look, len(nodes or ()))
     needs = needs_of(rayjob)
     _refuse(why_no_nodes(needs, nodes) if nodes else None)
@@ -218,7 +218,7 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
     for name in section.pull_secrets:
         remedy = f"kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
         yield "secret", name, "kubernetes.pull_secrets", remedy
-    for volume in section.volumes:
+    for volume in volumes(job):
         if volume.secret is not None:
             yield "secret", volume.secret, "kubernetes.volumes", make_secret.format(volume.secret)
         if volume.config_map is not None:

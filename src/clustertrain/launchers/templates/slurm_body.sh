@@ -1,11 +1,13 @@
 # From here on the script is the same for every job. It starts one agent on each node, answers the agent of
 # this node what SLURM says about the job (an agent in a container has no scontrol), and starts the job again
 # where the agent says so.
-mail=$(mktemp -d "${TMPDIR:-/tmp}/ct-mail-XXXXXXXX") || exit 4
-# Who holds it, so that a later start knows a folder that was left behind (processes.py).
-printf '{"host": "%s/%s/%s", "pid": %s, "pid_started_ticks": %s}' "$(hostname)" \
+# Who holds the folder, so that a later start knows one that was left behind (processes.py). It is found out
+# before there is a folder: one without its owner would be left for good if the job were killed here.
+owner=$(printf '{"host": "%s/%s/%s", "pid": %s, "pid_started_ticks": %s}' "$(hostname)" \
   "$(cat /proc/sys/kernel/random/boot_id)" "$(readlink /proc/self/ns/pid)" "$$" \
-  "$(cut -d ' ' -f 22 "/proc/$$/stat")" > "$mail/owner"
+  "$(cut -d ' ' -f 22 "/proc/$$/stat")")
+mail=$(mktemp -d "${TMPDIR:-/tmp}/ct-mail-XXXXXXXX") || exit 4
+printf '%s' "$owner" > "$mail/owner"
 trap ': > "$mail/lead"' USR1 USR2
 trap ': > "$mail/term"' TERM
 
