@@ -25,7 +25,7 @@ test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## insta
 	$(BIN)/python -m pytest
 
 test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## the long tests: whole runs that meet one fault after another
-	CLUSTERTRAIN_REQUIRE=faults $(BIN)/python -m pytest -m faults
+	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
 
 test-gpu:  ## the GPU tests of training/; needs torch and pytest alone, no install, no Ray
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. -m gpu tests/training/test_gpu.py
@@ -66,7 +66,7 @@ compose-down:  ## end what compose-up started, its volumes too
 submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB=k8s/digits.yaml IMAGE=clustertrain:dev
 	$(BIN)/clustertrain submit --to kubernetes $(JOB) --set image=$(IMAGE)
 
-kube-tools: $(patsubst %,$(VENV)/kube/.%,kubernetes etcd coredns kuberay kueue)  ## build the Kubernetes of the tests; needs Go, 10 minutes once
+kube-tools: $(VENV)/kube/.built  ## build the Kubernetes of the tests; needs Go, 10 minutes once
 
 constraints: $(VENV)/.installed  ## compile constraints.txt anew from constraints.in and pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --all-extras \
@@ -85,10 +85,10 @@ $(BIN)/versitygw:
 	GOBIN=$(abspath $(BIN)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
 	  || echo "versitygw could not be built: the tests that need it are skipped" >&2
 
-# A Kubernetes for the tests of it, built from Go modules: one stamp for each module, which its pins make old.
+# A Kubernetes for the tests of it, built from Go modules.
 KUBE_TOOLS := tests/clusters/kube_tools
-$(VENV)/kube/.%: $(KUBE_TOOLS)/%/go.mod $(KUBE_TOOLS)/%/go.sum $(KUBE_TOOLS)/build.sh
-	$(KUBE_TOOLS)/build.sh $* $(VENV)/kube
+$(VENV)/kube/.built: $(addprefix $(KUBE_TOOLS)/,go.mod go.sum build.sh coredns/main.go)
+	$(KUBE_TOOLS)/build.sh $(VENV)/kube
 	touch $@
 
 # constraints.txt is the whole closure with hashes, so --no-deps fetches nothing that it does not name.
