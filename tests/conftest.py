@@ -2,18 +2,22 @@
 
 A component is a marker of its tests; `local` is every test without one; a test with several needs them all.
 The tests of `faults` are whole runs that meet one fault after another: they take longer than all others
-together, and run when they are required.
+together, and run when they are required. So do those of `nightly`, for which one run of CI has no time.
 """
 
+import math
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
 __all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
-COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "s3", "slurm"}
+COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly", "s3", "slurm"}
+_LONG = {"faults", "nightly"}
+_OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 
@@ -26,15 +30,29 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole runs first: the longest files begin together, and the quick ones fill the gaps at the end."""
-    items.sort(key=lambda item: "whole" not in item.path.parts)
+    """Whole runs first, and the quick tests fill the gaps at the end. A file of each folder by turns: two of
+    one folder would wait for each other, where a test must have the cluster for itself. Those of Kubernetes
+    come later, when those of docker have built the image."""
+    files: dict[Path, list[Path]] = {}
+    for item in items:
+        of_folder = files.setdefault(item.path.parent, [])
+        if item.path not in of_folder:
+            of_folder.append(item.path)
+
+    def turn(item: pytest.Item) -> float:
+        folder = item.path.parent
+        if folder.name not in _OF_WHOLE_RUNS:
+            return math.inf
+        return files[folder].index(item.path) + (2 if folder.name == "kubernetes" else 0)
+
+    items.sort(key=turn)
     for item in items:
         if _is_left_out(item):
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-faults` runs it"))
 
 
 def _is_left_out(item: pytest.Item) -> bool:
-    return item.get_closest_marker("faults") is not None and "faults" not in REQUIRED
+    return bool(_LONG & {mark.name for mark in item.iter_markers()} - REQUIRED)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,8 @@
 """Counting what a run leaves behind.
 
 The test process is a subreaper: every orphan among its descendants becomes its child, so that the list of its
-living descendants is the list of what is left, whatever session or process group it is in.
+living descendants is the list of what is left, whatever session or process group it is in. What lives in a
+PID namespace of its own is a cluster's, which other tests use at the same time.
 """
 
 import os
@@ -14,15 +15,16 @@ become_subreaper()
 
 
 def living_descendants() -> dict[int, str]:
-    """pid → command of every descendant that is not a zombie."""
-    found = {}
+    """pid → command of every descendant in this PID namespace that is not a zombie."""
+    found, ours = {}, Path("/proc/self/ns/pid").stat().st_ino
     for pid in descendants(os.getpid()):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             continue
-        if state != "Z":
+        if state != "Z" and namespace == ours:
             found[pid] = command[:120]
     return found
 

@@ -21,6 +21,9 @@ def test_local(): pass
 @pytest.mark.faults
 def test_long(): pass
 
+@pytest.mark.nightly
+def test_longer(): pass
+
 @pytest.mark.faults
 @pytest.mark.gpu
 @pytest.mark.skipif(True, reason="no CUDA device")
@@ -31,13 +34,14 @@ def test_long_of_both(): pass
 @pytest.mark.parametrize(
     ("required", "skip_local", "outcome"),
     [
-        ("", True, "4 skipped"),
-        ("local", False, "1 passed, 3 skipped"),
-        ("local", True, "3 skipped, 1 error"),
-        ("gpu", False, "1 passed, 2 skipped, 1 error"),
-        ("local,gpu", True, "2 skipped, 2 errors"),
-        ("faults", True, "1 passed, 3 skipped"),
-        ("faults,gpu", True, "1 passed, 1 skipped, 2 errors"),
+        ("", True, "5 skipped"),
+        ("local", False, "1 passed, 4 skipped"),
+        ("local", True, "4 skipped, 1 error"),
+        ("gpu", False, "1 passed, 3 skipped, 1 error"),
+        ("local,gpu", True, "3 skipped, 2 errors"),
+        ("faults", True, "1 passed, 4 skipped"),
+        ("faults,nightly", True, "2 passed, 3 skipped"),
+        ("faults,gpu", True, "1 passed, 2 skipped, 2 errors"),
         ("slrum", False, "CLUSTERTRAIN_REQUIRE names slrum"),
     ],
 )

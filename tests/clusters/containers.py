@@ -131,11 +131,16 @@ def kit_image() -> str:
     for path in _files():
         made_of.update(f"{path.relative_to(ROOT)} {path.stat().st_size}\n".encode() + path.read_bytes())
     image = f"localhost/clustertrain:test-{made_of.hexdigest()[:12]}"
-    base = stand_in_base()
     with _alone("kit"):
         if not _exists(image):
-            make_image(f"IMAGE={image}", f"BASE={base}", "ENGINE=podman", f"CA_BUNDLE={ca_bundle() or ''}")
+            make_kit_image(image)
     return image
+
+
+def make_kit_image(name: str, target: str = "cpu") -> None:
+    """The project's own image, on this machine's base."""
+    settings = (f"BASE={stand_in_base()}", "ENGINE=podman", f"CA_BUNDLE={ca_bundle() or ''}")
+    make_image(f"IMAGE={name}", f"TARGET={target}", *settings)
 
 
 def _files() -> Iterator[Path]:

@@ -48,7 +48,7 @@ def why_not() -> str | None:
     """What this machine lacks for a cluster."""
     if os.geteuid() != 0:
         return "a SLURM cluster of namespaces needs root"
-    if missing := [name for name in _PROGRAMS if shutil.which(name, path=_path()) is None]:
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=search_path()) is None]:
         return f"{', '.join(missing)} missing: apt-get install slurm-wlm munge iproute2 util-linux"
     tried = subprocess.run(["unshare", "-mnpuif", "true"], capture_output=True, text=True, check=False)
     return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
@@ -207,6 +207,8 @@ class SlurmCluster:
         self.boot(*(node for node in self.nodes if node not in self._pids))
         self._wait_until(self._no_job_is_left, "jobs do not end")
         for node in self.nodes:
+            # Whom SIGKILL ended removed nothing, and may not have come as far as to say whose it was.
+            self.run_on(node, ["sh", "-c", "rm -rf --one-file-system /tmp/ct-* /dev/shm/ct-*"])
             if "drain" in self._node_states([node])[0]:
                 self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait_until(lambda: set(self._node_states()) == {"idle"}, "the nodes are not idle")
@@ -229,7 +231,7 @@ class SlurmCluster:
         """This process's, with which SLURM's commands talk to this cluster."""
         others = ("SLURM_", "SBATCH_")
         outside = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-        return outside | {"SLURM_CONF": f"{self.folder}/etc/slurm.conf", "PATH": _path()}
+        return outside | {"SLURM_CONF": f"{self.folder}/etc/slurm.conf", "PATH": search_path()}
 
     def command(self, *argv: str, uid: int | None = None, check: bool = True) -> Done:
         """On the login node. `uid`: another user's, such as NOBODY."""
@@ -332,7 +334,7 @@ class SlurmCluster:
         return ["nsenter", f"--target={self._pids[name]}", "--mount", "--uts", "--ipc", "--net", "--pid"]
 
     def _variables(self) -> list[str]:
-        return [f"SLURM_CONF={self.folder}/etc/slurm.conf", f"PATH={_path()}"]
+        return [f"SLURM_CONF={self.folder}/etc/slurm.conf", f"PATH={search_path()}"]
 
     def _start(self, name: str, argv: Sequence[str], depth: int) -> None:
         """`depth`: how many parents, which only wait, ours will have."""
@@ -423,5 +425,5 @@ def _as_user(uid: int | None) -> list[str]:
     return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
 
 
-def _path() -> str:
+def search_path() -> str:
     return os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"

@@ -11,6 +11,7 @@ from clusters.containers import (
     RESTRICTED,
     ROOT,
     ca_bundle,
+    make_kit_image,
     podman,
     stand_in_base,
     told,
@@ -32,6 +33,16 @@ def pinned(name, file="docker/constraints.txt"):
 
 def labels(image):
     return json.loads(podman("image", "inspect", "--format={{json .Labels}}", image).stdout)
+
+
+def test_the_gpu_target_is_the_same_with_cuda_in_it(image):
+    name = f"localhost/{unique('gpu')}"
+    make_kit_image(name, "gpu")
+    try:
+        assert labels(name) == {**labels(image), "io.clustertrain.target": "gpu"}
+        assert re.match(r"\d+\.\d+", inside(name, "python", "-c", "import torch; print(torch.version.cuda)"))
+    finally:
+        podman("rmi", name)
 
 
 def test_whoever_runs_in_it_is_not_root_and_can_write_to_tmp_alone(image):

@@ -2,6 +2,7 @@
 `kube_alone`: the same, while no other test does, and healed afterwards: for what stops the operator or the
 API server, changes the node or starts Kueue.
 `namespace`: one of the test's own there, `restricted`, gone afterwards.
+`shared_namespace`: one for the tests of a module, with the claim `runs`; each has runs of its own name there.
 `make`: makes runs in it.
 
 The limit of a test's time is for the test alone, not for the fixtures before it, which wait for their turn.
@@ -93,6 +94,16 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     if alone:
         cluster.heal()  # the API server may be away
     cluster.delete_namespace(made, wait=False)
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> Iterator[str]:
+    with _turn(_meeting, fcntl.LOCK_SH):
+        made = _cluster.make_namespace()
+        _cluster.make_volume(made, "runs")
+    yield made
+    with _turn(_meeting, fcntl.LOCK_SH):
+        _cluster.delete_namespace(made, wait=False)
 
 
 @pytest.fixture

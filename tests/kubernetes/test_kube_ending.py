@@ -64,6 +64,7 @@ def wait_until(condition, timeout_s):
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_two_clusters_do_not_meet_and_nothing_is_left_of_one_that_ends(kube, namespace):
     with KubeCluster() as other:
         assert other.node_address != kube.node_address

@@ -42,7 +42,7 @@ def runs(kube, namespace, other_namespace, image, tmp_path):
     return made
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_runs_of_one_namespace_and_of_one_name_do_not_meet(runs, uninterrupted):
     own_pods = [_assert_objects_of_its_own(run) for run in runs]
     assert len(set().union(*own_pods)) == 9

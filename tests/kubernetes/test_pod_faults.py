@@ -12,7 +12,7 @@ from clustertrain.observe.joined import reached_step
 from kubernetes.rayjob_runs import slow
 from whole_run import same_weights
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.faults]
+pytestmark = pytest.mark.timeout(900)
 
 AWAY_S = 30.0
 RAY_WAITS_S = 10
@@ -22,6 +22,7 @@ def secret(name, **values):
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values}
 
 
+@pytest.mark.faults
 def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started_again(make, kube, namespace):
     """A pod has 512 Mi for its worker, 1 Gi for Ray. A bit below both Ray would end the worker by itself."""
     kube.apply(secret("kernel-alone", RAY_memory_monitor_refresh_ms="0"), namespace=namespace)
@@ -46,6 +47,7 @@ def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started
     assert first.split(maxsplit=1) == ["failed", text.splitlines()[0]]
 
 
+@pytest.mark.nightly
 def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_after_uncordon(
     make, kube_alone, uninterrupted
 ):
@@ -69,6 +71,7 @@ def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_a
     assert same_weights(run.weights(), uninterrupted(2))
 
 
+@pytest.mark.nightly
 def test_a_run_trains_on_while_the_operator_and_then_the_api_server_are_away(make, kube_alone, uninterrupted):
     run = make("unattended", **slow(4)).submit()
     run.wait_for_step(2)

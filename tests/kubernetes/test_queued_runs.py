@@ -56,7 +56,7 @@ def urgent_job(namespace):
     }
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
 def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_comes_back(
     make, kube_alone, namespace, uninterrupted
 ):

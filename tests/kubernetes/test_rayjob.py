@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubernetes.rayjob_runs import slow
+from kubernetes.rayjob_runs import CLAIM, slow
 from kubernetes.watched import bind_role
 from whole_run import same_weights
 
@@ -36,7 +36,7 @@ def submitted(kube, namespace):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("bring", [applied, submitted])
+@pytest.mark.parametrize("bring", [applied, pytest.param(submitted, marks=pytest.mark.nightly)])
 def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, image, bring):
     run = make("digits")  # which names the same run
     kube.load(image, IMAGE)
@@ -67,19 +67,47 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-@pytest.mark.faults
-def test_a_head_that_is_deleted_comes_back_and_the_run_resumes(make, kube, uninterrupted):
+def deleted(run):
+    """It is told to go."""
+    run.cluster.kubectl("delete", "pod", run.pods("head")[0], "--wait=false", namespace=run.namespace)
+
+
+def killed(run):
+    """All that runs in it, at once."""
+    run.cluster.execute(run.namespace, run.pods("head")[0], "sh", "-c", "kill -9 -1", check=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("end", "state"), [(deleted, "preempted"), (killed, None)])
+def test_a_head_that_is_lost_comes_back_and_the_run_resumes(make, uninterrupted, end, state):
     run = make("headless", **slow(2)).submit()
     run.wait_for_step(6)
-    kube.kubectl("delete", "pod", run.pods("head")[0], "--wait=false", namespace=run.namespace)
+    end(run)
     run.wait(within_s=500)
     first, second = run.run_dir.attempts()
-    assert first.read("result.json")["state"] == "preempted"
+    ended = first.read("result.json")
+    assert (ended and ended["state"]) == state
     assert second.read("result.json")["state"] == "done"
     assert same_weights(run.weights(), uninterrupted(2))
 
 
-@pytest.mark.faults
+@pytest.mark.nightly
+def test_a_run_that_fails_is_tried_again_on_a_new_cluster_and_resumes(make, uninterrupted):
+    fails_once = {"fault": "raise", "at_call": 7, "marker": f"/mnt/{CLAIM}/failed"}
+    limits = {"failures": {"retries": 0}, "kubernetes": {"backoff_limit": 1}}
+    run = make("twice", **{**slow(), "args": fails_once}, **limits).submit()
+    run.wait(within_s=500)
+    first, second = run.run_dir.attempts()
+    failed = first.read("result.json")
+    assert failed["state"] == "failed" and "the sensor is upside down" in failed["text"]
+    assert second.read("result.json")["state"] == "done"
+    assert (run.status()["failed"], run.status()["succeeded"]) == (1, 1)
+    resumed = [event["step"] for event in run.events if event["kind"] == "resumed"]
+    assert resumed == [failed["step"]] and failed["step"] > 0
+    assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.nightly
 def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_again(
     make, kube, uninterrupted
 ):

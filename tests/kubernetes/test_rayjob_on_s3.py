@@ -19,13 +19,13 @@ from whole_run import same_weights
 
 CHECKOUT = Path(__file__).parents[2]
 PREFIX = "runs"
-pytestmark = [pytest.mark.timeout(900), pytest.mark.s3]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.nightly]
 
 
 class RunOnS3(RayJobRun):
     def __init__(self, bucket, *arguments, **sections) -> None:
         storage = {"uri": f"s3://{BUCKET}/{PREFIX}", "endpoint": ENDPOINT, "region": "us-east-1"}
-        section = {"volumes": [], "secrets": [SECRET]}
+        section = {"secrets": [SECRET]}
         super().__init__(*arguments, storage=storage, kubernetes=section, **sections)
         self.bucket = bucket
 
@@ -110,7 +110,6 @@ def pods(kube, namespace):
     return [pod["metadata"]["name"] for pod in kube.items("pods", namespace)]
 
 
-@pytest.mark.faults
 def test_a_workers_pod_that_is_killed_leaves_its_log_and_the_weights_are_the_same(make, kube, uninterrupted):
     run = make("bereft", **slow(2)).submit()
     run.wait_for_step(6)

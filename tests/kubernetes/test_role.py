@@ -10,9 +10,8 @@ import pytest
 
 from clusters.kube_client import Kubernetes
 from clusters.kube_pods import shell_pod
-from kubernetes.watched import User, bind_role, inert, role_rules, write_job
+from kubernetes.watched import User, bind_role, inert, role_rules, unique_name, write_job
 
-CLUSTER = "watched-abc"
 BUDGET = {"disruption_budget": True}
 MADE_CLAIM = {"volumes": [{"mount": "/mnt/runs", "claim": "made", "size": "1Gi"}]}
 
@@ -24,25 +23,31 @@ class Two:
     own: User
     admin: User
 
+    @property
+    def cluster(self) -> str:
+        """What the operator would have made."""
+        return f"{self.admin.name}-abc"
+
     def submitted(self, **status: str) -> None:
         self.admin.apply()
         if status:
-            change = {"status": {"rayClusterName": CLUSTER, **status}}
+            change = {"status": {"rayClusterName": self.cluster, **status}}
             kube, namespace = self.admin.kube, self.admin.namespace
-            kube.patch("rayjob", "watched", change, "--subresource=status", namespace=namespace)
+            kube.patch("rayjob", self.admin.name, change, "--subresource=status", namespace=namespace)
 
     def with_a_head(self) -> None:
-        labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": "head", "ray.io/cluster": CLUSTER}
-        pod = shell_pod("head", "sleep 600", labels)
+        run = {"clustertrain.io/run": self.admin.name, "clustertrain.io/role": "head"}
+        name = f"{self.cluster}-head"
+        pod = shell_pod(name, "sleep 600", {**run, "ray.io/cluster": self.cluster})
         pod["spec"]["containers"][0]["name"] = "ray-head"
         kube, namespace = self.admin.kube, self.admin.namespace
         kube.apply(pod, namespace=namespace)
-        kube.wait_for(lambda: kube.phase(namespace, "head") == "Running", 60, "the pod does not run")
+        kube.wait_for(lambda: kube.phase(namespace, name) == "Running", 60, "the pod does not run")
         self.submitted(jobDeploymentStatus="Running", jobStatus="RUNNING")
 
     def without_its_rayjob(self) -> None:
         self.admin.apply()
-        self.admin.kube.kubectl("delete", "rayjob", "watched", namespace=self.admin.namespace)
+        self.admin.kube.kubectl("delete", "rayjob", self.admin.name, namespace=self.admin.namespace)
 
     def ended(self) -> None:
         self.submitted(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")
@@ -90,14 +95,13 @@ OF_KUEUE = {("workloads.kueue.x-k8s.io", "list"), ("localqueues.kueue.x-k8s.io",
 
 
 @pytest.fixture
-def two(kube: Kubernetes, namespace: str, tmp_path):
+def two(kube: Kubernetes, shared_namespace: str, tmp_path):
     """two(without, **section)"""
-    kube.make_volume(namespace, "runs")
 
     def make(without=None, **section):
-        job_file = write_job(tmp_path, namespace, **inert(**section))
-        kubeconfig = bind_role(kube, namespace, without)
-        return Two(User(kube, namespace, job_file, kubeconfig), User(kube, namespace, job_file))
+        job_file = write_job(tmp_path, shared_namespace, unique_name(), **inert(**section))
+        kubeconfig = bind_role(kube, shared_namespace, without)
+        return Two(User(kube, shared_namespace, job_file, kubeconfig), User(kube, shared_namespace, job_file))
 
     return make
 

@@ -8,21 +8,32 @@ from clusters.containers import kit_image
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
 from kubernetes.queues import local_queue
-from kubernetes.watched import QUOTA, ROOT, User, bind_role, write_job
+from kubernetes.watched import QUOTA, ROOT, User, bind_role, unique_name, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
-UNBOUND = {"volumes": [{"mount": "/mnt/runs", "claim": "never", "size": "1Gi"}]}
+# A head that starts fails here, since its image is not the kit's, and that may be said first.
+ALL_HUGE = {**HUGE, "kubernetes": {"head": {"cpus": 512, "memory": "64Mi"}}}
+
+
+def unbound(claim):
+    """A volume that is to be made, where nothing makes any."""
+    return {"volumes": [{"mount": "/mnt/runs", "claim": claim, "size": "1Gi"}]}
 
 
 @pytest.fixture
-def user(kube: Kubernetes, namespace: str, tmp_path):
+def user(kube: Kubernetes, shared_namespace: str, tmp_path):
     """user(section=…) has a job of its own in a namespace with a claim."""
+    name = unique_name()
+    yield lambda **more: User(kube, shared_namespace, write_job(tmp_path, shared_namespace, name, **more))
+    gone = ("delete", "rayjob", name, "--ignore-not-found", "--wait=false")
+    kube.kubectl(*gone, namespace=shared_namespace)
+
+
+@pytest.fixture
+def lone_user(kube: Kubernetes, namespace: str, tmp_path):
+    """The same, alone in the namespace."""
     kube.make_volume(namespace, "runs")
-
-    def make(**more):
-        return User(kube, namespace, write_job(tmp_path, namespace, **more))
-
-    return make
+    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))
 
 
 @pytest.mark.parametrize(
@@ -30,8 +41,8 @@ def user(kube: Kubernetes, namespace: str, tmp_path):
     [
         ({"image": "registry.invalid/trainer:1", "kubernetes": {"pull_policy": "Always"}}, "ErrImagePull"),
         ({"kubernetes": {"secrets": ["aws"]}}, 'CreateContainerConfigError: secret "aws" not found'),
-        (HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
-        ({"kubernetes": UNBOUND}, "claim never: FailedBinding: no persistent volumes available"),
+        (ALL_HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
+        ({"kubernetes": unbound("never")}, "claim never: FailedBinding: no persistent volumes available"),
         ({"kubernetes": {"priority_class": "high"}}, "no PriorityClass with name high was found"),
     ],
     ids=["image", "secret", "cpus", "claim", "priority"],
@@ -40,12 +51,12 @@ def test_status_names_first_what_keeps_the_pods_from_starting(user, more, said):
     own = user(**more)
     own.apply()
     own.waits_for(said)
-    assert "watched" in own("ls").stdout
+    assert own.name in own("ls").stdout
     assert said in own("logs").stdout
 
 
-def test_a_quota_that_admits_no_head_is_named(user, kube, namespace):
-    own = user()
+def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
+    own = lone_user()
     kube.apply(QUOTA, namespace=namespace)
     own.apply()
     own.waits_for("the head's pod cannot be made: exceeded quota: small")
@@ -60,7 +71,7 @@ def test_a_quota_that_admits_no_head_is_named(user, kube, namespace):
             {"resources": {"workers": 1, "gpus_per_worker": 1}},
             "asks for nvidia.com/gpu 1, and no node has any",
         ),
-        ({"kubernetes": UNBOUND}, "the cluster has no default storage class"),
+        ({"kubernetes": unbound("missing")}, "the cluster has no default storage class"),
         ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
         ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
         ({"kubernetes": {"node_selector": {"zone": "mars"}}}, "None of 1 nodes has zone=mars"),
@@ -75,20 +86,20 @@ def test_submit_refuses_what_would_never_start(user, more, said):
     assert 2 <= len(done.stderr.splitlines()) <= 3
 
 
-def test_submit_refuses_what_the_quota_cannot_hold(user, kube, namespace):
+def test_submit_refuses_what_the_quota_cannot_hold(lone_user, kube, namespace):
     kube.apply(QUOTA, namespace=namespace)
-    done = user()("submit", code=EXIT_CLUSTER)
+    done = lone_user()("submit", code=EXIT_CLUSTER)
     assert "ResourceQuota small has 16Mi of requests.memory left (16Mi - 0 used)" in done.stderr
 
 
 def test_a_run_that_was_never_submitted(user):
-    done = user()("status", code=EXIT_JOB)
-    assert "There is no run watched" in done.stderr
-    assert "There is no run watched" in user()("stop", code=EXIT_JOB).stderr
+    own = user()
+    for command in ("status", "stop"):
+        assert f"There is no run {own.name}" in own(command, code=EXIT_JOB).stderr
 
 
-def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(user, kube, namespace):
-    own = user(kubernetes={"secrets": ["aws"]})
+def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, kube, namespace):
+    own = lone_user(kubernetes={"secrets": ["aws"]})
     own.apply()
     own.waits_for("CreateContainerConfigError")
     said = own("stop").stdout
@@ -108,29 +119,39 @@ def test_a_rayjob_that_the_operator_refuses_says_why(user):
     assert own.cause().startswith("failed")
 
 
-@pytest.mark.timeout(900)
-def test_a_run_is_followed_watched_and_stopped(kube, namespace):
+@pytest.fixture
+def trainer(kube: Kubernetes, namespace: str):
+    """The user of the example, with the rights of k8s/rbac.yaml."""
     kube.load(kit_image())
     kube.make_volume(namespace, "clustertrain")
     sets = (f"kubernetes.namespace={namespace}", f"image={kit_image()}", "kubernetes.pull_policy=Never")
-    own = User(kube, namespace, ROOT / "k8s" / "digits.yaml", bind_role(kube, namespace), sets)
-    followed = own("submit", "--wait", "--set", "train.epochs=2", timeout_s=400).stdout
-    assert "running (training)" in followed and "done (finished)" in followed
-    assert "There is nothing to stop" in own("stop", code=EXIT_JOB).stderr
+    return User(kube, namespace, ROOT / "k8s" / "digits.yaml", bind_role(kube, namespace), sets)
 
-    own("submit", "--set", "train.epochs=2000")
-    own.kube.wait_for(lambda: "running (training)" in own("status").stdout, 300, "it does not train")
-    assert "head runs, 2 of 2 workers run" in own("status").stdout
-    assert "2 workers started" in own("logs").stdout
-    assert "restart 0 begins" in own("logs", "--rank", "1").stdout
-    assert "There are: [0, 1]." in own("logs", "--rank", "7", code=EXIT_JOB).stderr
-    said = own("stop").stdout
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_run_is_followed_to_its_end(trainer):
+    followed = trainer("submit", "--wait", "--set", "train.epochs=2", timeout_s=400).stdout
+    assert "running (training)" in followed and "done (finished)" in followed
+    assert "There is nothing to stop" in trainer("stop", code=EXIT_JOB).stderr
+
+
+@pytest.mark.timeout(900)
+def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
+    trainer("submit", "--set", "train.epochs=2000")
+    kube.wait_for(lambda: "running (training)" in trainer("status").stdout, 300, "it does not train")
+    assert "head runs, 2 of 2 workers run" in trainer("status").stdout
+    assert "2 workers started" in trainer("logs").stdout
+    assert "restart 0 begins" in trainer("logs", "--rank", "1").stdout
+    assert "There are: [0, 1]." in trainer("logs", "--rank", "7", code=EXIT_JOB).stderr
+    said = trainer("stop").stdout
     assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
 
-    after = own("status").stdout  # read by a pod of its own
+    after = trainer("status").stdout  # read by a pod of its own
     assert "stopped (user)" in after and "none: it was deleted" in after
-    assert "stopping: the workers finish this step" in own("logs").stdout
-    assert "2 workers started" in own("logs", "--attempt", "1").stdout
+    # Not always the last line: a TERM may reach the supervisor before it is gone, which tells that, too.
+    assert any(line.endswith("; stopping, as asked") for line in trainer("logs").stdout.splitlines())
+    assert "2 workers started" in trainer("logs", "--attempt", "1").stdout
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 
 

@@ -1,5 +1,6 @@
 """A job for tests that look at it from outside, and the product's own command line as a user of a cluster."""
 
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,11 @@ class User:
     kubeconfig: Path | None = None
     sets: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The run's."""
+        return self.job_file.stem
+
     def __call__(self, command: str, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> Done:
         """`clustertrain COMMAND --to kubernetes JOBFILE ARGUMENTS`; `code`: what it must end with."""
         argv = [sys.executable, "-m", "clustertrain.cli", command, "--to", "kubernetes", str(self.job_file)]
@@ -59,6 +65,11 @@ class User:
 
     def waits_for(self, text: str, timeout_s: float = 60) -> None:
         self.kube.wait_for(lambda: text in self.cause(), timeout_s, f"status does not say {text!r}")
+
+
+def unique_name() -> str:
+    """For a run beside others."""
+    return f"watched-{secrets.token_hex(3)}"
 
 
 def write_job(folder: Path, namespace: str, name: str = "watched", **more: object) -> Path:

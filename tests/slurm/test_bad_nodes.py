@@ -181,7 +181,11 @@ def assert_the_next_start_collects(run) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("node", "program"),
-    [("node2", "/raylet/raylet"), ("node1", "/raylet/raylet"), ("node1", "/gcs/gcs_server")],
+    [
+        ("node2", "/raylet/raylet"),
+        pytest.param("node1", "/raylet/raylet", marks=pytest.mark.nightly),
+        ("node1", "/gcs/gcs_server"),
+    ],
 )
 def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, node, program):
     run = make("bereft", **slow(0.5), slurm=ON_TWO).submit()
@@ -206,7 +210,7 @@ def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("which", [0, 1], ids=["head", "other"])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.nightly)], ids=["head", "other"])
 def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which):
     run = make("crashed", **slow(0.5)).submit()
     run.wait_for_step(5)

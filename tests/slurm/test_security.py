@@ -203,7 +203,7 @@ def train(config):
 
 @pytest.mark.parametrize(
     "umask",
-    [pytest.param("000", marks=pytest.mark.faults), "022", pytest.param("077", marks=pytest.mark.faults)],
+    ["000", *(pytest.param(other, marks=pytest.mark.nightly) for other in ("022", "077"))],
 )
 def test_secrets_stay_with_their_user_whatever_the_umask(cluster, tmp_path, monkeypatch, umask):
     """The canaries travel by SLURM or not at all, and are in nothing that anybody else can read."""

@@ -57,7 +57,8 @@ def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
 
 
 def test_nan_stops_all_ranks_and_is_never_committed(make_run):
-    run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS)
+    saving = {"checkpoint": {"every": {"steps": 5}, "async": False}}  # in the background it may take too long
+    run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS | saving)
     output = run.start().end(1)
     assert run.result.cause == "not_finite"
     assert "step 8" in output  # two calls before the first step are discarded, so call 10 is step 8

@@ -20,7 +20,7 @@ PHASES = ["stage", "rendezvous", "step", "snapshot", "write", "commit", "prune"]
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)  # eight starts of the group: 50 s on two idle cores, 200 s on busy ones
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterrupted, tmp_path, victim):
     for folder in ("marks", "ids"):
         (tmp_path / folder).mkdir()

@@ -77,6 +77,7 @@ def shelf_behind(run, bucket):
     return Shelf(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
 
 
+@pytest.mark.nightly
 def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupted, tmp_path, monkeypatch):
     """The server is gone while a save is due: training goes on, and the save lands. Later a stop comes from
     another machine, and the next start goes on."""

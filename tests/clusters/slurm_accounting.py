@@ -1,0 +1,96 @@
+"""A SLURM cluster with accounting: slurmdbd and a MariaDB of its own, in the room of the controller.
+
+    with AccountingCluster(nodes=1, shared=[tmp_path], MinJobAge=2) as cluster:
+        cluster.accounts("add", "qos", "night")            # sacctmgr
+        cluster.command("sacct", "--jobs=1")
+
+Whoever submits needs an account: root has the account `physics`, everybody else has none.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusters.slurm import Done, SlurmCluster, search_path
+from clusters.slurm import why_not as why_no_cluster
+
+ACCOUNT = "physics"
+_DATABASE_PORT = 3306  # on the loopback of a network of its own
+_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db")
+
+
+def why_not() -> str | None:
+    """What this machine lacks for it."""
+    if missing := [name for name in _PROGRAMS if shutil.which(name, path=search_path()) is None]:
+        return f"{', '.join(missing)} missing: apt-get install slurmdbd mariadb-server"
+    return why_no_cluster()
+
+
+class AccountingCluster(SlurmCluster):
+    def __init__(self, nodes: int = 1, shared: Sequence[Path] = (), **settings: object) -> None:
+        accounting = {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageEnforce": "associations,qos",
+        }
+        super().__init__(nodes, shared, **accounting, **settings)
+
+    def _write_files(self) -> None:
+        self._settings["AccountingStorageHost"] = self._address(2)
+        self._settings["AccountingStoragePass"] = f"{self.folder}/munge/socket"  # so the manual
+        super()._write_files()
+        conf = self.folder / "etc" / "slurmdbd.conf"  # slurmdbd looks for it beside slurm.conf
+        conf.touch(0o600)
+        settings = {
+            "AuthType": "auth/munge",
+            "AuthInfo": f"socket={self.folder}/munge/socket",
+            "DbdHost": "controller",
+            "SlurmUser": "root",
+            "StorageType": "accounting_storage/mysql",
+            "StorageHost": "127.0.0.1",
+            "StoragePort": _DATABASE_PORT,
+            "StorageUser": "root",
+            "LogFile": f"{self.folder}/log/slurmdbd",
+            "PidFile": f"{self.folder}/slurmdbd.pid",
+        }
+        conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+
+    def start_controller(self) -> None:
+        """Until it answers; the database and slurmdbd before it."""
+        self._start_database()
+        self.start_accounting()
+        for words in (("cluster", "test"), ("account", ACCOUNT), ("user", "root", f"account={ACCOUNT}")):
+            self.accounts("add", *words)
+        super().start_controller()
+
+    def start_accounting(self) -> None:
+        """Until it answers."""
+        self._start("slurmdbd", [*self._inside("site"), "env", *self._variables(), "slurmdbd", "-D"], 1)
+        self._wait_until(lambda: self.accounts("show", "cluster").returncode == 0, "slurmdbd is silent")
+
+    def stop_accounting(self) -> None:
+        self._end("slurmdbd", signal.SIGTERM)
+
+    def accounts(self, *words: str) -> Done:
+        """What sacctmgr does when it is not asked back."""
+        return self.command("sacctmgr", "--immediate", *words, check=False)
+
+    def _start_database(self) -> None:
+        folder = self.folder / "database"
+        folder.mkdir(0o700)
+        made = subprocess.run(
+            ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}", "--skip-test-db"],
+            env={**os.environ, "PATH": search_path()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode:
+            raise AssertionError(f"no database: {made.stdout[-500:]}{made.stderr[-500:]}")
+        server = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={folder}", "--skip-grant-tables"]
+        server += [f"--socket={folder}/socket", "--bind-address=127.0.0.1", f"--port={_DATABASE_PORT}"]
+        server += [f"--pid-file={folder}/pid", f"--log-error={self.folder}/log/database"]
+        self._start("database", [*self._inside("site"), *server], 1)
+        self._wait_until((folder / "socket").exists, "the database is silent")

@@ -1,0 +1,75 @@
+"""A cluster with slurmdbd: what it remembers of jobs that SLURM has forgotten, and whom it lets submit."""
+
+import time
+
+import pytest
+
+from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
+from clustertrain.launchers.slurm_queue import ask, look_up
+from slurm.login import Login
+
+
+@pytest.fixture(scope="module")
+def accounting(tmp_path_factory):
+    if reason := why_not():
+        pytest.skip(reason)
+    with AccountingCluster(nodes=1, shared=[tmp_path_factory.getbasetemp()], MinJobAge=2) as made:
+        yield made
+
+
+@pytest.fixture
+def login(accounting, tmp_path, monkeypatch):
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, accounting.environment[name])
+    return Login(accounting, tmp_path)
+
+
+@pytest.mark.timeout(200)
+def test_accounting_remembers_what_the_controller_forgot(accounting, login):
+    """SLURM looks for jobs to forget once a minute."""
+    login.job()
+    login.submit("job.yaml", "--set", "slurm.options=[--hold]")
+    (taken_out,) = login.jobs()
+    accounting.command("scancel", taken_out)
+    done, failed = accounting.sbatch(wrap="exit 0"), accounting.sbatch(wrap="exit 3")
+    jobs = [taken_out, done, failed]
+    ends = time.monotonic() + 150
+    while look_up(jobs):
+        assert time.monotonic() < ends
+        time.sleep(1)
+    answer = ask(jobs)
+    assert answer.silence is None
+    assert [answer.jobs[job].meaning.state for job in jobs] == ["cancelled", "lost", "lost"]
+    assert [answer.jobs[job].native for job in jobs] == ["CANCELLED", "COMPLETED", "FAILED"]
+    assert {job.cluster for job in answer.jobs.values()} == {"test"}
+    assert [answer.jobs[job].nodes for job in jobs] == ["", "node1", "node1"]
+
+    def state() -> str:
+        rows = login("status", "job.yaml").stdout.splitlines()
+        return next(row for row in rows if row.startswith("state ")).partition(" ")[2].strip()
+
+    assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled at the scheduler"
+    accounting.stop_accounting()
+    assert f"SLURM has forgotten job {taken_out}" in state()
+    accounting.start_accounting()
+    assert state().startswith("cancelled")
+
+
+@pytest.mark.parametrize(("key", "remedy"), [("account", "show assoc user=$USER"), ("qos", "show qos")])
+def test_who_or_what_accounting_does_not_know_is_refused(login, key, remedy):
+    login.job(slurm={key: "nobody-knows"})
+    error = login.submit("job.yaml", code=3)
+    assert f"Invalid {key}" in error
+    assert f"slurm.{key}; `sacctmgr {remedy}`" in error
+    assert login.jobs() == []
+
+
+def test_a_job_goes_to_its_account_and_qos(accounting, login):
+    accounting.accounts("add", "qos", "night")
+    accounting.accounts("modify", "user", "root", "set", "qos+=night")
+    login.job(slurm={"account": ACCOUNT, "qos": "night"})
+    login.submit("job.yaml", "--set", "slurm.options=[--hold]")
+    (job_id,) = login.jobs()
+    job = accounting.job(job_id)
+    accounting.command("scancel", job_id)
+    assert (job["Account"], job["QOS"]) == (ACCOUNT, "night")
