@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusters.slurm import SlurmCluster
@@ -98,6 +99,13 @@ class Submitted(Run):
             assert time.monotonic() - began < within_s, left
             time.sleep(0.1)
         return time.monotonic() - began
+
+
+def wait_for_no_process(cluster: SlurmCluster, nodes: Sequence[str], within_s: float) -> None:
+    ends = time.monotonic() + within_s
+    while left := {node: found for node in nodes if (found := cluster.processes_on(node))}:
+        assert time.monotonic() < ends, left
+        time.sleep(0.1)
 
 
 def preempt(run: Submitted) -> None:

@@ -17,6 +17,12 @@ CLUSTERTRAIN_NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, 
 CLUSTERTRAIN_TOKEN=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')
 export CLUSTERTRAIN_MAIL CLUSTERTRAIN_AT_TIME_LIMIT CLUSTERTRAIN_NODES CLUSTERTRAIN_TOKEN
 
+# A node that was cut off and comes back still runs this, when SLURM has long started the job again on others:
+# they must not hear from here.
+is_this_start() {
+  scontrol show job "$SLURM_JOB_ID" -o 2>&1 | grep -q " Restarts=${SLURM_RESTART_COUNT:-0} "
+}
+
 "${launch[@]}" "${CLUSTERTRAIN_SUBMISSION:-$job}" < /dev/null &
 step=$!
 
@@ -33,7 +39,7 @@ while kill -0 "$step" 2> /dev/null; do
   # Nodes that still wait for this one to begin do not see that it ended; those that ended ignore it.
   if [ -n "${over:-}" ] && ((SECONDS >= over + 3)) && [ -z "${told:-}" ]; then
     told=yes
-    scancel --signal=TERM "$SLURM_JOB_ID"
+    if is_this_start; then scancel --signal=TERM "$SLURM_JOB_ID"; fi
   fi
 done
 wait "$step"
@@ -49,7 +55,7 @@ elif [ "$code" -ne 0 ] && [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
 fi
 trap '' TERM
 rm -rf "$mail"
-if [ "$verdict" = requeue ] && scontrol requeue "$SLURM_JOB_ID"; then
+if [ "$verdict" = requeue ] && is_this_start && scontrol requeue "$SLURM_JOB_ID"; then
   echo "clustertrain: job $SLURM_JOB_ID goes back to the queue, and on from its newest checkpoint"
 fi
 exit "$code"

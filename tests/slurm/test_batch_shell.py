@@ -1,0 +1,51 @@
+"""The batch shell of a node that SLURM gave up and that comes back, beside the job's next start elsewhere."""
+
+import time
+
+import pytest
+
+from clustertrain.job import Job
+from clustertrain.launchers.slurm_script import render
+from slurm.trained import PATIENCE_S, wait_for_no_process
+
+# Stands for the agent: the first start asks for another one when it is told to, the second ends well.
+AGENT = """\
+#!/bin/bash
+touch "$CLUSTERTRAIN_MAIL/agent" FOLDER/there
+if [ -z "${SLURM_RESTART_COUNT:-}" ]; then
+  until [ -e FOLDER/come-back ]; do sleep 0.1; done
+  echo requeue 75 > "$CLUSTERTRAIN_MAIL/verdict"
+  exit 75
+fi
+until [ -e FOLDER/end ]; do sleep 0.1; done
+echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
+"""
+
+
+@pytest.mark.faults
+def test_a_start_that_was_given_up_does_not_put_the_next_one_back(cluster, tmp_path):
+    agent = tmp_path / "python"
+    agent.write_text(AGENT.replace("FOLDER", str(tmp_path)))
+    agent.chmod(0o755)
+    keys = {"name": "a", "function": "m:f", "resources": {"workers": 1}, "slurm": {"output": str(tmp_path)}}
+    rendered = render(Job.model_validate(keys), job_path="job.yaml", python=str(agent), lead_s=90)
+    script = tmp_path / "script"
+    script.write_bytes(rendered.script)
+    job_id = cluster.sbatch(str(script))
+    first = cluster.wait_for_state(job_id, {"RUNNING"})["BatchHost"]
+    ends = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "there").exists():
+        assert time.monotonic() < ends, "no agent"
+        time.sleep(0.1)
+    cluster.cut(first)
+    cluster.wait_for_state(job_id, {"PENDING"})
+    second = cluster.wait_for_state(job_id, {"RUNNING"})
+    assert (second["Restarts"], second["BatchHost"] != first) == ("1", True)
+    cluster.mend(first)
+    (tmp_path / "come-back").touch()
+    wait_for_no_process(cluster, [first], within_s=150)
+    assert "ct-mail" not in cluster.run_on(first, ["ls", "/tmp"]).stdout  # it came to its own end
+    still = cluster.job(job_id)
+    assert (still["JobState"], still["Restarts"], still["BatchHost"]) == ("RUNNING", "1", second["BatchHost"])
+    (tmp_path / "end").touch()
+    cluster.wait_for_state(job_id, {"COMPLETED"})
