@@ -204,12 +204,14 @@ class SlurmCluster:
             self.share(node, folder)
         for node in list(self._cut):
             self.mend(node)
-        self.boot(*(node for node in self.nodes if node not in self._pids))
+        if crashed := [node for node in self.nodes if node not in self._pids]:
+            self.boot(*crashed)
         self._wait_until(self._no_job_is_left, "jobs do not end")
         for node in self.nodes:
             # Whom SIGKILL ended removed nothing, and may not have come as far as to say whose it was.
             self.run_on(node, ["sh", "-c", "rm -rf --one-file-system /tmp/ct-* /dev/shm/ct-*"])
-            if "drain" in self._node_states([node])[0]:
+            if re.search("down|drain", self._node_states([node])[0]):
+                # Of a node that is down SLURM asks nothing for up to a minute after it answers again.
                 self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait_until(lambda: set(self._node_states()) == {"idle"}, "the nodes are not idle")
 

@@ -22,6 +22,7 @@ echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.faults
 def test_a_start_that_was_given_up_does_not_put_the_next_one_back(cluster, tmp_path):
     agent = tmp_path / "python"
