@@ -73,6 +73,6 @@ class Login:
         found = [json.loads(path.read_bytes()) for path in folder.glob("slurm-*.json")]
         return sorted(found, key=lambda record: record["time"])
 
-    def jobs(self) -> list[str]:
-        """The ids of all jobs that the queue knows."""
-        return self.cluster.command("squeue", "--noheader", "--states=all", "--format=%A").stdout.split()
+    def jobs(self) -> set[str]:
+        """The ids of all jobs that the queue knows. It forgets each when it has been over for a while."""
+        return set(self.cluster.command("squeue", "--noheader", "--states=all", "--format=%A").stdout.split())

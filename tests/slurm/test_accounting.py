@@ -61,7 +61,7 @@ def test_who_or_what_accounting_does_not_know_is_refused(login, key, remedy):
     error = login.submit("job.yaml", code=3)
     assert f"Invalid {key}" in error
     assert f"slurm.{key}; `sacctmgr {remedy}`" in error
-    assert login.jobs() == []
+    assert login.jobs() == set()
 
 
 def test_a_job_goes_to_its_account_and_qos(accounting, login):

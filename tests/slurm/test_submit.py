@@ -152,7 +152,7 @@ def test_a_run_that_is_finished_is_not_submitted(login):
     run_of(login)
     before = login.jobs()
     assert "finished already" in login.submit()
-    assert login.jobs() == before
+    assert login.jobs() <= before
     assert login.records() == []
 
 
@@ -224,7 +224,7 @@ def test_shell_in_a_value_is_refused(login, tmp_path, sections):
     login.job(**sections)
     before = login.jobs()
     assert "job.yaml:" in login.submit(code=2)
-    assert login.jobs() == before
+    assert login.jobs() <= before
     assert not (tmp_path / "made").exists()
 
 
@@ -256,7 +256,7 @@ def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(login, wrapped):
     environ = wrapped(f'$real "$@" || exit; case "$*" in --parsable*) {lost};; esac')
     before = login.jobs()
     error = login.submit(code=3, **environ)
-    assert len(login.jobs()) == len(before) + 1  # it was taken
+    assert len(login.jobs() - before) == 1  # it was taken
     assert "Socket timed out" in error
     assert "may be queued all the same" in error
 
