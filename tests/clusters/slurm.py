@@ -204,16 +204,16 @@ class SlurmCluster:
             self.share(node, folder)
         for node in list(self._cut):
             self.mend(node)
-        if crashed := [node for node in self.nodes if node not in self._pids]:
-            self.boot(*crashed)
+        self.boot(*(node for node in self.nodes if node not in self._pids))
         self._wait_until(self._no_job_is_left, "jobs do not end")
         for node in self.nodes:
             # Whom SIGKILL ended removed nothing, and may not have come as far as to say whose it was.
             self.run_on(node, ["sh", "-c", "rm -rf --one-file-system /tmp/ct-* /dev/shm/ct-*"])
-            if re.search("down|drain", self._node_states([node])[0]):
+        for node, state in zip(self.nodes, self._node_states(self.nodes), strict=True):
+            if re.search("down|drain", state):
                 # Of a node that is down SLURM asks nothing for up to a minute after it answers again.
                 self.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
-        self._wait_until(lambda: set(self._node_states()) == {"idle"}, "the nodes are not idle")
+        self._wait_until(lambda: set(self._node_states(self.nodes)) == {"idle"}, "the nodes are not idle")
 
     def _no_job_is_left(self) -> bool:
         """Ends what there is; again and again, for a job may be between two states."""
@@ -287,11 +287,10 @@ class SlurmCluster:
             f"{', '.join(nodes)}: not usable",
         )
 
-    def _node_states(self, nodes: Collection[str] = ()) -> list[str]:
-        nodes = nodes or self.nodes
-        options = ["--noheader", "--Node", "--partition=gpu", f"--nodes={','.join(nodes)}", "--format=%T"]
-        states = self._try("sinfo", *options).stdout.split()
-        return states if len(states) == len(nodes) else ["unknown"]
+    def _node_states(self, nodes: Collection[str]) -> list[str]:
+        done = self._try("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%N %T")
+        states = dict(line.split() for line in done.stdout.splitlines())
+        return [states.get(node, "unknown") for node in nodes]
 
     # On a node
 

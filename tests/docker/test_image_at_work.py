@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import time
 
 import pytest
 
 from clusters.containers import RESTRICTED, ROOT, container, podman, told
+from waiting import wait_until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
 
@@ -54,13 +54,6 @@ def test_a_container_that_is_stopped_saves_and_the_next_one_goes_on(image, stora
     done = podman("run", "--rm", *at_work(storage), image, *DIGITS, timeout_s=280)
     assert f"step {stopped['step']}" in told(done)
     assert json.loads((storage / "digits/g1/attempts/2/result.json").read_text())["state"] == "done"
-
-
-def wait_until(true, within_s):
-    ends = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < ends, f"waited {within_s} s in vain"
-        time.sleep(0.2)
 
 
 def healthy(name):

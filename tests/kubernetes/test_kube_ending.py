@@ -11,6 +11,7 @@ import pytest
 
 from clusters.kube import KubeCluster, shared_cluster, why_not
 from clusters.kube_pods import shell_pod
+from waiting import wait_until
 
 TESTS = Path(__file__).parents[1]
 OWN = """
@@ -56,12 +57,6 @@ def processes_in(namespace):
 
 def process_namespace(folder):
     return Path(f"/proc/{(folder / 'pid').read_text().strip()}/ns/pid").stat().st_ino
-
-
-def wait_until(condition, timeout_s):
-    ends = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < ends:
-        time.sleep(0.1)
 
 
 @pytest.mark.nightly

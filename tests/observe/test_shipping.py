@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +16,7 @@ from clustertrain.observe.streams import Tail
 from clustertrain.reached import Reached
 from clustertrain.run_dir import RunDir
 from fault_proxy import FaultProxy
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -37,13 +37,6 @@ def elsewhere(run, tmp_path, monkeypatch):
     return look
 
 
-def wait_until(true):
-    ends = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < ends, "waited 30 s in vain"
-        time.sleep(0.05)
-
-
 def test_what_grows_here_is_read_elsewhere_line_by_line(run, elsewhere, monkeypatch):
     monkeypatch.setattr(shipping, "SEND_EVERY_S", 0.05)
     attempt, said = run.attempt(1), []
@@ -51,7 +44,7 @@ def test_what_grows_here_is_read_elsewhere_line_by_line(run, elsewhere, monkeypa
     with Shipping(attempt, said.append):
         for number in range(3):
             log.write("note", number=number)
-            wait_until(lambda number=number: len(run.store.list(f"{attempt.events_key}.d")) > number)
+            wait_until(lambda number=number: len(run.store.list(f"{attempt.events_key}.d")) > number, 30)
         follower = Follower(run.on_this_node, attempt.events_key)
         assert [e["number"] for e in follower.new()] == [0, 1, 2]
         log.write("note", number=3)
@@ -127,7 +120,7 @@ def test_an_outage_is_told_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch
         proxy.down()
         with Shipping(attempt, said.append):
             EventLog(attempt.events).write("note", number=0)
-            wait_until(lambda: said)
+            wait_until(lambda: said, 30)
             proxy.up()
         assert [e["number"] for e in events_of_attempt(attempt)] == [0]
         assert not attempt.path.exists()
@@ -178,7 +171,7 @@ def test_a_killed_sender_is_followed_by_another_without_a_gap(run):
         stdout=subprocess.PIPE,
     )
     with sender:
-        wait_until(lambda: run.store.list(f"{attempt.events_key}.d"))
+        wait_until(lambda: run.store.list(f"{attempt.events_key}.d"), 30)
         sender.send_signal(signal.SIGKILL)
     for number in range(20, 25):
         log.write("note", number=number)

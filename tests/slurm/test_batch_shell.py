@@ -1,12 +1,11 @@
 """The batch shell of a node that SLURM gave up and that comes back, beside the job's next start elsewhere."""
 
-import time
-
 import pytest
 
 from clustertrain.job import Job
 from clustertrain.launchers.slurm_script import render
 from slurm.trained import PATIENCE_S, wait_for_no_process
+from waiting import wait_until
 
 # Stands for the agent: the first start asks for another one when it is told to, the second ends well.
 AGENT = """\
@@ -34,10 +33,7 @@ def test_a_start_that_was_given_up_does_not_put_the_next_one_back(cluster, tmp_p
     script.write_bytes(rendered.script)
     job_id = cluster.sbatch(str(script))
     first = cluster.wait_for_state(job_id, {"RUNNING"})["BatchHost"]
-    ends = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "there").exists():
-        assert time.monotonic() < ends, "no agent"
-        time.sleep(0.1)
+    wait_until((tmp_path / "there").exists, PATIENCE_S)
     cluster.cut(first)
     cluster.wait_for_state(job_id, {"PENDING"})
     second = cluster.wait_for_state(job_id, {"RUNNING"})

@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from clusters.slurm import CHECKOUT, NOBODY, SlurmCluster
+from waiting import wait_until
 
 WHERE = """
 import json, os, pathlib, socket, sys
@@ -67,7 +67,7 @@ def test_a_node_has_its_tmp_for_itself(cluster):
 def test_jobs_on_one_node_get_a_gpu_each(cluster, where):
     jobs = [cluster.sbatch("--nodelist=node2", "--gres=gpu:1", wrap=f"{where}; sleep 600") for _ in range(2)]
     for job in jobs:
-        _wait_until(lambda job=job: cluster.output(job))
+        wait_until(lambda job=job: cluster.output(job), 60)
     waiting = cluster.sbatch("--nodelist=node2", "--gres=gpu:1", wrap="true")
     reason = cluster.wait_for_state(waiting, {"PENDING"})["Reason"]
     cluster.command("scancel", *jobs)
@@ -90,7 +90,7 @@ def test_a_job_outlives_a_node(cluster):
         "--nodes=2", "--requeue", "--open-mode=truncate", wrap="srun sh -c 'echo up; sleep 600'"
     )
     first = cluster.wait_for_state(job, {"RUNNING"})
-    _wait_until(lambda: cluster.output(job) == "up\n" * 2)
+    wait_until(lambda: cluster.output(job) == "up\n" * 2, 60)
     lost = "node2" if first["BatchHost"] == "node1" else "node1"
     cluster.crash(lost)
     cluster.wait_for_state(job, {"PENDING"})
@@ -113,10 +113,10 @@ def test_a_cut_node_runs_on_alone(cluster, tmp_path):
     cluster.cut("node3")
     cluster.wait_for_state(job, {"NODE_FAIL"})
     seen = beats.read_text()
-    _wait_until(lambda: beats.read_text() not in ("", seen))
+    wait_until(lambda: beats.read_text() not in ("", seen), 60)
     cluster.mend("node3")
     cluster.wait_for_nodes(["node3"])
-    _wait_until(lambda: cluster.processes_on("node3") == [])
+    wait_until(lambda: cluster.processes_on("node3") == [], 60)
 
 
 def test_one_node_may_see_another_file_system(cluster, tmp_path):
@@ -157,7 +157,7 @@ def test_what_a_test_did_is_healed(cluster, tmp_path):
     stubborn = f"trap '' TERM; (trap '' TERM; setsid sleep 600 &) ; echo > {tmp_path}/up; sleep 600"
     cluster.sbatch("--nodes=3", "--exclusive", "--requeue", wrap=f"srun bash -c {stubborn!r}")
     cluster.sbatch("--nodes=3", wrap="true")
-    _wait_until((tmp_path / "up").exists)
+    wait_until((tmp_path / "up").exists, 60)
     cluster.without_share("node2", tmp_path)
     cluster.cut("node1")
     cluster.crash("node3")
@@ -211,7 +211,7 @@ def test_a_test_process_that_ends_leaves_nothing(end):
         folder = Path(process.stdout.readline().decode().strip())
         assert len(_traces(folder)) > 5
         process.send_signal(end)
-    _wait_until(lambda: _traces(folder) == [])
+    wait_until(lambda: _traces(folder) == [], 60)
 
 
 def _traces(folder: Path) -> list[str]:
@@ -228,10 +228,3 @@ def _traces(folder: Path) -> list[str]:
         if f"{folder}/".encode() in text:
             found.append(text[:80].decode())
     return found
-
-
-def _wait_until(condition) -> None:
-    ends = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends, "waited 60 s in vain"
-        time.sleep(0.05)
