@@ -28,7 +28,7 @@ from pathlib import Path
 import yaml
 from start_times import print_table
 
-from clustertrain import RAY_VERSION
+from clustertrain.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(CHECKOUT / "tests"))

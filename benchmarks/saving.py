@@ -32,9 +32,9 @@ from typing import Any
 
 import torch
 
-from clustertrain.checkpoint import Shelf
-from clustertrain.checkpoint_writer import Retention, Writer
-from clustertrain.saving import Saver
+from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.save import Saver
+from clustertrain.checkpoints.write import Retention, Writer
 from clustertrain.storage import PosixStore
 
 MIB = 1 << 20

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.quantities import size_bytes
+from clustertrain.units import size_bytes
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "benchmark",

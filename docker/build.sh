@@ -24,7 +24,7 @@ if [ -n "$CA_BUNDLE" ] && [ ! -r "$CA_BUNDLE" ]; then
 fi
 
 pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" docker/constraints.txt; }
-version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/__init__.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/version.py)
 
 # OCI's own format has no HEALTHCHECK; docker knows no other than its own.
 case ${ENGINE##*/} in podman* | buildah*) format=--format=docker ;; *) format= ;; esac

@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from clustertrain.guardian import become_subreaper, descendants
+from clustertrain.supervise.guardian import become_subreaper, descendants
 
 become_subreaper()
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clustertrain.checkpoint import Shelf
+from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.storage import PosixStore
 
 

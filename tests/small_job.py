@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from clustertrain.jobfile import parse_job
+from clustertrain.job.file import parse_job
 
 
 @pytest.fixture

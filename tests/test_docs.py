@@ -8,8 +8,8 @@ from urllib.parse import unquote
 import pytest
 
 import clustertrain
-from clustertrain.jobfile import load_job
-from clustertrain.states import states_markdown
+from clustertrain.job.file import load_job
+from clustertrain.run.states import states_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("[!.]*.md"), *ROOT.glob("[!.]*/*.md"), *ROOT.glob("examples/*/*.md")])

@@ -2,13 +2,13 @@ import pickle
 
 import pytest
 
-from clustertrain.checkpoint import CheckpointDamaged, UnknownFormat
-from clustertrain.checkpoint_writer import Fenced
+from clustertrain.checkpoints.manifest import CheckpointDamaged, UnknownFormat
+from clustertrain.checkpoints.write import Fenced
+from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
-from clustertrain.failure_watch import StopRetrying
-from clustertrain.script import ScriptFailed
 from clustertrain.staging.stage import StagingInterrupted
 from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
+from clustertrain.worker.script import ScriptFailed
 
 ERRORS = [
     ClusterTrainError("a"),

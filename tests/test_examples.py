@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain import load_job
-from clustertrain.user_code import check_code
+from clustertrain.worker.user_code import check_code
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.tar.gz"

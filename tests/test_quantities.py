@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustertrain.quantities import (
+from clustertrain.units import (
     LARGEST_INTEGER,
     LONGEST_DURATION_S,
     duration_s,
@@ -12,7 +12,7 @@ from clustertrain.quantities import (
     integer,
     number,
     size_bytes,
-    size_text,
+    size_value,
 )
 
 
@@ -140,8 +140,8 @@ def test_duration_text_reads_back_exactly(seconds):
 
 @settings(deadline=None)  # the machine may be busy
 @given(st.integers(0, LARGEST_INTEGER))
-def test_size_text_reads_back_exactly(size):
-    assert size_bytes(size_text(size)) == size
+def test_size_value_reads_back_exactly(size):
+    assert size_bytes(size_value(size)) == size
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -162,4 +162,4 @@ def test_texts_are_the_ones_people_write():
         "1d12h",
         "0.5s",
     ]
-    assert [size_text(n) for n in (16 * 2**30, 2**20, 1536 * 2**20, 1000)] == ["16Gi", "1Mi", "1536Mi", 1000]
+    assert [size_value(n) for n in (16 * 2**30, 2**20, 1536 * 2**20, 1000)] == ["16Gi", "1Mi", "1536Mi", 1000]

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clustertrain.checkpoint import bring
-from clustertrain.jobfile import load_job
-from clustertrain.observe.joined import AttemptFollower, events_of_attempt
-from clustertrain.result import Result, read_result
-from clustertrain.run_dir import Attempt, RunDir
+from clustertrain.checkpoints.read import bring
+from clustertrain.job.file import load_job
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.history import AttemptFollower, events_of_attempt
+from clustertrain.run.result import Result, read_result
 from leftovers import left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"

@@ -4,7 +4,7 @@ The public names:
 
     Task        a training described by its parts (model, data, loss, metrics); see training/task.py
     session     what a function with its own loop gets from the kit; see session.py
-    load_job    reads and validates a job file; see jobfile.py
+    load_job    reads and validates a job file; see job/file.py
 
 They are imported when first used, so that `import clustertrain` stays light and the submit side never
 pulls in torch.
@@ -15,17 +15,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from clustertrain.version import __version__
+
 if TYPE_CHECKING:
     from clustertrain import session as session
-    from clustertrain.jobfile import load_job as load_job
+    from clustertrain.job.file import load_job as load_job
     from clustertrain.training.task import Task as Task
 
-__version__ = "0.1.0"
-RAY_VERSION = "2.60.0"
-"""The Ray that constraints.txt pins: in images, in manifests and in the client."""
 __all__ = ["Task", "__version__", "load_job", "session"]
 
-_HOMES = {"Task": "clustertrain.training.task", "load_job": "clustertrain.jobfile"}
+_HOMES = {"Task": "clustertrain.training.task", "load_job": "clustertrain.job.file"}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clustertrain.training.distributed import Place
-    from clustertrain.worker_run import WorkerRun
+    from clustertrain.worker.rank import WorkerRun
 
 
 @dataclass(frozen=True)

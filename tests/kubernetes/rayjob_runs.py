@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from clusters.kube import KubeCluster
-from clustertrain.run_dir import RunDir
+from clustertrain.run.folder import RunDir
 from whole_run import Run
 
 PATIENCE_S = 400  # what takes a minute alone takes several beside three others

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from clustertrain.observe.joined import reached_step
+from clustertrain.run.step_counter import reached_step
 from kubernetes.rayjob_runs import slow
 from whole_run import same_weights
 

@@ -15,9 +15,9 @@ import yaml
 
 from clusters.kube_client import Kubernetes
 from clustertrain.launchers.kubernetes.rules.check import check, refusals
-from launchers.manifest_changes import Manifest, changed
-from launchers.right_manifests import NAMES, RIGHT, rayjob
-from launchers.wrong_manifests import NEEDS, WRONG
+from launchers.kubernetes.manifest_changes import Manifest, changed
+from launchers.kubernetes.right_manifests import NAMES, RIGHT, rayjob
+from launchers.kubernetes.wrong_manifests import NEEDS, WRONG
 
 _QUIET_S = 10.0  # the operator looks again every 2 or 3 s
 _LONGEST_S = 300.0  # on a machine that has more to do

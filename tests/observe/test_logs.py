@@ -3,13 +3,13 @@ import threading
 
 import pytest
 
-from clustertrain.claims import claim_attempt
 from clustertrain.errors import JobError
-from clustertrain.observe.events import EventLog
 from clustertrain.observe.logs import Wanted, log_lines
-from clustertrain.observe.shipping import Shipping
-from clustertrain.result import Result, write_result
-from clustertrain.run_dir import RunDir
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
+from clustertrain.run.shipping import Shipping
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@ import io
 
 import pytest
 
-from clustertrain.observe.progress import Bar, Lines, line_of, open_screen, size_text, time_text
+from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.screen import Bar, Lines, open_screen
+from clustertrain.units import size_text, time_text
 
 
 def record(kind, **fields):

@@ -8,7 +8,9 @@ from pathlib import Path
 import yaml
 
 # Where the login node has neither torch nor ray: importing them fails, and they are not found.
-_LIGHT = "import sys; sys.modules.update(torch=None, ray=None); from clustertrain.cli import main; main()"
+_LIGHT = (
+    "import sys; sys.modules.update(torch=None, ray=None)\nfrom clustertrain.cli.main import main; main()"
+)
 
 # Stands in for the Python on the nodes: what is tested here is what reaches it.
 AGENT = """\

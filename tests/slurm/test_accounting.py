@@ -5,7 +5,7 @@ import time
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
-from clustertrain.launchers.slurm_queue import ask, look_up
+from clustertrain.launchers.slurm.queue import ask, look_up
 from slurm.login import Login
 
 

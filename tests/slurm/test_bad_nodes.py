@@ -164,7 +164,8 @@ def kill(cluster, node: str, program: str) -> None:
 
 def assert_the_next_start_collects(run) -> None:
     """What was killed cannot remove its folders; the next start of the same user does."""
-    start = "from clustertrain.guarded import private_folder, remove; remove(private_folder())"
+    start = "from clustertrain.supervise.private_folder import private_folder, remove\n"
+    start += "remove(private_folder())"
     for node in run.cluster.nodes:
         run.cluster.run_on(node, [sys.executable, "-c", start])
     assert run.left_on_nodes() == {}

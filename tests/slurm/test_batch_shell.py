@@ -2,8 +2,8 @@
 
 import pytest
 
-from clustertrain.job import Job
-from clustertrain.launchers.slurm_script import render
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.script import render
 from slurm.trained import PATIENCE_S, wait_for_no_process
 from waiting import wait_until
 

@@ -91,4 +91,8 @@ def containers_on(cluster, node):
 def agents(run):
     """What each agent on a node has for its root."""
     found = [process for node in run.cluster.nodes for process in run.cluster.processes_on(node)]
-    return [Path(f"/proc/{pid}/root") for pid, argv in found if argv[1:3] == ["-m", "clustertrain.node"]]
+    return [
+        Path(f"/proc/{pid}/root")
+        for pid, argv in found
+        if argv[1:3] == ["-m", "clustertrain.launchers.slurm.agent"]
+    ]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.job import Job
-from clustertrain.launchers.slurm_script import render
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.script import render
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]

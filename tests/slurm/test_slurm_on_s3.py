@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from clustertrain.claims import committed_step
+from clustertrain.run.claims import committed_step
 from fault_proxy import FaultProxy
 from s3_servers import ENVIRONMENT
 from slurm.trained import PATIENCE_S, Submitted, preempt, slow

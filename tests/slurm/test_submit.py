@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.claims import claim_attempt
-from clustertrain.jobfile import dump_job, load_job
-from clustertrain.result import Result, write_result
-from clustertrain.run_dir import RunDir
-from clustertrain.submission import Submission
+from clustertrain.job.file import dump_job, load_job
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
+from clustertrain.run.submission import Submission
 from slurm.login import Login
 
 pytestmark = pytest.mark.slurm
@@ -24,9 +24,9 @@ ENDING_AGENT = """\
 #!{python}
 import os, sys, time
 from pathlib import Path
-from clustertrain.claims import claim_attempt
-from clustertrain.result import Result, write_result
-from clustertrain.submission import Submission
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.result import Result, write_result
+from clustertrain.run.submission import Submission
 
 if os.environ["SLURM_NODEID"] == "0":
     Path(os.environ["CLUSTERTRAIN_MAIL"], "agent").touch()
@@ -68,7 +68,7 @@ def test_the_nodes_get_the_snapshot_and_its_job(login, cluster, tmp_path):
     assert cluster.job(job_id)["JobState"] == "COMPLETED", Path(login.records()[0]["output"]).read_text()
     for node in ("0", "1"):
         module, name, text = (tmp_path / f"arguments-{node}").read_text().splitlines()
-        assert (module, name) == ("-m", "clustertrain.node")
+        assert (module, name) == ("-m", "clustertrain.launchers.slurm.agent")
         environment = (tmp_path / f"environment-{node}").read_text()
         assert "AWS_PROFILE=team\n" in environment
         assert "canary" not in environment
@@ -293,7 +293,10 @@ def test_the_site_file_names_the_python_for_all_jobs(login, cluster, tmp_path):
 
 def test_this_python_is_taken_where_it_can_train(login):
     login.job(slurm={"python": None})
-    assert f"{sys.executable} -m clustertrain.node" in login("render", "--to", "slurm", light=False).stdout
+    assert (
+        f"{sys.executable} -m clustertrain.launchers.slurm.agent"
+        in login("render", "--to", "slurm", light=False).stdout
+    )
 
 
 # ------------------------------------------------------------------------------------------------ --wait

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clustertrain import stopping
-from clustertrain.cli import main
+from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError
-from clustertrain.launchers import slurm_queue
-from clustertrain.launchers.slurm_queue import look_up
-from clustertrain.result import Result, write_result
-from clustertrain.run_dir import RunDir
-from clustertrain.status import status_of
-from clustertrain.stopping import stop_run
+from clustertrain.launchers.slurm import queue as slurm_queue
+from clustertrain.launchers.slurm import stop as stopping
+from clustertrain.launchers.slurm.queue import look_up
+from clustertrain.launchers.slurm.stop import stop_run
+from clustertrain.observe.status import status_of
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
 
 AGENT = """
 import os, sys, time
-from clustertrain.claims import Heartbeat, claim_attempt
-from clustertrain.observe.events import EventLog
-from clustertrain.result import Result, write_result
-from clustertrain.run_dir import RunDir
+from clustertrain.run.claims import Heartbeat, claim_attempt
+from clustertrain.run.events import EventLog
+from clustertrain.run.result import Result, write_result
+from clustertrain.run.folder import RunDir
 
 storage, name, obeys = sys.argv[1:]
 attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation={

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging import archive as archive_module
 from clustertrain.staging.archive import Limits, extract
-from clustertrain.staging.contents import contents_of
+from clustertrain.staging.folder_digest import contents_of
 
 TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
 KINDS = [*TAR_MODES, "zip"]

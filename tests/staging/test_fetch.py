@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import part, retries, sources
+from clustertrain.staging import file_and_http as sources
+from clustertrain.staging import partial_file as part
+from clustertrain.staging import retries
 from clustertrain.staging.fetch import fetch
-from clustertrain.staging.part import noted
+from clustertrain.staging.file_and_http import open_source
+from clustertrain.staging.partial_file import noted
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.source import masked
-from clustertrain.staging.sources import open_source
 from clustertrain.storage.location import Location
 from web import Answer, serving
 

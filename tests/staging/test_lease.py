@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.processes import this_host
+from clustertrain.node.processes import this_host
 from clustertrain.staging import lease as lease_module
 from clustertrain.staging.lease import Contender, LeaseLost
 

@@ -15,11 +15,12 @@ import pytest
 
 from clustertrain.errors import DataError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import part as part_module
-from clustertrain.staging import retries, spans
-from clustertrain.staging.part import PIECE_BYTES, Part, noted
+from clustertrain.staging import parallel_ranges as spans
+from clustertrain.staging import partial_file as part_module
+from clustertrain.staging import retries
+from clustertrain.staging.file_and_http import open_source
+from clustertrain.staging.partial_file import PIECE_BYTES, Part, noted
 from clustertrain.staging.retries import TRIES
-from clustertrain.staging.sources import open_source
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
 from fault_proxy import FaultProxy, cut_answer, flip_answer, get, reset, slow, stall, status
@@ -33,14 +34,14 @@ PIECE = 1 << 17
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain.staging import fetch, part, retries, spans
+from clustertrain.staging import fetch, parallel_ranges, partial_file, retries
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 retries.BACKOFF_S = 0.01
-for module in (fetch, part, spans):
+for module in (fetch, partial_file, parallel_ranges):
     module.PIECE_BYTES = options["piece"]
-spans.SPAN_BYTES = options["piece"]
+parallel_ranges.SPAN_BYTES = options["piece"]
 path = stage(
     "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
     on_event=lambda event: print(json.dumps(event), flush=True),

@@ -20,9 +20,9 @@ import pytest
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import stage as staging
+from clustertrain.staging.entry import Entry
 from clustertrain.staging.lease import Lease
 from clustertrain.staging.stage import StagingInterrupted, stage
-from clustertrain.staging.staged import Entry
 from clustertrain.storage.location import Location
 from kills import killed_at_every_point
 from web import Answer, serving

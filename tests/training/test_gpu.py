@@ -82,7 +82,7 @@ class Snapshot(MemoryRun):
     """Keeps host copies, made as the launcher makes them."""
 
     def save(self, state, progress):
-        from clustertrain.saving import copy_to_host
+        from clustertrain.checkpoints.save import copy_to_host
 
         assert state["model"]["head.weight"].is_cuda
         host = copy_to_host(state)

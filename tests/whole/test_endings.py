@@ -4,7 +4,8 @@ import os
 import re
 import signal
 
-from clustertrain.checkpoint import names, verify
+from clustertrain.checkpoints.manifest import names
+from clustertrain.checkpoints.read import verify
 
 SECTIONS = {
     "task": "faulty:Faulty",

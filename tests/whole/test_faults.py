@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.checkpoint import CheckpointName, names, verify
+from clustertrain.checkpoints.manifest import CheckpointName, names
+from clustertrain.checkpoints.read import verify
 from whole_run import same_weights
 
 FAULTS = Path(__file__).parent / "faults"

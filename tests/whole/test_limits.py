@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.limits import own_cgroups
+from clustertrain.node.limits import own_cgroups
 
 pytestmark = pytest.mark.faults
 

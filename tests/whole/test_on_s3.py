@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clustertrain.checkpoint import Shelf, names, verify
-from clustertrain.cli import main
-from clustertrain.observe.joined import curve
+from clustertrain.checkpoints.manifest import Shelf, names
+from clustertrain.checkpoints.read import verify
+from clustertrain.cli.main import main
+from clustertrain.run.history import curve
 from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
 from whole_run import same_weights

@@ -7,7 +7,7 @@ resume below is from the middle of an epoch.
 import json
 import signal
 
-from clustertrain.checkpoint import newest_verified
+from clustertrain.checkpoints.read import newest_verified
 from whole_run import same_weights
 
 
@@ -22,7 +22,7 @@ def sections(workers, **args):
 
 
 def steps_of(run):
-    from clustertrain.observe.joined import curve
+    from clustertrain.run.history import curve
 
     return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
 

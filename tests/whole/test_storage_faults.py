@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from clustertrain.checkpoint import names, newest_verified, verify
-from clustertrain.guardian import descendants
-from clustertrain.observe.joined import events_of_attempt
+from clustertrain.checkpoints.manifest import names
+from clustertrain.checkpoints.read import newest_verified, verify
+from clustertrain.run.history import events_of_attempt
+from clustertrain.supervise.guardian import descendants
 from whole_run import same_weights
 
 pytestmark = pytest.mark.faults

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from clustertrain.cli import main
+from clustertrain.cli.main import main
 
 
 def rank_log(run, rank):
@@ -54,7 +54,7 @@ def start_ray(folder, name, environment, *arguments, within=()):
     ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--object-store-memory=100000000"]
     guardian = subprocess.Popen(
         [
-            *(sys.executable, "-m", "clustertrain.guardian", f"{folder}/{name}", str(log)),
+            *(sys.executable, "-m", "clustertrain.supervise.guardian", f"{folder}/{name}", str(log)),
             *(*within, *ray, "--num-cpus=2", *arguments),
         ],
         stdin=subprocess.PIPE,

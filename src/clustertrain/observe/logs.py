@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clustertrain.claims import who_runs
 from clustertrain.errors import JobError
-from clustertrain.observe.joined import AttemptFollower, events_of_attempt
-from clustertrain.observe.progress import line_of
-from clustertrain.observe.streams import Tail, Tails, stream_names
-from clustertrain.result import read_result
-from clustertrain.run_dir import Attempt, RunDir
-from clustertrain.status import Status, is_in_a_job, status_of
+from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.status import Status, is_in_a_job, status_of
+from clustertrain.run.claims import who_runs
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.history import AttemptFollower, events_of_attempt
+from clustertrain.run.result import read_result
+from clustertrain.run.streams import Tail, Tails, stream_names
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.contents import Contents
+from clustertrain.staging.folder_digest import Contents
 from clustertrain.storage.posix import refused
 
 _CHUNK_BYTES = 1 << 20

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.part import PIECE_BYTES, Part, Tick
+from clustertrain.staging.file_and_http import FileSource
+from clustertrain.staging.parallel_ranges import SourceChanged, fetch_spans
+from clustertrain.staging.partial_file import PIECE_BYTES, Part, Tick
 from clustertrain.staging.retries import Retries
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked, read_some
-from clustertrain.staging.sources import FileSource
-from clustertrain.staging.spans import SourceChanged, fetch_spans
 
 
 def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Part:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.processes import is_gone, is_here, this_process
+from clustertrain.node.processes import is_gone, is_here, this_process
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
 
 _RECORD_BYTES = 1024

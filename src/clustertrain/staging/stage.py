@@ -18,15 +18,15 @@ from typing import Any
 
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging.archive import extract as extract_archive
+from clustertrain.staging.entry import MARKER, Entry, local_folder
 from clustertrain.staging.fetch import fetch
+from clustertrain.staging.file_and_http import open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
-from clustertrain.staging.part import Part, Tick, copy_part, noted
+from clustertrain.staging.partial_file import Part, Tick, copy_part, noted
 from clustertrain.staging.source import masked
-from clustertrain.staging.sources import open_source
-from clustertrain.staging.staged import MARKER, Entry, local_folder
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
-from clustertrain.storage.tree import fsync_folder, remove_tree
+from clustertrain.storage.posix_tree import fsync_folder, remove_tree
 
 _LOOK_EVERY_S = 0.2
 _CHECK_EVERY_S = 0.5

@@ -16,7 +16,7 @@ from typing import Protocol
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import PosixStore
-from clustertrain.storage.tree import WrittenFile
+from clustertrain.storage.posix_tree import WrittenFile
 
 __all__ = ["Location", "PosixStore", "Store", "Tree", "TreeFile", "local_path", "open_store", "probe"]
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
-from clustertrain.storage.tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
+from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5

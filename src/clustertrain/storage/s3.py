@@ -16,10 +16,10 @@ import uuid
 from collections.abc import Iterator
 
 from clustertrain.storage.location import Location
+from clustertrain.storage.posix_tree import HIDDEN
 from clustertrain.storage.s3_bucket import Bucket
-from clustertrain.storage.s3_contest import create_by_contest
+from clustertrain.storage.s3_exclusive_create import create_by_contest
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
-from clustertrain.storage.tree import HIDDEN
 
 
 class S3Store:

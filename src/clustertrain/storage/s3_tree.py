@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from clustertrain.errors import StorageError
+from clustertrain.storage.posix_tree import WrittenFile
 from clustertrain.storage.s3_bucket import Bucket
-from clustertrain.storage.tree import WrittenFile
 
 NEWEST = ".newest"
 PART_BYTES = 16 << 20

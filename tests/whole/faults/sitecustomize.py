@@ -96,7 +96,7 @@ def hooks(killer):
         before(module.shutil, "rmtree", removed)
 
     return {
-        "clustertrain.worker": worker,
+        "clustertrain.worker.setup": worker,
         "clustertrain.staging.stage": lambda m: before(m, "fetch", lambda *_: killer.pass_by("stage", 0)),
         "torch.distributed": lambda m: before(
             m, "init_process_group", lambda *_: killer.pass_by("rendezvous", victim)
@@ -104,8 +104,10 @@ def hooks(killer):
         "clustertrain.training.optimization": lambda m: before(
             m.Optimization, "step", lambda *_: killer.pass_by("step", victim)
         ),
-        "clustertrain.saving": lambda m: before(m, "copy_to_host", lambda *_: killer.pass_by("snapshot", 0)),
-        "clustertrain.storage.tree": tree,
+        "clustertrain.checkpoints.save": lambda m: before(
+            m, "copy_to_host", lambda *_: killer.pass_by("snapshot", 0)
+        ),
+        "clustertrain.storage.posix_tree": tree,
     }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from clustertrain.launchers.kubernetes.pods import memory_text
+from clustertrain.launchers.kubernetes.render.pods import memory_text
 from clustertrain.launchers.kubernetes.rules.names import quantity
 
 Object = Mapping[str, Any]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import ClusterError
-from clustertrain.job_kubernetes import Kubernetes
-from clustertrain.shell import CommandFailed, Done, lines, run
+from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.launchers.shell import CommandFailed, Done, lines, run
 
 ANSWER_S = 30.0
 _GONE_POLL_S = 1.0

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from clustertrain.job import Job
+from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound, ended_there
-from clustertrain.launchers.kubernetes.places import JOB_FILE
-from clustertrain.launchers.kubernetes.pods import HEAD_CONTAINER
-from clustertrain.launchers.kubernetes.reader import read_by_pod
-from clustertrain.launchers.kubernetes.troubles import name_of, role_of
-from clustertrain.launchers.kubernetes.watch import CLI, POLL_S, View, config_map_of, failed_there, look
+from clustertrain.launchers.kubernetes.look import CLI, POLL_S, View, config_map_of, failed_there, look
+from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
+from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import Wanted
-from clustertrain.shell import CommandFailed
 
 _GONE = (137, 143)  # the pod went, and the command with it
 

@@ -17,10 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clustertrain import RAY_VERSION, __version__
 from clustertrain.errors import ClusterError
-from clustertrain.job import Job
-from clustertrain.job_kubernetes import Volume
+from clustertrain.job.kubernetes import Volume
+from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
     need_of_pod,
@@ -29,11 +28,12 @@ from clustertrain.launchers.kubernetes.capacity import (
     why_no_quota,
 )
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
-from clustertrain.launchers.kubernetes.manifests import Manifest
-from clustertrain.launchers.kubernetes.places import storage_volume, volumes
-from clustertrain.launchers.kubernetes.pods import RUN_LABEL
+from clustertrain.launchers.kubernetes.render.manifests import Manifest
+from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import check, refusals
-from clustertrain.shell import run
+from clustertrain.launchers.shell import run
+from clustertrain.version import RAY_VERSION, __version__
 
 CRD = "rayjobs.ray.io"
 _ENGINE_S = 20.0

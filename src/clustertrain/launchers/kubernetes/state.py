@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from clustertrain.errors import EXIT_FAILED
-from clustertrain.launchers.kubernetes.troubles import (
+from clustertrain.launchers.kubernetes.pod_problems import (
     Object,
     Trouble,
     is_leaving,
@@ -23,9 +23,9 @@ from clustertrain.launchers.kubernetes.troubles import (
     seconds,
     troubles,
 )
-from clustertrain.standing import Standing
-from clustertrain.states import CAUSE_OF_CODE, STATES
-from clustertrain.told import Told
+from clustertrain.observe.standing import Standing
+from clustertrain.observe.status_json import Told
+from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

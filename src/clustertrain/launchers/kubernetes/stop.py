@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clustertrain.errors import EXIT_JOB, JobError
-from clustertrain.job import Job
+from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.places import JOB_FILE
-from clustertrain.launchers.kubernetes.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
-from clustertrain.launchers.kubernetes.troubles import name_of
-from clustertrain.launchers.kubernetes.watch import CLI, RAYJOBS, View, failed_there, look
+from clustertrain.launchers.kubernetes.look import CLI, RAYJOBS, View, failed_there, look
+from clustertrain.launchers.kubernetes.pod_problems import name_of
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
 
 _BEYOND_GRACE_S = 90.0
 _DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"

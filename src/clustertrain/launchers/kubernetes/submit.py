@@ -12,19 +12,20 @@ from pathlib import Path
 import yaml
 
 from clustertrain.errors import EXIT_DONE, ClusterError
-from clustertrain.job import Job
-from clustertrain.jobfile import load_job
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.job.site import with_site
+from clustertrain.job.yaml_reader import text_of
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.manifests import Manifest, manifests, to_yaml
-from clustertrain.launchers.kubernetes.places import in_pods
+from clustertrain.launchers.kubernetes.look import RAYJOBS
 from clustertrain.launchers.kubernetes.preflight import check_cluster
+from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_yaml
+from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Seen
-from clustertrain.launchers.kubernetes.watch import RAYJOBS, follow_to_its_end
-from clustertrain.shell import CommandMissing
-from clustertrain.site import with_site
-from clustertrain.starting import Options
-from clustertrain.yaml_places import text_of
+from clustertrain.launchers.kubernetes.status import follow_to_its_end
+from clustertrain.launchers.shell import CommandMissing
+from clustertrain.run.begin import Options
 
 _APPLY_S = 60.0
 _DELETE_S = 120.0

@@ -15,9 +15,7 @@ from functools import partial
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.launchers.kubernetes.rules.cluster import cluster_spec
 from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
-from clustertrain.launchers.kubernetes.rules.job import LONGEST_RAYCLUSTER, ray_name, rayjob
 from clustertrain.launchers.kubernetes.rules.names import label_1123, metadata, subdomain
 from clustertrain.launchers.kubernetes.rules.objects import (
     config_map,
@@ -25,6 +23,8 @@ from clustertrain.launchers.kubernetes.rules.objects import (
     network_policy,
     volume_claim,
 )
+from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec
+from clustertrain.launchers.kubernetes.rules.rayjob import LONGEST_RAYCLUSTER, ray_name, rayjob
 from clustertrain.launchers.kubernetes.rules.schema import against_schema, schema_of
 
 _SHOWN = 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from clustertrain.launchers.kubernetes.rules.cluster import is_autoscaling
 from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.raycluster import is_autoscaling
 
 # From the least to the most: who deletes more may not do so before who deletes less.
 _ORDER = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")

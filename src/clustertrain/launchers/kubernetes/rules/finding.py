@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clustertrain.quantities import shortened
+from clustertrain.units import shortened
 
 # Who says no: the API server to the manifest itself, to the pods that the operator makes of it later, or
 # one of those that watch. "nobody": it is taken, and does not do what its author wants.

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from clustertrain.launchers.kubernetes.rules.finding import Finding, Place
-from clustertrain.quantities import shortened
+from clustertrain.units import shortened
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (Mapping,),

@@ -1,0 +1,62 @@
+"""A checkpoint's weights for the world outside: safetensors, and a JSON page of where they are from."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.read import Checkpoint, bring
+from clustertrain.checkpoints.save import MODEL_FILE
+from clustertrain.errors import JobError, StorageError
+
+
+def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
+    """Write `<to>` (safetensors) and `<to>` with the suffix .json; returns both paths.
+
+    The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
+    for each name: safetensors knows no sharing.
+
+    Raises:
+        CheckpointDamaged: the checkpoint does not verify.
+        JobError: it holds no model, or something in it is no tensor, or a file is there already.
+        StorageError: the files cannot be written.
+    """
+    page = to.with_suffix(".json")
+    if there := [path for path in (to, page) if path.exists()]:
+        raise JobError(f"{there[0]} is there already, and export overwrites nothing.\nName another file.")
+    with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
+        checkpoint = bring(shelf, name, Path(temporary) / "brought")
+        weights = _weights(checkpoint)
+    provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        save_file(weights, to, metadata={"format": "pt"})
+        page.write_text(json.dumps(provenance, indent=1, sort_keys=True) + "\n")
+    except OSError as error:
+        raise StorageError(f"{to} cannot be written: {error}\nName another place.") from error
+    return to, page
+
+
+def _weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    file = checkpoint.path / MODEL_FILE
+    if not file.exists():
+        raise JobError(
+            f"Checkpoint {checkpoint.name} holds no {MODEL_FILE}.\n"
+            "A function saves its model under state={'model': …}."
+        )
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
+    if odd:
+        raise JobError(
+            f"{MODEL_FILE} of checkpoint {checkpoint.name} holds {odd[0]!r}, "
+            f"which is {type(state[odd[0]]).__name__}, not a tensor.\n"
+            "safetensors holds tensors alone."
+        )
+    return {name: value.contiguous().clone() for name, value in state.items()}

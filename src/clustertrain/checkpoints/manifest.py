@@ -1,0 +1,161 @@
+"""Names and manifests of checkpoints: the format of MANIFEST.json, and the folder that holds them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import StorageError
+from clustertrain.storage import Store
+from clustertrain.version import __version__
+
+FORMAT_VERSION = 1
+MANIFEST = "MANIFEST.json"
+_OWN_SHA256 = "manifest_sha256"
+_NAME = re.compile(r"^(\d{8,})-(\d+)\.(\d+)$")
+
+
+class CheckpointDamaged(StorageError):
+    """A checkpoint whose manifest or files do not verify; the text names the file and both figures."""
+
+
+class UnknownFormat(StorageError):
+    """A checkpoint that is whole, in a format of another version of clustertrain."""
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointName:
+    """Orders by step, then by who wrote it: the newest writer's view of a step wins."""
+
+    step: int
+    attempt: int
+    restart: int
+
+    def __str__(self) -> str:
+        return f"{self.step:08d}-{self.attempt}.{self.restart}"
+
+    @classmethod
+    def parse(cls, text: str) -> CheckpointName | None:
+        match = _NAME.match(text)
+        if match is None:
+            return None
+        name = cls(*(int(group) for group in match.groups()))
+        return name if str(name) == text else None  # one spelling, so that a name always finds its folder
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint holds. Sizes in bytes, times in unix seconds."""
+
+    step: int
+    epoch: int
+    samples_seen: int
+    world_size: int
+    job_sha256: str
+    attempt: int
+    restart: int
+    reason: str
+    written_at: float
+    versions: dict[str, str]
+    metrics: dict[str, float]
+    files: dict[str, dict[str, Any]]
+    format_version: int = FORMAT_VERSION
+
+    def to_bytes(self) -> bytes:
+        """The one spelling of this manifest, with a checksum of itself: a flipped digit is seen."""
+        fields = asdict(self)
+        return (
+            json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
+        )
+
+
+def _sha256_of(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where the checkpoints of a run lie: one folder for each, under a key of a store."""
+
+    store: Store
+    key: str
+
+    def file_key(self, name: CheckpointName | str, file: str = MANIFEST) -> str:
+        return f"{self.key}/{name}/{file}"
+
+    def uri(self, name: CheckpointName | str, file: str | None = None) -> str:
+        """For messages: where a checkpoint or one of its files is."""
+        return self.store.uri(self.file_key(name, file) if file else f"{self.key}/{name}")
+
+    def __str__(self) -> str:
+        return self.store.uri(self.key)
+
+
+def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
+    """Parse the manifest of a checkpoint.
+
+    Raises:
+        CheckpointDamaged: it is missing, not JSON, lacks a field, or does not match its own checksum.
+        UnknownFormat: another version of clustertrain wrote it, in a format that this one cannot read.
+        StorageError: an S3 server does not answer, or refuses.
+    """
+    where = shelf.uri(name, MANIFEST)
+    data = _manifest_bytes(shelf, name, where)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointDamaged(f"{where} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointDamaged(f"{where} is not a manifest: it holds {type(value).__name__}.")
+    try:
+        if value.get("format_version") != FORMAT_VERSION:
+            raise _refused_version(where, value)
+        manifest = Manifest(**{key: item for key, item in value.items() if key != _OWN_SHA256})
+        if manifest.to_bytes() != data:
+            raise CheckpointDamaged(f"{where} does not match its own checksum: a part of it was changed.")
+        for known in fields(manifest):
+            if type(getattr(manifest, known.name)).__name__ != str(known.type).partition("[")[0]:
+                raise TypeError(f"{known.name} is {getattr(manifest, known.name)!r}")
+        for file, entry in manifest.files.items():
+            if not isinstance(entry["size_bytes"], int) or not isinstance(entry["sha256"], str):
+                raise TypeError(f"files.{file} has no size and sha256")
+            if file != Path(file).name or file in ("", "..") or not file.isprintable():
+                raise TypeError(f"files has {file!r}, which is not a plain name")
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointDamaged(f"{where} is not a manifest: {error}") from error
+    return manifest
+
+
+def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> bytes:
+    try:
+        data = shelf.store.read_or_none(shelf.file_key(name))
+    except StorageError as error:
+        if shelf.store.local_folder(shelf.key) is None:
+            raise
+        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+    if data is None:
+        raise CheckpointDamaged(f"{where} is missing: the checkpoint was never finished.")
+    return data
+
+
+def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
+    """Another version that matches its own checksum is no damage: a fallback would hide what was trained."""
+    found, own = value.get("format_version"), value.pop(_OWN_SHA256, None)
+    text = f"{where} has format version {found!r}; clustertrain {__version__} reads version {FORMAT_VERSION}."
+    if own != _sha256_of(value):
+        return CheckpointDamaged(text)
+    versions = value.get("versions")
+    wrote = versions.get("clustertrain") if isinstance(versions, dict) else None
+    return UnknownFormat(
+        f"{text}\nInstall clustertrain {wrote or 'as new as the one that wrote it'}, or newer."
+    )
+
+
+def names(shelf: Shelf) -> list[CheckpointName]:
+    """All checkpoint names, oldest first, verified or not."""
+    found = (CheckpointName.parse(name) for name in shelf.store.trees(shelf.key, MANIFEST))
+    return sorted(name for name in found if name is not None)

@@ -1,0 +1,158 @@
+"""Checkpoints: their names and manifests, and how they are read back. docs/checkpoints.md has the format.
+
+A checkpoint is a folder `<step>-<attempt>.<restart>` whose MANIFEST.json was written last. It exists if and
+only if the manifest verifies. Nothing here needs Ray; the submit side lists checkpoints without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustertrain.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointDamaged,
+    CheckpointName,
+    Manifest,
+    Shelf,
+    names,
+    read_manifest,
+)
+from clustertrain.errors import StorageError
+from clustertrain.storage.posix import refused
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back and found whole, in a folder of this node."""
+
+    name: CheckpointName
+    path: Path
+    manifest: Manifest
+
+
+def verify(shelf: Shelf, name: CheckpointName | str) -> Manifest:
+    """Read every byte of a checkpoint and compare it with the manifest.
+
+    Raises:
+        CheckpointDamaged: names the first file that differs, with both sizes or both checksums.
+        StorageError: an S3 server does not answer, or refuses.
+    """
+    parsed, manifest = _own_manifest(shelf, name)
+    for file, entry in manifest.files.items():
+        _read_through(shelf, parsed, file, entry, lambda block: None)
+    return manifest
+
+
+def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
+    """A checkpoint as a folder of this node: verified where it lies on a file system, verified while it is
+    copied into the folder `into` from S3. A copy that is there already is used; older ones are removed.
+
+    Raises:
+        CheckpointDamaged: as `verify`.
+        StorageError: it cannot be read, or `into` cannot be written.
+    """
+    parsed, manifest = _own_manifest(shelf, name)
+    in_place = shelf.store.local_folder(f"{shelf.key}/{parsed}")
+    if in_place is not None:
+        return Checkpoint(parsed, in_place, verify(shelf, parsed))
+    folder = into / str(parsed)
+    if (folder / MANIFEST).exists():
+        return Checkpoint(parsed, folder, manifest)
+    shutil.rmtree(into, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        for file, entry in manifest.files.items():
+            _copy(shelf, parsed, file, entry, folder / file)
+        (folder / MANIFEST).write_bytes(manifest.to_bytes())
+    except OSError as error:
+        raise refused(folder, "written", error) from error
+    return Checkpoint(parsed, folder, manifest)
+
+
+def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], to: Path) -> None:
+    for last_try in (False, True):
+        try:
+            with to.open("wb") as target:
+                return _read_through(shelf, name, file, entry, target.write)
+        except CheckpointDamaged:
+            if last_try:  # once may be the way here; twice is the file
+                raise
+    return None
+
+
+def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointName, Manifest]:
+    parsed = name if isinstance(name, CheckpointName) else CheckpointName.parse(name)
+    if parsed is None:
+        raise CheckpointDamaged(f"{shelf.uri(name)} is not named <step>-<attempt>.<restart>.")
+    manifest = read_manifest(shelf, parsed)
+    if (manifest.step, manifest.attempt, manifest.restart) != (parsed.step, parsed.attempt, parsed.restart):
+        raise CheckpointDamaged(
+            f"{shelf.uri(parsed, MANIFEST)} is of {manifest.step}-{manifest.attempt}.{manifest.restart}, "
+            "not of the folder it lies in."
+        )
+    return parsed, manifest
+
+
+def _read_through(
+    shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], use: Callable[[bytes], Any]
+) -> None:
+    """Pass a file through `use`, block by block; CheckpointDamaged unless it is what the manifest says."""
+    where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
+    blocks = shelf.store.blocks(shelf.file_key(name, file))
+    while block := _next_block(shelf, where, blocks):
+        digest.update(block)
+        found_bytes += len(block)
+        use(block)
+    if found_bytes != entry["size_bytes"]:
+        raise CheckpointDamaged(f"{where} has {found_bytes} bytes, the manifest says {entry['size_bytes']}.")
+    if digest.hexdigest() != entry["sha256"]:
+        raise CheckpointDamaged(
+            f"{where} has sha256 {digest.hexdigest()}, the manifest says {entry['sha256']}."
+        )
+
+
+def _next_block(shelf: Shelf, where: str, blocks: Iterator[bytes]) -> bytes:
+    """The next block, empty at the end. On a file system what cannot be read is damaged: a disk's bad sector
+    must not keep an older, good checkpoint from being found. An S3 server that is down says nothing of it."""
+    try:
+        return next(blocks, b"")
+    except FileNotFoundError as error:
+        raise CheckpointDamaged(f"{where} is missing.") from error
+    except StorageError as error:
+        if shelf.store.local_folder(shelf.key) is None:
+            raise
+        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+
+
+def newest_verified(
+    shelf: Shelf,
+    on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
+    into: Path,
+) -> Checkpoint | None:
+    """The newest checkpoint that verifies, falling back one at a time; None when there never was one.
+
+    Args:
+        into: where a copy of it goes when it lies on S3; see `bring`.
+
+    Raises:
+        StorageError: there are checkpoints and none verifies. Training from step 0 would hide the loss.
+    """
+    candidates = names(shelf)
+    for name in reversed(candidates):
+        try:
+            return bring(shelf, name, into)
+        except CheckpointDamaged as error:
+            on_damaged(name, error)
+    if candidates:
+        raise StorageError(
+            f"None of the {len(candidates)} checkpoints in {shelf} verifies.\n"
+            "Restore one from a backup, or begin again with `clustertrain run --fresh`, which keeps these."
+        )
+    return None

@@ -1,0 +1,153 @@
+"""Committing checkpoints, and removing those that are no longer kept.
+
+Who may write is decided by the fence (attempt, restart): a writer that is no longer the newest commits
+nothing. Every writer has folder names of its own, so a stale one never touches a good one's bytes; what it
+commits between the check and the last write is not on the list that the newer one fixed when it claimed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from clustertrain.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointDamaged,
+    CheckpointName,
+    Manifest,
+    Shelf,
+    UnknownFormat,
+    names,
+    read_manifest,
+)
+from clustertrain.errors import StorageError
+from clustertrain.storage import Tree
+
+
+class Fenced(StorageError):
+    """This writer's attempt or restart is no longer the newest; it may not commit."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay: the newest `keep_last`, and the best by a metric of the manifest."""
+
+    keep_last: int = 3
+    best_metric: str | None = None
+    best_mode: str = "max"
+
+    def doomed(self, shelf: Shelf, just_committed: CheckpointName) -> list[CheckpointName]:
+        """The names that may go. The one just committed, which verified, always stays."""
+        everything = names(shelf)
+        kept = set(everything[-self.keep_last :]) | {just_committed}
+        if self.best_metric is not None:
+            kept |= self._best(shelf, everything)
+        return [name for name in everything if name not in kept]
+
+    def _best(self, shelf: Shelf, everything: Iterable[CheckpointName]) -> set[CheckpointName]:
+        scored = []
+        for name in everything:
+            try:
+                value = read_manifest(shelf, name).metrics.get(self.best_metric or "")
+            except (CheckpointDamaged, UnknownFormat):
+                continue  # it cannot be the best; whether it goes is decided by its age
+            if value is not None and math.isfinite(value):  # NaN compares as neither better nor worse
+                scored.append((value if self.best_mode == "max" else -value, name))
+        return {max(scored)[1]} if scored else set()
+
+
+@dataclass
+class Writer:
+    """Commits checkpoints of one (attempt, restart)."""
+
+    shelf: Shelf
+    attempt: int
+    restart: int
+    job_sha256: str
+    versions: dict[str, str]
+    retention: Retention
+    still_newest: Callable[[], bool]  # the fence, asked right before the commit
+    collected: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.collected = self.shelf.store.collect_leftovers(self.shelf.key, MANIFEST)
+
+    def commit(
+        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+    ) -> tuple[CheckpointName, int]:
+        """Write the files, the manifest last, make them visible, then prune. Returns the name and bytes.
+
+        Args:
+            files: for each file name a function that writes its bytes to the open file it is given.
+            progress: step, epoch, samples_seen, world_size, metrics, reason.
+
+        Raises:
+            Fenced: a newer attempt or restart has claimed the run; nothing was committed.
+            StorageError: the bytes could not be written; what was begun is removed.
+        """
+        name = CheckpointName(progress["step"], self.attempt, self.restart)
+        store = self.shelf.store
+        if store.size_or_none(self.shelf.file_key(name)) is not None:
+            return name, 0  # a stop right after a periodic save: the same bytes
+        try:
+            tree = store.new_tree(f"{self.shelf.key}/{name}")
+        except OSError as error:
+            raise self._not_written(name, error) from error
+        try:
+            for file_name, write in files.items():
+                with tree.create(file_name) as file:
+                    write(file)
+            self._check_fence(name)
+            tree.commit(MANIFEST, self._manifest(tree, progress).to_bytes())
+        except OSError as error:
+            tree.abort()
+            raise self._not_written(name, error) from error
+        except BaseException:
+            tree.abort()
+            raise
+        self._prune(name)
+        return name, sum(file.size_bytes for file in tree.files.values())
+
+    def _not_written(self, name: CheckpointName, error: OSError) -> StorageError:
+        return StorageError(
+            f"Checkpoint {name} could not be written to {self.shelf}: {error}\n"
+            "The checkpoints before it are untouched. Free space or make it writable, then run again."
+        )
+
+    def _prune(self, just_committed: CheckpointName) -> None:
+        for old in self.retention.doomed(self.shelf, just_committed):
+            try:
+                self.shelf.store.remove_tree(f"{self.shelf.key}/{old}", MANIFEST)
+            except FileNotFoundError:
+                continue  # someone else removed it
+            except OSError as error:
+                raise StorageError(
+                    f"Checkpoint {just_committed} is committed, but {self.shelf.uri(old)} "
+                    f"cannot be removed: {error}\nRemove it by hand, or the disk fills up."
+                ) from error
+
+    def _check_fence(self, name: CheckpointName) -> None:
+        if not self.still_newest():
+            raise Fenced(
+                f"Checkpoint {name} is not committed: attempt {self.attempt}, restart {self.restart} "
+                "is no longer the newest of this run.\nAnother start has taken over; this one ends."
+            )
+
+    def _manifest(self, tree: Tree, progress: dict[str, Any]) -> Manifest:
+        return Manifest(
+            step=progress["step"],
+            epoch=progress["epoch"],
+            samples_seen=progress["samples_seen"],
+            world_size=progress["world_size"],
+            job_sha256=self.job_sha256,
+            attempt=self.attempt,
+            restart=self.restart,
+            reason=progress["reason"],
+            written_at=time.time(),
+            versions=self.versions,
+            metrics=progress["metrics"],
+            files={name: asdict(file) for name, file in tree.files.items()},
+        )

@@ -1,0 +1,5 @@
+"""`python -m clustertrain.cli`."""
+
+from clustertrain.cli.main import main
+
+main()

@@ -1,0 +1,290 @@
+"""What `clustertrain data` does with the data sets of a job; nothing here loads torch or ray."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import ClusterError, DataError, JobError
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.status import all_runs
+from clustertrain.run.folder import Attempt
+from clustertrain.staging.entry import Entry, data_folder, local_folder
+from clustertrain.staging.folder_digest import contents_of
+from clustertrain.staging.lease import Contender
+from clustertrain.staging.partial_file import noted
+from clustertrain.staging.source import masked
+from clustertrain.staging.stage import stage
+from clustertrain.storage import open_store
+from clustertrain.storage.location import Location
+from clustertrain.storage.posix import refused
+from clustertrain.storage.posix_tree import remove_tree
+from clustertrain.units import aligned, size_text, time_text
+
+_CHUNK_BYTES = 1 << 20
+_SAY_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set of a job, and where it lies or would lie."""
+
+    name: str
+    per: str
+    location: Location
+    sha256: str | None
+    extract: bool
+    into: Path
+
+    def entry(self) -> Entry:
+        """
+        Raises:
+            DataError: it is a local file, and is not there.
+        """
+        return Entry.of(self.location, self.sha256, self.extract, self.into)
+
+
+def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
+    """The data sets of a job, or the one of that name.
+
+    Raises:
+        JobError: there is none of that name.
+    """
+    if name is not None and name not in job.data:
+        there_are = f"There are: {', '.join(job.data)}." if job.data else "It has none."
+        raise JobError(f"{job.name} has no data set {name!r}.\n{there_are}")
+    shared = open_store(job.storage.location).local_folder("data")
+    return [
+        DataSet(
+            each,
+            entry.per,
+            job.data_location(each),
+            entry.sha256,
+            entry.extract,
+            data_folder(shared, entry.per),
+        )
+        for each, entry in job.data.items()
+        if name in (None, each)
+    ]
+
+
+def list_data(sets: list[DataSet]) -> list[str]:
+    """A line for each: name, per, state, size, where it is from and where it lies."""
+    rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
+    rows += [(each.name, each.per, *_state(each)) for each in sets]
+    return aligned(rows)
+
+
+def _state(each: DataSet) -> tuple[str, str, str, str]:
+    uri = masked(each.location.uri)
+    if (folder := local_folder(each.location)) is not None:
+        return "in place", "-", uri, str(folder)
+    try:
+        entry = each.entry()
+        found = entry.ready()
+    except DataError as error:
+        return "missing", "-", uri, str(error).splitlines()[0]
+    if found is not None:
+        return "ready", size_text(found.size_bytes), uri, str(found.path)
+    parts = [part for path in entry.parts() if (part := noted(path)) is not None]
+    if not parts:
+        return "absent", "-", uri, "-"
+    most = max(parts, key=lambda part: part.size_bytes)
+    total = size_text(most.total_bytes) if most.total_bytes is not None else "?"
+    return "partly", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
+
+
+def fetch_data(sets: list[DataSet], say: Callable[[str], None]) -> None:
+    """Bring the data sets here now; `say` gets a line every few seconds.
+
+    Raises:
+        as clustertrain.staging.stage.stage
+    """
+    for each in sets:
+        path = stage(
+            each.name,
+            each.location,
+            sha256=each.sha256,
+            extract=each.extract,
+            into=each.into,
+            on_event=_Teller(say),
+        )
+        say(f"data {each.name}: {path}")
+
+
+class _Teller:
+    """Turns the events of `stage` into lines."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said_at = 0.0
+        self._first: tuple[str, float, int] | None = None
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        line = line_of({**event, "kind": event["event"]})
+        if line is None and time.monotonic() - self._said_at >= _SAY_EVERY_S:
+            line = self._progress(event)
+        if line is not None:
+            self._said_at = time.monotonic()
+            self._say(line)
+
+    def _progress(self, event: dict[str, Any]) -> str:
+        phase, done, total, seconds = (event[key] for key in ("phase", "bytes", "total_bytes", "seconds"))
+        if self._first is None or self._first[0] != phase:
+            self._first = (phase, seconds, done)
+        line = f"data {event['name']}: {phase} {size_text(done)}"
+        line += f" of {size_text(total)}" if total is not None else ""
+        per_s = (done - self._first[2]) / max(seconds - self._first[1], 1e-9)
+        if per_s > 0:
+            line += f", {size_text(per_s)}/s"
+            line += f", {time_text((total - done) / per_s)} left" if total is not None else ""
+        return line
+
+
+def verify_data(sets: list[DataSet]) -> Iterator[str]:
+    """Read every byte of what is there; a line for each.
+
+    Raises:
+        DataError: at the end, when any of it is not what was staged.
+    """
+    differ = []
+    for each in sets:
+        if local_folder(each.location) is not None:
+            yield f"{each.name}  used where it lies; there is nothing to compare it with"
+            continue
+        entry = each.entry()
+        if not entry.folder.exists():
+            yield f"{each.name}  absent"
+            continue
+        wrong, size_bytes = _difference(entry)
+        if wrong is None:
+            yield f"{each.name}  whole, {size_text(size_bytes)}"
+        else:
+            differ.append(each.name)
+            yield f"{each.name}  differs: {wrong}"
+    if differ:
+        names = ", ".join(differ)
+        raise DataError(
+            f"{len(differ)} of the data sets are not what was staged: {names}.\n"
+            "Remove them with `clustertrain data evict`, and they are brought again."
+        )
+
+
+def _difference(entry: Entry) -> tuple[str | None, int]:
+    """What is not as READY.json says, None when all is; and the bytes that it says there are."""
+    path = entry.content(entry.folder)
+    try:
+        marker = entry.marker()
+        size_bytes = int(marker["bytes"])
+        if entry.extract:
+            return _folder_difference(path, marker), size_bytes
+        return _file_difference(path, size_bytes, str(marker["sha256"])), size_bytes
+    except FileNotFoundError as error:
+        return f"{error.filename} is not there", 0
+    except OSError as error:
+        raise refused(Path(error.filename or path), "read", error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise entry.unreadable(error) from error
+
+
+def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
+    hashed, found_bytes = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            hashed.update(chunk)
+            found_bytes += len(chunk)
+    if found_bytes != size_bytes:
+        return f"{path} has {found_bytes} bytes, staged were {size_bytes}"
+    if hashed.hexdigest() != sha256:
+        return f"{path} has sha256 {hashed.hexdigest()}, staged was {sha256}"
+    return None
+
+
+def _folder_difference(path: Path, marker: dict[str, Any]) -> str | None:
+    found = contents_of(path).as_record()
+    for key in ("files", "bytes", "digest"):
+        if found[key] != marker[key]:
+            return f"{path} has {key} {found[key]}, unpacked were {marker[key]}"
+    return None
+
+
+def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
+    """Remove the data sets from here, and what killed fetches left of them; a line for each.
+
+    Raises:
+        ClusterError: a run of the job's storage that lives names one of them, or it is being brought.
+    """
+    entries = {each: each.entry() for each in sets if local_folder(each.location) is None}
+    if not force and entries:
+        _check_unused(job, {(entry.into, entry.key) for entry in entries.values()})
+    for each in sets:
+        if each not in entries:
+            yield f"{each.name}  kept: it is used where it lies"
+        else:
+            yield f"{each.name}  freed {size_text(_remove(entries[each], force=force))}"
+
+
+def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
+    for status in all_runs(job.storage.location):
+        if status.runner is None or status.attempt is None:
+            continue
+        used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]
+        if used:
+            raise ClusterError(
+                f"{', '.join(used)} is in use: {status.run.name} runs ({status.runner}).\n"
+                "Wait for its end or stop it, or remove it all the same with --force."
+            )
+
+
+def _data_of(attempt: Attempt) -> list[DataSet]:
+    """The data sets of the job as that attempt runs it."""
+    key = f"{attempt.key}/job.yaml"
+    text = attempt.run.store.read_or_none(key)
+    return data_sets(parse_job(text.decode(), key)) if text is not None else []
+
+
+def _key_of(each: DataSet) -> tuple[Path, str] | None:
+    try:
+        entry = each.entry()
+    except DataError:
+        return None  # its source is gone, so that its key cannot be told, nor be one that is asked for
+    return entry.into, entry.key
+
+
+def _remove(entry: Entry, *, force: bool) -> int:
+    """Remove all that there is of a data set, as its holder; the bytes that were freed."""
+    if not entry.into.is_dir():
+        return 0
+    lease = Contender(entry.leases, entry.key).try_acquire()
+    if lease is None and not force:
+        raise ClusterError(
+            f"{masked(entry.location.uri)} is being brought at this moment.\n"
+            "Wait for it, or remove it all the same with --force."
+        )
+    folders = [path for path in (entry.folder, *entry.parts()) if path.exists()]
+    freed_bytes = sum(_bytes_below(path) for path in folders)
+    try:
+        with lease or nullcontext():
+            for path in folders:
+                remove_tree(path)
+            for path in entry.into.glob(f".*{entry.key}*.gone"):  # of a removal that was killed
+                shutil.rmtree(path)
+            for path in entry.leases.glob(f"{entry.key}.*"):  # also our own: nobody waits for it
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise refused(Path(error.filename or entry.into), "removed", error) from error
+    return freed_bytes
+
+
+def _bytes_below(folder: Path) -> int:
+    """What is given back: a file with two names counts once."""
+    found = (path.lstat() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())

@@ -1,0 +1,1 @@
+"""The driver: one process per attempt that hands the job to Ray Train and writes how it ended."""

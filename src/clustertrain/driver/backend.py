@@ -1,0 +1,185 @@
+"""What happens before each start of the worker group; all of it runs in Ray Train's controller.
+
+Claim the restart (the fence of its checkpoints), choose the checkpoint, stage the data, and only then make
+the process group. What happens after a failure is in failures.py and failure_watch.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from ray.train._internal.utils import get_address_and_port
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+
+from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
+from clustertrain.checkpoints.read import newest_verified
+from clustertrain.driver.failures import Group
+from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
+from clustertrain.node.ports import PORTS, Ports, free_port
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.step_counter import reached_step
+from clustertrain.worker import setup
+from clustertrain.worker.plan import Plan
+
+
+@dataclass
+class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
+    """TorchConfig for all three ways in: data is staged before the process group is made."""
+
+    ref: AttemptRef | None = None
+    job_yaml: str = ""
+    is_script: bool = False
+
+    @property
+    def backend_cls(self) -> type[_TorchBackend]:
+        return KitBackend
+
+    @property
+    def train_func_context(self) -> Any:
+        # A script's parent must not touch CUDA: it would hold memory on the child's device.
+        return contextlib.nullcontext if self.is_script else super().train_func_context
+
+
+class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
+    """Runs in the controller, once before each start of the worker group."""
+
+    def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
+        if backend_config.ref is None:
+            raise ClusterTrainError("KitTorchConfig was made without an attempt: a fault of clustertrain.")
+        attempt = backend_config.ref.open()
+        plan = _claim(attempt, backend_config.ref, backend_config)
+        group = None
+        try:
+            group = Group(worker_group, attempt)
+            worker_group.execute(setup.prepare, plan)
+            self._probe(worker_group)
+            self._stage(worker_group, plan)
+            if backend_config.is_script:
+                address, port = worker_group.execute_single(0, _rendezvous_here)
+                worker_group.execute(_set_rendezvous, address, port)
+            else:
+                super().on_start(worker_group, backend_config)
+        except RayActorError as error:  # Ray Train retries only what it takes for a failed start
+            if group is not None:
+                group.report_death(error)
+            _end_group(worker_group)
+            raise WorkerGroupStartupFailedError("A worker died before training began.") from error
+
+    def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
+        if not backend_config.is_script:  # a script gets its ranks from script.torchrun_environment
+            super().on_training_start(worker_group, backend_config)
+
+    def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
+        """Nothing: the processes end right after; destroying the group would wait 30 s for dead ranks."""
+
+    def _probe(self, worker_group: Any) -> None:
+        """Every node writes, then every node reads what all wrote, then each removes its own."""
+        firsts = _first_of_each_node(worker_group)
+        nonces = {w.distributed_context.node_rank: secrets.token_hex(8) for w in firsts}
+        for step in ("write", "read", "remove"):
+            ray.get([w.execute_async(setup.probe_storage, step, nonces) for w in firsts])
+
+    def _stage(self, worker_group: Any, plan: Plan) -> None:
+        firsts = _first_of_each_node(worker_group)
+        ray.get([w.execute_async(setup.bring_checkpoint) for w in firsts])
+        if not plan.job.data:
+            return
+        ray.get(worker_group.execute_single_async(0, setup.stage_data, "cluster"))
+        ray.get([w.execute_async(setup.stage_data, "node") for w in firsts])
+        worker_group.execute(setup.find_data)
+
+
+def _first_of_each_node(worker_group: Any) -> list[Any]:
+    return [w for w in worker_group.get_workers() if w.distributed_context.local_rank == 0]
+
+
+def _end_group(worker_group: Any) -> None:
+    """Ray Train forgets a group whose start failed in a callback, and with it the processes that wait in the
+    rendezvous and the CPUs and GPUs they hold: the next start would wait for those in vain."""
+    for w in worker_group.get_workers():
+        ray.kill(w.actor)
+    worker_group.abort()
+
+
+def _rendezvous_here() -> tuple[str, int]:
+    """Where a script's process group meets: on a port of the job's block, where the node has one for it.
+
+    Raises:
+        ClusterError: all of the block are taken.
+    """
+    address, port = get_address_and_port()
+    block = os.environ.get(PORTS)
+    return address, free_port(Ports.parse(block)) if block else port
+
+
+def _set_rendezvous(address: str, port: int) -> None:
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
+
+
+def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
+    """Make the next restart ours and fix what it resumes from.
+
+    Raises:
+        RunStopped: a stop was requested before this start.
+        StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
+    """
+    if (stop := attempt.asked("stop")) is not None:
+        raise RunStopped(f"Stopped before the workers started ({stop.get('cause')}).", checkpointed=False)
+    newest = attempt.run.newest_attempt()
+    if newest is None or newest.n != attempt.n:
+        raise StorageError(
+            f"Attempt {attempt.n} is no longer the newest of {attempt.run.uri}: another start took over."
+        )
+    restart = max(attempt.restarts(), default=-1) + 1
+    claim = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+    if not attempt.run.store.create_exclusive(
+        f"{attempt.restart_key(restart)}/claim.json", json.dumps(claim).encode()
+    ):
+        raise StorageError(
+            f"Restart {restart} of {attempt.uri} was claimed by another process at the same time."
+        )
+    events = EventLog(attempt.events)
+    checkpoint = None
+    if not config.is_script:  # a script keeps checkpoints of its own
+
+        def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
+            events.write("fallback", checkpoint=str(name), why=str(error))
+
+        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.brought_path)
+    step = checkpoint.manifest.step if checkpoint else 0
+    before = _reached_before(attempt, restart)
+    if checkpoint is not None or before:
+        events.write(
+            "resumed",
+            restart=restart,
+            step=step,
+            epoch=checkpoint.manifest.epoch if checkpoint else 0,
+            checkpoint=str(checkpoint.name) if checkpoint else None,
+            world_size=checkpoint.manifest.world_size if checkpoint else None,
+            redone_steps=max(0, before - step),
+        )
+    attempt.run.write_json(
+        f"{attempt.restart_key(restart)}/plan.json",
+        {"checkpoint": str(checkpoint.name) if checkpoint else None, "step": step},
+    )
+    return Plan(ref, restart, config.job_yaml, str(checkpoint.name) if checkpoint else None)
+
+
+def _reached_before(attempt: Attempt, restart: int) -> int:
+    """The step that the last start of the group had finished, in this attempt or the one before."""
+    if restart > 0:
+        return reached_step(attempt, restart - 1)
+    earlier = [a for a in attempt.run.attempts() if a.n < attempt.n and a.restarts()]
+    return reached_step(earlier[-1], max(earlier[-1].restarts())) if earlier else 0

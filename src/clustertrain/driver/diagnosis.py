@@ -1,0 +1,237 @@
+"""Which limit ended a worker, with its number: pure functions over what was said and what was read.
+
+A run that met a limit would meet it again, unchanged: such an end is not followed by a restart. Each text
+says what was reached, the limit and where it is set, and what to change in the job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from clustertrain.node.limits import Cgroup, Limits
+from clustertrain.units import size_text
+
+OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
+
+_CLOSE = 0.95  # of a limit
+_SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
+_ON_GPU = "use train.precision: bf16, or GPUs with more memory"
+_RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
+_CUDA = re.compile(
+    r"(?:CUDA|HIP) out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)"
+    r"(?:.*?GPU (?P<gpu>\d+) has a total capacity of (?P<total>[\d.]+ \w+) "
+    r"of which (?P<free>[\d.]+ \w+) is free)?",
+    re.DOTALL,
+)
+_CUDA_BARE = re.compile(r"CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED")
+_SHM = re.compile(
+    r"unable to (?:allocate|open|resize|write)[^\n]*shared memory[^\n]*|"
+    r"insufficient shared memory \(shm\)|out of shared memory\. Please|"
+    r"[^\n]*/dev/shm[^\n]*No space left on device|No space left on device[^\n]*/dev/shm[^\n]*"
+)
+_FILES = re.compile(r"Too many open files(?P<all> in system)?|received 0 items of ancdata")
+_HOST = re.compile(
+    r"(?:^|\n)\w*MemoryError\b[^\n]*|DefaultCPUAllocator: can't allocate memory[^\n]*|std::bad_alloc|"
+    r"Cannot allocate memory"
+)
+_CHILD_KILLED = re.compile(r"killed by signal: Killed")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`cause` is one of state `failed`; `text` has two or three lines for people."""
+
+    cause: str
+    text: str
+
+
+def diagnose(
+    who: str, said: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
+) -> Diagnosis | None:
+    """The limit that a worker met; None where nothing speaks for one.
+
+    Args:
+        who: "rank 1 (pid 4711 on node7)".
+        said: the exception, as "Type: text"; of a process that died, all that is known of its last words.
+        tail: the end of the rank's log.
+        killed: whether it died of SIGKILL, the signal of every out-of-memory killer.
+        before: the limits of its node when the workers started; None is unknown.
+        now: the same after the failure.
+    """
+    limits = _of_process(before, now)
+    if match := _RAYS_KILL.search(said):
+        return _of_rays_kill(who, match, limits)
+    if killed or _CHILD_KILLED.search(said):
+        return _of_kernels_kill(who, before, now)
+    if match := _SHM.search(f"{said}\n{tail}"):  # a loader process says it in the log alone
+        return _of_shm(who, match, limits)
+    for pattern, of in _RULES.items():
+        if match := pattern.search(said):
+            return of(who, match, limits)
+    return None
+
+
+def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
+    """The newest of both; limits of the process itself from before, since a neighbour may have read `now`."""
+    if before is None or now is None:
+        return now or before
+    own = (before.open_files, before.open_files_most, before.address_space_bytes)
+    return replace(now, open_files=own[0], open_files_most=own[1], address_space_bytes=own[2])
+
+
+# ------------------------------------------------------------------------------------------------ memory
+
+
+def _of_kernels_kill(who: str, before: Limits | None, now: Limits | None) -> Diagnosis | None:
+    """SIGKILL, and the kernel's counts of what it killed for memory grew meanwhile."""
+    if before is None or now is None:
+        return None  # nobody of its node could be asked
+    pairs = [(a, b) for a, b in zip(before.cgroups, now.cgroups, strict=False) if a.path == b.path]
+    known = [(a, b) for a, b in pairs if a.oom_kills is not None and b.oom_kills is not None]
+    if struck := next(((a, b) for a, b in known if (b.oom_kills or 0) > (a.oom_kills or 0)), None):
+        full, (was, now_is) = _reached(pairs), struck
+        whose = "" if full is not None and full.path == now_is.path else f" of {now_is.path}"
+        count = f"oom_kill{whose}: {was.oom_kills} → {now_is.oom_kills}"
+        if full is not None:
+            return _out_of_memory(
+                f"{who} was killed by the kernel: its cgroup {full.path} allows "
+                f"{size_text(full.limit_bytes or 0)} of memory "
+                f"({full.limit_file} = {full.limit_bytes}; {count}).",
+                _raise(full.path),
+            )
+        return _of_machine(who, count, now)
+    # The machine's own count speaks only for a process whose cgroups count nothing.
+    if not known and (now.oom_kills or 0) > (before.oom_kills or 0):
+        return _of_machine(who, f"oom_kill in /proc/vmstat: {before.oom_kills} → {now.oom_kills}", now)
+    return None
+
+
+def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
+    """The innermost cgroup that has a limit and met it meanwhile; else one that came close to it.
+
+    A pod has the limit of its only container, and a little is used beside that: the kernel meets the limit of
+    the pod, whose cgroup cannot be seen from within.
+    """
+    limited = [(a, b) for a, b in pairs if b.limit_bytes is not None]
+    met = (b for a, b in limited if (b.limit_met or 0) > (a.limit_met or 0))
+    close = (b for _, b in limited if (b.peak_bytes or 0) >= _CLOSE * (b.limit_bytes or 0))
+    return next(met, None) or next(close, None)
+
+
+def _of_machine(who: str, count: str, now: Limits) -> Diagnosis:
+    memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
+    return _out_of_memory(
+        f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count}).",
+        "ask for fewer workers per machine, or more memory",
+    )
+
+
+def _of_rays_kill(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+    capped = [g for g in limits.cgroups if g.limit_bytes] if limits else []
+    if capped:
+        smallest = min(capped, key=lambda g: g.limit_bytes or 0)
+        memory = f"{size_text(smallest.limit_bytes or 0)} ({smallest.limit_file} of {smallest.path})"
+    else:
+        memory = size_text(limits.memory_bytes) if limits and limits.memory_bytes else "unknown"
+    return _out_of_memory(
+        f"{who} was {match[0].strip()}\n"
+        "Ray ends workers before the node's memory is used up, at RAY_memory_usage_threshold; "
+        f"memory: {memory}.",
+        "give the node more memory",
+    )
+
+
+def _of_cuda(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+    if match.re is _CUDA_BARE:
+        return _out_of_memory(f"{who}: {match[0]}. How much the GPU has is not known.", _ON_GPU)
+    has = (
+        f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
+        if match["gpu"] is not None
+        else "How much the GPU has is not known."
+    )
+    return _out_of_memory(
+        f"{who}: out of GPU memory, {match['wanted']} were asked for. {has}",
+        _ON_GPU,
+    )
+
+
+def _of_host(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+    parts = []
+    if limits and limits.memory_bytes and limits.available_bytes is not None:
+        parts.append(
+            f"the machine has {size_text(limits.memory_bytes)}, {size_text(limits.available_bytes)} available"
+        )
+    for cgroup in limits.cgroups if limits else ():
+        if cgroup.limit_bytes is not None:
+            parts.append(f"{cgroup.path} allows {size_text(cgroup.limit_bytes)} ({cgroup.limit_file})")
+    if limits and limits.address_space_bytes is not None:
+        parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
+    return _out_of_memory(
+        f"{who}: {match[0].strip()}\nMemory: {'; '.join(parts) or 'unknown'}.",
+        "ask for less at once, or for more memory",
+    )
+
+
+def _out_of_memory(what: str, remedy: str) -> Diagnosis:
+    return Diagnosis(OUT_OF_MEMORY, f"{what}\nUnchanged it would happen again. {_SMALLER}, or {remedy}.")
+
+
+def _raise(path: str) -> str:
+    """How a cgroup's limit is raised, by whose cgroup it is."""
+    for part, remedy in (
+        ("slurm", "raise SLURM's --mem, which set it"),
+        ("kubepods", "raise the pod's limits.memory, which set it"),
+        ("docker", "raise docker's --memory, which set it"),
+        ("libpod", "raise podman's --memory, which set it"),
+        (".slice", "raise systemd's MemoryMax, which set it"),
+    ):
+        if part in path:
+            return remedy
+    return "raise that limit (a container's --memory, a pod's limits.memory, SLURM's --mem)"
+
+
+# ---------------------------------------------------------------------------------------- other limits
+
+
+def _of_shm(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+    size = "of unknown size"
+    if limits and limits.shm_bytes is not None and limits.shm_used_bytes is not None:
+        size = f"{size_text(limits.shm_bytes)}, {size_text(limits.shm_used_bytes)} of it in use now"
+    return Diagnosis(
+        LIMIT,
+        f"{who}: /dev/shm is too small for the tensors of its loader processes ({match[0].strip()}).\n"
+        f"/dev/shm has {size}.\n"
+        "Unchanged it would happen again. Set train.loader_workers: 0, or make /dev/shm larger: docker's "
+        "--shm-size, or a pod's emptyDir (medium: Memory) with a larger sizeLimit.",
+    )
+
+
+def _of_files(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
+    if match["all"]:
+        return Diagnosis(
+            LIMIT,
+            f"{who}: too many open files on the whole machine (sysctl fs.file-max).\n"
+            "Unchanged it would happen again. Close files in your code, or ask for a larger fs.file-max.",
+        )
+    allowed = (
+        f"RLIMIT_NOFILE is {limits.open_files}, and may be raised to {limits.open_files_most}"
+        if limits
+        else "RLIMIT_NOFILE is unknown"
+    )
+    return Diagnosis(
+        LIMIT,
+        f"{who}: too many open files; {allowed}.\n"
+        "Unchanged it would happen again. Close what your code opens, raise the limit (ulimit -n; docker's "
+        "--ulimit nofile),\nor call torch.multiprocessing.set_sharing_strategy('file_system') where loader "
+        "processes hand over many tensors.",
+    )
+
+
+_RULES: dict[re.Pattern[str], Callable[[str, re.Match[str], Limits | None], Diagnosis]] = {
+    _CUDA: _of_cuda,
+    _CUDA_BARE: _of_cuda,
+    _FILES: _of_files,
+    _HOST: _of_host,
+}

@@ -1,0 +1,237 @@
+"""What ended a start of the worker group: who, of what, and whether the same would happen again.
+
+A failure is a dict, written to failure.json and told as the event `worker_died`: rank, host, pid, signal,
+exit_code, error, text, cause, kit_exit_code, signature (the same for the same failure), fatal (no other start
+would help), restart, step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from clustertrain.driver.diagnosis import diagnose
+from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.node.limits import Limits, process_state, read_limits
+from clustertrain.node.processes import this_host
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt
+from clustertrain.run.step_counter import reached_step
+from clustertrain.worker.plan import start_line
+from clustertrain.worker.script import ScriptFailed
+
+_T = TypeVar("_T")
+_LOG_TAIL_BYTES = 20_000
+_ANSWER_S = 5.0
+_STARTS_S = 20.0  # a process of Ray's on a busy node, and its answer
+_FATAL_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+
+
+def failure_of(attempt: Attempt, restart: int) -> dict[str, Any] | None:
+    """What `Group.report` wrote of a start of the group; None where it did not fail, or nobody could say."""
+    return attempt.run.read_json(f"{attempt.restart_key(restart)}/failure.json")
+
+
+def note_failure(attempt: Attempt, failure: dict[str, Any]) -> None:
+    attempt.run.write_json(f"{attempt.restart_key(failure['restart'])}/failure.json", failure)
+
+
+class Group:
+    """The workers of one start, and what their nodes allowed then.
+
+    Raises:
+        RayActorError: a worker died already.
+    """
+
+    def __init__(self, worker_group: Any, attempt: Attempt) -> None:
+        self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
+        self._attempt = attempt
+        self._limits: dict[int, Limits] = dict(
+            zip(self._workers, worker_group.execute(read_limits), strict=True)
+        )
+
+    def report(self, errors: Mapping[int, BaseException]) -> None:
+        """Find out what ended it, from the errors by rank that Ray Train gives, and tell it."""
+        self._tell(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+
+    def report_death(self, error: RayActorError) -> None:
+        """The same for a worker that died before training began; the others may wait for it in silence."""
+        rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
+        self._tell(self._of_death(rank, error))
+
+    def _tell(self, failure: dict[str, Any]) -> None:
+        restart = max(self._attempt.restarts())
+        failure |= {"restart": restart, "step": reached_step(self._attempt, restart)}
+        note_failure(self._attempt, failure)
+        EventLog(self._attempt.events).write("worker_died", **failure)
+
+    def _first_cause(self, errors: dict[int, BaseException]) -> dict[str, Any]:
+        """A process that died outranks an exception: the others' exceptions are of the lost connection."""
+        for rank, error in sorted(errors.items()):
+            if isinstance(error, ClusterTrainError | RunStopped):
+                return self._of_exception(rank, error)
+        if dead := self._dead_ranks():
+            return self._of_death(*min(dead.items()))
+        found = [self._of_exception(rank, error) for rank, error in sorted(errors.items())]
+        return min(found, key=lambda f: (not f["fatal"], _is_collateral(errors[f["rank"]]), f["rank"]))
+
+    # -- what the ranks and their nodes say ------------------------------------------------------
+
+    def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
+        """What Ray says of each that died. A poll can meet a survivor's exception before it meets the death
+        that caused it: ask every rank."""
+        dead: dict[int, ray.exceptions.RayError] = {}
+        for rank, w in self._workers.items():
+            try:
+                ray.get(w.actor.get_metadata.remote(), timeout=2)
+            except (RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                dead[rank] = error
+            except ray.exceptions.GetTimeoutError:
+                self._note_state(rank)  # it cannot write its stacks; the others have written theirs
+        return dead
+
+    def _note_state(self, rank: int) -> None:
+        state = self._ask_node(rank, process_state, self._workers[rank].metadata.pid)
+        known = f"its process is in state {state}" if state else "the state of its process is unknown"
+        text = f"{self._who(rank)} does not answer; {known}"
+        EventLog(self._attempt.events).write("warning", text=text)
+
+    def _ask_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+        """What a function returns in a rank or, where that is silent, in another process of its node: here,
+        where this is that node, else a neighbour, else a new one. None where the node is silent."""
+        host = self._limits[rank].host
+        neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
+        for asked in (rank, *neighbours):
+            try:
+                answer: _T = ray.get(self._workers[asked].execute_async(function, *args), timeout=_ANSWER_S)
+            except ray.exceptions.RayError:  # dead, stopped, or without a descriptor to answer with
+                if host == this_host():
+                    return function(*args)
+            else:
+                return answer
+        return self._ask_anew(rank, function, *args)
+
+    def _ask_anew(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+        """The only worker of its node, as in a pod, leaves nobody behind who could be asked."""
+        there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
+        asked = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        try:
+            answer: _T = ray.get(asked.remote(*args), timeout=_STARTS_S)
+        except ray.exceptions.RayError:  # the node went with its worker
+            return None
+        return answer
+
+    def _who(self, rank: int) -> str:
+        where = self._workers[rank].metadata
+        return f"rank {rank} (pid {where.pid} on {where.hostname})"
+
+    def _tail(self, rank: int) -> str:
+        """The end of what it printed in this start of the group."""
+        text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
+        return text.rpartition(start_line(max(self._attempt.restarts())))[2]
+
+    # -- one rank's failure ----------------------------------------------------------------------
+
+    def _of_exception(self, rank: int, error: BaseException) -> dict[str, Any]:
+        kit_error = isinstance(error, ClusterTrainError)
+        text = str(error) if kit_error else f"{type(error).__name__}: {error}"
+        first_line = str(error).splitlines()[0] if str(error) else ""
+        failure = _failure(rank, type(error).__name__, text) | {
+            "signal": getattr(error, "signal_number", None),
+            "exit_code": getattr(error, "script_exit_code", None),
+            "kit_exit_code": getattr(error, "exit_code", 1),
+            "cause": "not_finite" if type(error).__name__.startswith("NonFinite") else "error",
+            "signature": f"{type(error).__name__}: {first_line}",
+        }
+        failure |= self._where(rank)
+        if isinstance(error, RunStopped) or (kit_error and not isinstance(error, ScriptFailed)):
+            return {**failure, "fatal": True}
+        return self._diagnosed(failure, said=text, tail=self._tail(rank))
+
+    def _of_death(self, rank: int, error: ray.exceptions.RayError) -> dict[str, Any]:
+        """A process that vanished: a fatal signal that can be caught leaves its name in the rank's log.
+
+        Python's faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …)
+        there; a process that left nothing was killed by the one signal that leaves nothing, SIGKILL.
+        """
+        tail = self._tail(rank)
+        said = f"{error}\n{tail}"
+        if "clustertrain: no progress in phase" in tail:
+            line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
+            what = line.removeprefix("clustertrain: ").partition(";")[0]
+            failure = _failure(rank, "watchdog", f"rank {rank} was ended by its watchdog: {what}")
+            return self._diagnosed(failure | self._where(rank), said=said)
+        number = next(
+            (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
+            signal.SIGKILL,
+        )
+        text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
+        failure = _failure(rank, "signal", text) | {"signal": int(number)} | self._where(rank)
+        failure["signature"] = f"rank {rank} signal {int(number)}"
+        return self._diagnosed(failure, said=said)
+
+    def _where(self, rank: int) -> dict[str, Any]:
+        metadata = self._workers[rank].metadata
+        return {"host": metadata.hostname, "pid": metadata.pid}
+
+    def _diagnosed(self, failure: dict[str, Any], *, said: str, tail: str = "") -> dict[str, Any]:
+        """The same failure; where a limit was met, with its number, and without another start."""
+        rank = failure["rank"]
+        before = self._limits[rank]
+        found = diagnose(
+            self._who(rank),
+            said,
+            tail=tail,
+            killed=failure["signal"] == signal.SIGKILL,
+            before=before,
+            now=self._ask_node(rank, read_limits, [group.path for group in before.cgroups]),
+        )
+        if found is None:
+            return failure
+        return {**failure, "cause": found.cause, "text": found.text, "fatal": True}
+
+
+def _failure(rank: int, error: str, text: str) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "signal": None,
+        "exit_code": None,
+        "error": error,
+        "text": text,
+        "kit_exit_code": 1,
+        "cause": "error",
+        "signature": f"rank {rank} {error}",
+        "fatal": False,
+    }
+
+
+def _base(error: BaseException) -> BaseException:
+    """The user's exception inside Ray Train's wrapper."""
+    return getattr(error, "_base_exc", error)
+
+
+def _is_collateral(error: BaseException) -> bool:
+    return type(error).__name__ in ("DistBackendError", "DistNetworkError") or "closed by peer" in str(error)
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""

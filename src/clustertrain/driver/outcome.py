@@ -1,0 +1,67 @@
+"""How an attempt ended, judged by its driver: from what rank 0 said at the end, or from what Ray raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.run.folder import Attempt
+from clustertrain.run.result import Result, ended, failed, outcome_of, stopped
+from clustertrain.run.states import CAUSE_OF_CODE
+
+
+def of_outcome(attempt: Attempt) -> Result:
+    if outcome_of(attempt).get("finished"):
+        return ended(attempt, "done", "finished")
+    return stopped(attempt)
+
+
+def of_error(attempt: Attempt, error: BaseException) -> Result:
+    """The cause that a user can act on, out of what Ray wrapped around it."""
+    chain = list(causes(error))
+    if any(isinstance(e, RunStopped) for e in chain):
+        return stopped(attempt)
+    failure = _newest_failure(attempt)
+    if failure is not None:
+        return _of_failure(attempt, failure)
+    kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
+    if kit is not None:
+        return failed(attempt, str(kit), kit.exit_code)
+    what = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}"
+    text = f"{what}\nThe whole story is in {attempt.driver_log}."
+    return ended(attempt, "failed", "error", text=text)
+
+
+def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
+    cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
+    if cause == "same_error_twice":
+        text += f"\nThe same error came twice at step {failure['step']}: another restart would meet it again."
+    elif cause == "error" and code in CAUSE_OF_CODE:
+        cause = CAUSE_OF_CODE[code]
+    return ended(attempt, "failed", cause, exit_code=code, text=text)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it wraps, outermost first: Ray's wrappers name their content in five ways."""
+    seen: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        e = queue.pop(0)
+        if e is None or id(e) in seen:
+            continue
+        seen.add(id(e))
+        yield e
+        inner = [getattr(e, name, None) for name in ("controller_failure", "_base_exc", "cause", "__cause__")]
+        inner += list(getattr(e, "worker_failures", {}).values())
+        queue += [i for i in inner if isinstance(i, BaseException)]
+
+
+def _newest_failure(attempt: Attempt) -> dict[str, Any] | None:
+    """What FailureWatch wrote about the last start of the group; None where it did not fail in training."""
+    restarts = attempt.restarts()
+    return attempt.run.read_json(f"{attempt.restart_key(restarts[-1])}/failure.json") if restarts else None
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join([line for line in text.splitlines() if line.strip()][:2])

@@ -1,0 +1,133 @@
+"""Decides, after each failure of the worker group, whether another start can help.
+
+Ray Train restarts without end; the rules that end it are these. A failure that names its cause and would
+happen again is not followed by another start; nor is the same error at the same step; nor are more than
+`failures.retries` starts in a row that brought no new checkpoint.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from ray.train.v2._internal.execution.failure_handling import FailureDecision
+
+from clustertrain.driver.connect import wait_for_pods
+from clustertrain.driver.failures import Group, failure_of, note_failure
+from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.run.claims import committed_step
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt, AttemptRef
+
+
+class StopRetrying(ClusterTrainError):
+    """Raised into Ray Train's controller to end the run where another start would not help."""
+
+
+class Patience:
+    """Counts the failures in a row that no new checkpoint came between."""
+
+    def __init__(self, retries: int, committed_step: int) -> None:
+        self._retries = retries
+        self._committed_step = committed_step
+        self.in_a_row = 0
+
+    def is_over_after(self, committed_step: int) -> bool:
+        """Whether this failure was one too many; `committed_step` is the newest checkpoint's after it."""
+        if committed_step > self._committed_step:
+            self.in_a_row = 0
+        self._committed_step = committed_step
+        self.in_a_row += 1
+        return self.in_a_row > self._retries
+
+    def text(self) -> str:
+        """Why there is no other start; empty where none was asked for."""
+        if self._retries == 0:
+            return ""
+        at = f"step {self._committed_step}" if self._committed_step else "step 0: there is no checkpoint"
+        return (
+            f"All {self._retries} restarts in a row without a new committed step are used up "
+            f"(failures.retries); the run stands at {at}."
+        )
+
+
+class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
+    """The hooks that Ray Train's controller calls around a start of the worker group and its failure.
+
+    `pods_wait_s`: how long to wait for a pod that was lost; None where workers are in none.
+    """
+
+    def __init__(self, ref: AttemptRef, retries: int, pods_wait_s: float | None = None) -> None:
+        self._ref = ref
+        self._retries = retries
+        self._pods_wait_s = pods_wait_s
+        self._patience = Patience(retries, committed_step(ref.open().run))
+        self._group: Group | None = None
+        self._judged = -1  # the newest restart whose failure was judged
+        self._signatures: set[tuple[str, int]] = set()
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        attempt = self._ref.open()
+        ranks = [
+            {"rank": w.distributed_context.world_rank, "host": w.metadata.hostname, "pid": w.metadata.pid}
+            for w in worker_group.get_workers()
+        ]
+        EventLog(attempt.events).write(
+            "group_started", restart=max(attempt.restarts()), world_size=len(ranks), ranks=ranks
+        )
+        self._group = Group(worker_group, attempt)
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        if worker_group_status.errors and self._group is not None:
+            group, self._group = self._group, None  # reported once
+            group.report(dict(worker_group_status.errors))
+
+    def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
+        if failure_decision != FailureDecision.RETRY:
+            return
+        attempt = self._ref.open()
+        failure = self._new_failure(attempt)
+        if failure is not None and (cause := self._same_again(failure)):
+            note_failure(attempt, {**failure, "cause": cause})
+            raise StopRetrying(failure["text"])
+        if self._patience.is_over_after(committed_step(attempt.run)):
+            text = (
+                failure["text"] if failure else "The workers could not be started; driver.log has the story."
+            )
+            text = f"{text}\n{self._patience.text()}".rstrip()
+            if failure is not None:
+                cause = "retries_used_up" if self._retries else failure["cause"]
+                note_failure(attempt, {**failure, "cause": cause, "text": text})
+            raise StopRetrying(text)
+        EventLog(attempt.events).write("restarting", restart=self._patience.in_a_row, of=self._retries)
+        if self._pods_wait_s is not None:
+            self._wait_for_pods(attempt, failure, self._pods_wait_s)
+
+    def _wait_for_pods(self, attempt: Attempt, failure: dict[str, Any] | None, wait_s: float) -> None:
+        """A pod may wait long for a node. Ray Train waits two minutes, and counts a failure each time."""
+        try:
+            wait_for_pods(attempt, int((attempt.read("claim.json") or {})["world_size"]), wait_s)
+        except ClusterError as error:
+            if failure is not None:
+                text = f"{failure['text']}\n{error}"
+                note_failure(attempt, {**failure, "text": text, "kit_exit_code": error.exit_code})
+            raise
+
+    def _new_failure(self, attempt: Attempt) -> dict[str, Any] | None:
+        """What was reported of the newest start; None where it could not even be claimed."""
+        restart = max(attempt.restarts(), default=-1)
+        if restart <= self._judged:
+            return None
+        self._judged = restart
+        return failure_of(attempt, restart)
+
+    def _same_again(self, failure: dict[str, Any]) -> str | None:
+        """The cause to end the run with where the next start would meet this failure again."""
+        if failure["fatal"]:
+            return str(failure["cause"])
+        signature = (failure["signature"], failure["step"])
+        if failure["signal"] != signal.SIGKILL and signature in self._signatures:
+            return "same_error_twice"
+        self._signatures.add(signature)
+        return None

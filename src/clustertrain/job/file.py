@@ -1,0 +1,233 @@
+"""Reading and writing job files: every error names file, line and column, the rule and the remedy.
+
+    text ──Reader──▶ Document ──overrides, ${NAME}──▶ Document ──model──▶ Job ──dump_job──▶ text
+
+A Document is plain data and, for every path of keys in it, the place where it was written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clustertrain.errors import JobError
+from clustertrain.job.model import Job
+from clustertrain.job.values import is_secret_key
+from clustertrain.job.wording import dotted, shown, validated
+from clustertrain.job.yaml_reader import (
+    LARGEST_FILE_BYTES,
+    Document,
+    Expected,
+    JobDumper,
+    Keys,
+    Place,
+    Reader,
+    refuse,
+    text_of,
+)
+from clustertrain.units import shortened
+
+
+def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
+    """The job of a file, with `--set` overrides and ${NAME} applied, and its paths made absolute.
+
+    Args:
+        sets: texts such as `train.epochs=3`; a later one wins.
+        environ: where ${NAME} is looked up.
+
+    Raises:
+        JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
+    """
+    path = Path(path)
+    if not str(path.absolute()).isprintable():
+        raise JobError(f"{str(path)!r}: a path with control characters\nrename the file or its folder")
+    document = _read_file(text_of(path), str(path))
+    for number, override in enumerate(sets):
+        _override(document, override, number)
+    document.data = expanded(document, environ, (), document.data)
+    return _absolute(validated(document, Job), path.absolute().parent)
+
+
+def parse_job(text: str, name: str) -> Job:
+    """The job that dump_job wrote: nothing in it depends on a folder or on the environment.
+
+    Raises:
+        JobError: as load_job, with `name` in the file's place.
+    """
+    document = _read_file(text, name)
+    document.data = expanded(document, None, (), document.data)
+    return validated(document, Job)
+
+
+def dump_job(job: Job) -> str:
+    """The job as YAML, every default written out, in the order of the reference; parse_job reads it back."""
+    unusable = {"checkpoint"} if job.script else set()
+    return yaml.dump(
+        _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
+        Dumper=JobDumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=1000,
+    )
+
+
+def job_schema() -> dict[str, Any]:
+    """The JSON schema of a job file, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Job.model_json_schema(by_alias=True),
+        "title": "clustertrain job file",
+    }
+
+
+# ------------------------------------------------------------------------------------------ reading
+
+
+def _read_file(text: str, source: str) -> Document:
+    """The document of a whole job file, which must be a mapping."""
+
+    def place(line: int, column: int) -> Place:
+        return Place((line, column), f"{source}:{line}:{column}")
+
+    document = Reader(text, place, expected_at).document(())
+    if document.data is None:
+        refuse(
+            place(1, 1),
+            "the job file is empty",
+            "it needs at least a name and what to run: clustertrain init",
+        )
+    if not isinstance(document.data, dict):
+        what = f"the job file is {shown(document.data)}"
+        refuse(document.places[()][1], what, "it must be a mapping of keys, such as name: my-run")
+    return document
+
+
+def expected_at(path: Keys) -> Expected:
+    """Values of env, arguments of a script and checksums are text as written: 1.10 stays 1.10."""
+    match path:
+        case ("env", _) | ("args", int()) | ("data", _, "sha256"):
+            return "text"
+        case ("slurm", "partition" | "account" | "qos" | "reservation" | "job_name" | "gpu_type"):
+            return "text"
+        case ("args", *_):
+            return "any"
+    return "typed"
+
+
+# ---------------------------------------------------------------------- overrides and the environment
+
+
+def _override(document: Document, override: str, number: int) -> None:
+    """Applies one `--set a.b=value`; its text is the place that errors name."""
+    keys, separator, value = override.partition("=")
+    here = Place((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
+    path = tuple(keys.split("."))
+    if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
+        refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")
+    part = Reader(value, lambda line, column: here, expected_at).document(path)
+    section = document.data
+    for depth, key in enumerate(path[:-1], 1):
+        if section.get(key) is None:
+            section[key] = {}
+            document.places[path[:depth]] = (here, here)
+        section = section[key]
+        if not isinstance(section, dict):
+            whole = ".".join(path[:depth])
+            refuse(
+                here,
+                f"{whole} is {shown(section)}, which has no keys",
+                f"set the whole of it: --set {whole}=…",
+            )
+    section[path[-1]] = part.data
+    kept = {keys: places for keys, places in document.places.items() if keys[: len(path)] != path}
+    document.places = kept | part.places
+
+
+def _without_credentials(text: str) -> str:
+    keys, _, _ = text.partition("=")
+    if is_secret_key(keys.rpartition(".")[2]):
+        return f"{keys}=…"
+    return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", text)
+
+
+_VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
+
+
+def _may_expand(path: Keys) -> bool:
+    match path:
+        case ("code" | "storage" | "image",) | ("storage" | "env", _) | ("data", _, "uri"):
+            return True
+        case ("slurm", "python" | "output") | ("slurm", "mounts", _):
+            return True
+    return False
+
+
+def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, value: Any) -> Any:
+    """The value with ${NAME}, ${NAME:-default} and $$ replaced where they may stand, refused elsewhere.
+
+    Without `environ` the text is that of dump_job, which holds no variable.
+    """
+    if isinstance(value, dict):
+        return {key: expanded(document, environ, (*path, key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [expanded(document, environ, (*path, index), inner) for index, inner in enumerate(value)]
+    if not isinstance(value, str) or "$" not in value:
+        return value
+    place = document.places[path][1]
+
+    def replacement(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if match[0] == "$$":
+            return "$"
+        if name is None:
+            what = f"{dotted(path)}: a '$' that begins no ${{NAME}}"
+            refuse(place, what, "write ${NAME}, or $$ for a '$'")
+        found = (environ or {}).get(name) or default
+        if found is None and name not in (environ or {}):
+            what = f"{dotted(path)}: needs the environment variable {name}, which is not set"
+            refuse(place, what, f"export {name}=…, or give a default: ${{{name}:-default}}")
+        return found or ""
+
+    if _may_expand(path):
+        return _VARIABLE.sub(replacement, value)
+    if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # shell, as it stands
+        refuse(
+            place,
+            f"{dotted(path)}: {shown(value)} is not accepted",
+            "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone",
+            "for another key, set it on the command line: --set KEY=VALUE",
+        )
+    return value
+
+
+def _escaped(path: Keys, value: Any) -> Any:
+    """The inverse of expanded, for writing."""
+    if isinstance(value, dict):
+        return {key: _escaped((*path, key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_escaped((*path, index), inner) for index, inner in enumerate(value)]
+    return value.replace("$", "$$") if isinstance(value, str) and _may_expand(path) else value
+
+
+def _absolute(job: Job, folder: Path) -> Job:
+    """The job with the paths that are relative to its file made absolute."""
+
+    def absolute(uri: str) -> str:
+        return uri if "://" in uri else os.path.normpath(folder / uri)
+
+    return job.model_copy(
+        update={
+            "code": absolute(job.code),
+            "storage": job.storage.model_copy(update={"uri": absolute(job.storage.uri)}),
+            "data": {
+                name: entry.model_copy(update={"uri": absolute(entry.uri)})
+                for name, entry in job.data.items()
+            },
+        }
+    )

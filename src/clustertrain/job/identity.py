@@ -1,0 +1,59 @@
+"""What makes two jobs the same run: the keys that decide what is computed, and their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from clustertrain.job.model import Job
+
+# Keys of train that change how long a run is or what it prints, but no number it computes.
+FREE_TRAIN_KEYS = {"epochs", "steps", "log_every", "eval_every", "loader_workers"}
+
+
+def identity(job: Job) -> dict[str, Any]:
+    """What makes it the same run, as flat dotted keys: what runs, its data, and the arithmetic of train.
+
+    A data set with a checksum is that checksum, wherever it lies.
+    """
+    dumped = job.model_dump(mode="json", by_alias=True)
+    parts = {
+        key: dumped[key] for key in ("task", "function", "script", "args", "data", "train") if dumped[key]
+    }
+    for name, entry in dumped["data"].items():
+        where = "sha256" if entry["sha256"] else "uri"
+        parts["data"][name] = {where: entry[where], "extract": entry["extract"]}
+    if job.train:
+        parts["train"] = {key: value for key, value in dumped["train"].items() if key not in FREE_TRAIN_KEYS}
+    return dict(_flat(parts))
+
+
+def identity_difference(old: Job, new: Job) -> list[str]:
+    """What keeps `new` from being the same run as `old`, as lines such as `train.seed: 0 → 1`."""
+    before, after = ({key: as_json(value) for key, value in identity(job).items()} for job in (old, new))
+    return [
+        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    ]
+
+
+def job_hash(job: Job) -> str:
+    """sha256, in hex, of the identity as canonical JSON: equal exactly when identity_difference is empty."""
+    return hashlib.sha256(as_json(identity(job)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and (value or not prefix):
+        for key, inner in value.items():
+            name = key if re.fullmatch(r"[\w-]+", key) else as_json(key)
+            yield from _flat(inner, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix, value

@@ -1,0 +1,258 @@
+"""The job file as one frozen model: what a job may say, and the rules that join its sections.
+
+`clustertrain.job.file` reads and writes the file and words the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.job.places import DataEntry, Storage
+from clustertrain.job.sections import Checkpoint, Failures, Resources, Section, Train
+from clustertrain.job.slurm import Image, Slurm, check_container
+from clustertrain.job.values import (
+    MOST_WORKERS,
+    Args,
+    Environment,
+    Identifier,
+    ImportPath,
+    Name,
+    Path,
+    Refused,
+    ScriptPath,
+    written_as,
+)
+from clustertrain.storage.location import Location
+
+StorageText = Annotated[str, written_as("path or URI")]
+
+
+def _storage(value: object) -> object:
+    return {"uri": value} if isinstance(value, str) else value
+
+
+class Job(Section):
+    """One training job."""
+
+    name: Name
+    """Name of the run: up to 47 lowercase letters, digits and '-', beginning with a letter."""
+
+    task: ImportPath | None = None
+    """A `Task` class, `package.module:Class`, for the kit's own training loop. Exactly one of `task`,
+    `function` and `script`."""
+
+    function: ImportPath | None = None
+    """A function `train(config)`, `package.module:function`, with a loop of its own."""
+
+    script: ScriptPath | None = None
+    """An unchanged torchrun script, a path below `code`."""
+
+    args: Args = Field(default_factory=dict)
+    """What `task` or `function` is given: a mapping, the place for hyperparameters such as `lr`. For
+    `script`: a list of command line arguments."""
+
+    data: dict[Identifier, DataEntry] = Field(default_factory=dict)
+    """Data sets by name (a-z, 0-9 and '_')."""
+
+    train: Train | None = None
+    """The training loop. Needed for `task`, refused for `function` and `script`."""
+
+    checkpoint: Checkpoint = Checkpoint()
+    """When to save and what to keep. Refused for `script`, which saves its own checkpoints."""
+
+    resources: Resources = Resources()
+    """How many workers, and what each one gets."""
+
+    storage: Annotated[Storage, BeforeValidator(_storage, json_schema_input_type=StorageText | Storage)] = (
+        Storage(uri="runs")
+    )
+    """Where runs are kept: a path or `s3://bucket/prefix`, or a mapping with options."""
+
+    failures: Failures = Failures()
+    """Restarts, time limits and the grace time."""
+
+    env: Environment = Field(default_factory=dict)
+    """Environment variables of the workers. They are recorded with the run: no secrets here."""
+
+    code: Path = "."
+    """Folder of your code (relative to the job file): where imports start, and the working directory."""
+
+    image: Image | None = None
+    """The container image, on every target that runs one: `registry.example.org/team/train:1.0`, or a `.sif`
+    file for apptainer."""
+
+    slurm: Slurm = Slurm()
+    """What only SLURM has. Other targets leave it alone."""
+
+    kubernetes: Kubernetes = Kubernetes()
+    """What only Kubernetes has. Other targets leave it alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_way_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("script") is not None and data.get("args") is None:
+            return {**data, "args": []}
+        checkpoint = data.get("checkpoint") or {}
+        if data.get("function") is not None and isinstance(checkpoint, dict):
+            return {**data, "checkpoint": {"every": {"minutes": 10}, **checkpoint}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Job:
+        self._exactly_one_of("task", "function", "script", example="task: package.module:Class")
+        _check_way_in(self)
+        if self.train is not None:
+            _check_device(self.train, self.resources)
+            _check_batch(self.train, self.resources)
+        check_container(self.slurm, self.image)
+        return self
+
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """The numbers of workers this job can run with: those that global_batch_size divides into."""
+        sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
+        return tuple(size for size in sizes if self.train is None or _divides(self.train, size))
+
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        """The numbers of nodes this job can run on: those that, × workers_per_node, global_batch_size divides
+        into. One, when `resources.nodes` is left out."""
+        shape = self.resources
+        if shape.nodes is None:
+            return (1,)
+        counts = range(shape.min_nodes, shape.max_nodes + 1)
+        return tuple(
+            n for n in counts if self.train is None or _divides(self.train, n * shape.workers_per_node)
+        )
+
+    def data_location(self, name: str) -> Location:
+        """Where a data set comes from, and how it is reached: on S3 like the storage, unless it says else."""
+        entry, storage = self.data[name], self.storage.location
+        own = entry.location
+        if not (own.is_s3 and storage.is_s3):
+            return own
+        if own == Location(own.uri):
+            return replace(storage, uri=own.uri)
+        return replace(own, retry_s=storage.retry_s)
+
+
+def _check_way_in(job: Job) -> None:
+    """Sections that a way in cannot apply are refused, not ignored."""
+    way = job._given("task", "function", "script")[0]
+    if way == "script" and isinstance(job.args, dict):
+        rule = "a script takes a list of command line arguments: args: [--lr, 0.1]"
+        raise Refused(f"a mapping stands beside a script\n{rule}", "args")
+    if way != "script" and not isinstance(job.args, dict):
+        rule = f"a {way} takes its arguments by name: args: {{lr: 0.1}}"
+        raise Refused(f"a list stands beside a {way}\n{rule}", "args")
+    if way == "task" and job.train is None:
+        raise Refused(
+            "the section train is missing\n"
+            "a task needs epochs or steps, and batch_size or global_batch_size\n"
+            "for example train: {epochs: 3, batch_size: 32}",
+            "task",
+        )
+    if way != "task" and job.train is not None:
+        raise Refused(
+            f"this section stands beside a {way}\n"
+            f"a {way} runs its own training loop, so it would do nothing\n"
+            "put its numbers under args",
+            "train",
+        )
+    if way == "function" and job.checkpoint.every.epochs is not None:
+        raise Refused(
+            "the key epochs stands beside a function\nonly a function's own loop knows its epochs\n"
+            "save every so many steps or minutes, for example every: {minutes: 10}",
+            "checkpoint",
+            "every",
+            "epochs",
+        )
+    if way == "script" and "checkpoint" in job.model_fields_set:
+        raise Refused(
+            "this section stands beside a script\na script saves its own checkpoints\n"
+            "it finds the folder for them in CLUSTERTRAIN_CHECKPOINT_DIR",
+            "checkpoint",
+        )
+
+
+def _check_device(train: Train, resources: Resources) -> None:
+    if resources.gpus_per_worker > 0:
+        return
+    if train.sync_batchnorm:
+        raise Refused(
+            "true with 0 GPUs per worker\ntorch has no SyncBatchNorm on CPU\n"
+            "set resources.gpus_per_worker, or leave sync_batchnorm out",
+            "train",
+            "sync_batchnorm",
+        )
+    if train.precision == "fp16":
+        raise Refused(
+            "fp16 with 0 GPUs per worker\nfp16 needs a GPU\n"
+            "set resources.gpus_per_worker, or use bf16 or fp32 on CPU",
+            "train",
+            "precision",
+        )
+
+
+def _divides(train: Train, workers: int) -> bool:
+    return train.global_batch_size is None or train.global_batch_size % (workers * train.accumulate) == 0
+
+
+def _check_batch(train: Train, resources: Resources) -> None:
+    """global_batch_size = samples per worker × workers × accumulate, for some allowed number of workers."""
+    batch, least, most = train.global_batch_size, resources.min_workers, resources.max_workers
+    step = 1 if resources.nodes is None else resources.workers_per_node
+    if batch is None or any(_divides(train, size) for size in range(least, most + 1, step)):
+        return
+    share = most * train.accumulate
+    multiples = [
+        f"{multiple}" for multiple in (batch // share * share, batch // share * share + share) if multiple
+    ]
+    nearest = " and ".join(multiples)
+    if least == most:
+        product = f"{most} workers × accumulate {train.accumulate} = {share}"
+        what = f"{product}, and {batch} / {share} = {batch / share:.6g}"
+        remedy = f"nearest that fit: {nearest}"
+    else:
+        nodes = f" ({step} on each node)" if step > 1 else ""
+        what = (
+            f"no number of workers from {least} to {most}{nodes}, × accumulate {train.accumulate}, divides it"
+        )
+        below = next((size for size in range(least - step, 0, -step) if _divides(train, size)), None)
+        above = next(
+            (size for size in range(most + step, MOST_WORKERS + 1, step) if _divides(train, size)), None
+        )
+        sizes = " or ".join(str(size) for size in (below, above) if size) or "none"
+        remedy = f"workers that would fit: {sizes}; nearest that fit {most} workers: {nearest}"
+    raise Refused(
+        f"{batch} is not a multiple of workers × accumulate\n{what}\n{remedy}",
+        "train",
+        "global_batch_size",
+    )
+
+
+def sections(
+    model: type[Section] = Job, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+    """Every section of the file with its path of keys, outermost first; `*` is any name, as in data.*."""
+    yield path, model
+    for attribute, field in model.model_fields.items():
+        key: tuple[str, ...] = (field.alias or attribute,)
+        if get_origin(field.annotation) is dict:
+            key = (*key, "*")
+        for inner in _sections_of(field.annotation):
+            yield from sections(inner, path + key)
+
+
+def _sections_of(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections_of(inner)

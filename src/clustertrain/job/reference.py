@@ -1,0 +1,243 @@
+"""docs/job-file.md, made from the models, so that it cannot differ from what is accepted.
+
+python -m clustertrain.job.reference > docs/job-file.md
+python -m clustertrain.job.reference --schema > job.schema.json      for editors
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from clustertrain.job.file import job_schema
+from clustertrain.job.model import sections
+from clustertrain.job.sections import Section
+from clustertrain.units import duration_text
+
+EXAMPLE = """\
+# yaml-language-server: $schema=job.schema.json
+name: cifar-resnet
+task: training.cifar:Cifar            # or function: module:train, or script: train.py
+args:
+  lr: 1e-3                            # what your class is given
+  augment: true
+
+data:
+  train:
+    uri: https://example.org/cifar.tar.gz
+    sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+    extract: true
+
+train:
+  epochs: 20
+  global_batch_size: 512              # stays the same with 2, 4 or 8 workers
+  precision: bf16
+  lr: {scaling: linear, base_batch_size: 256, warmup_steps: 500}
+
+checkpoint:
+  every: {minutes: 15, epochs: 1}
+  keep_best: {metric: accuracy, mode: max}
+
+resources:
+  workers: [2, 8]                     # starts and resumes with any number between
+  gpus_per_worker: 1
+  cpus_per_worker: 8
+  memory_per_worker: 32Gi
+
+storage: ${SCRATCH:-runs}/experiments # or s3://bucket/prefix
+failures:
+  retries: 5
+  grace: 1m30s
+  watchdog: {step: 5m, first_step: 1:30:00}
+env:
+  OMP_NUM_THREADS: 8
+"""
+
+_INTRO = f"""\
+<!-- Made from the models by: python -m clustertrain.job.reference > docs/job-file.md -->
+
+# The job file
+
+One YAML file says what to train, on what data, with how many workers, and where the run is kept.
+The shortest one:
+
+```yaml
+name: my-run
+task: my_package.training:MyTask
+train: {{epochs: 3, batch_size: 32}}
+```
+
+One with most of what there is:
+
+```yaml
+{EXAMPLE}```
+
+Every mistake is reported with file, line and column before anything starts, and the exit code is 2:
+
+```
+job.yaml:15:3: train: unknown key 'epcohs'
+did you mean 'epochs'?
+```
+
+## Three ways in
+
+Exactly one of these keys says what runs. A section that a way in cannot apply is refused, not ignored.
+
+| key | what it names | `args` | `train` | `checkpoint` |
+|---|---|---|---|---|
+| `task` | a `Task` class; the kit has the loop | a mapping | needed | yes |
+| `function` | a function `train(config)` with its own loop | a mapping | refused | yes |
+| `script` | an unchanged torchrun script | a list of arguments | refused | refused: it saves its own |
+
+## Setting a key from the command line
+
+`--set train.epochs=3` puts a value in place of the file's, or where the file has none. The value is read
+as YAML, sections that are not there yet are made, and a later `--set` wins:
+
+```
+--set train.precision=bf16 --set "resources.workers=[2, 8]" --set data.train.uri=/data/cifar
+```
+
+## Environment variables
+
+`${{NAME}}` is replaced by the environment of the command that reads the job file, in these keys alone:
+`storage` (and what is in it), `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output` and `mounts` of
+`slurm`. Anywhere else it is refused, but for `slurm.setup`, whose lines are left to the shell as they stand.
+`${{NAME:-default}}` has a value for when NAME is not set or empty; without a default, a variable that is
+not set is an error. `$$` is a plain `$`.
+
+**No secrets.** The job is copied into the run's directory with every `${{NAME}}` replaced, and that holds for
+`env` too: whoever can read the run can read its values. So a URI with a credential in it is refused, and
+so are keys such as `secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
+`AWS_SESSION_TOKEN` in `env`. Credentials of S3 are found by boto3, on every node: in those variables of the
+environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or by the role of the machine or pod.
+
+## Data and runs on S3
+
+```yaml
+data:
+  train: {{uri: s3://bucket/cifar.tar}}    # reached like the storage, unless it says else
+storage:
+  uri: s3://bucket/experiments
+  endpoint: https://s3.example.org       # left out: Amazon's
+  region: eu-central-1
+  profile: training
+  retry: 10m                             # storms of 5xx and 429, resets, silence: tried again for so long
+```
+
+What may pass by waiting is tried again with growing pauses for `retry`; what will not (403, expired, no such
+bucket) is told at once, with the action, the key, the HTTP status and the likely cause.
+
+## How values are written
+
+- **duration**: `90s`, `20m`, `2h`, `1d12h`, `1:30:00` (h:m:s), `20:00` (m:s); a bare number is seconds.
+- **size**: `16Gi` (1024³ bytes) or `500MB` (1000² bytes); k, M, G, T, P and Ki, Mi, Gi, Ti, Pi; a bare number
+  is bytes.
+- **number**: `0.001` and `1e-3` alike. A whole number may be `1e3`.
+- **true or false**: `on`, `off`, `yes` and `no` too, but not below `args`, where they must be written out or
+  put in quotes. Anywhere else they are not text without quotes, except in `env` and in the arguments of a
+  script, where everything is text exactly as written: `1.10` stays `1.10`.
+- YAML reads `010` as 8 in one version and as 10 in the next: it is refused.
+- Not allowed: tags (`!!python/…`), merge keys (`<<`), a key that is there twice, dates without quotes, more
+  than 1 MiB, 50 000 values or 40 levels.
+- A key that is left empty counts as left out.
+
+## What makes it the same run
+
+Submitting a job whose name has a run already continues that run if it is the same one: the same `task`,
+`function` or `script`, the same `args`, the same data (`sha256` where it is given, else `uri`; and `extract`)
+and the same keys of `train`, except for `epochs`, `steps`, `log_every`, `eval_every` and `loader_workers`.
+Everything else may change between attempts; more `epochs` or `steps` continue a finished run.
+
+## Help while typing
+
+`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. Editors that use
+yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys after this first line:
+
+```yaml
+# yaml-language-server: $schema=job.schema.json
+```
+
+## Reference
+"""
+
+
+def reference_markdown() -> str:
+    """The whole of docs/job-file.md."""
+    schema = job_schema()
+    definitions = schema["$defs"]
+    tables = (_section(path, model, definitions.get(model.__name__, schema)) for path, model in sections())
+    return "\n".join([_INTRO, *tables])
+
+
+def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]) -> str:
+    title = f"`{_dotted(path)}`" if path else "The top level"
+    lines = [f"### {title}", "", " ".join((model.__doc__ or "").split()), ""]
+    lines += ["| key | what it is | default | meaning |", "|---|---|---|---|"]
+    for name, info in model.model_fields.items():
+        key = info.alias or name
+        value = schema["properties"][key]
+        meaning = " ".join((info.description or "").split())
+        cells = (f"`{key}`", _kind(value, (*path, key)), _default(value, info), meaning)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _kind(value: dict[str, Any], path: tuple[str, ...]) -> str:
+    """What people write for this value, in words."""
+    if "x-kind" in value:
+        return str(value["x-kind"])
+    if "$ref" in value:
+        is_any = value["$ref"].endswith("/JsonValue")
+        return "anything" if is_any else f"mapping, see [`{_dotted(path)}`](#{_anchor(path)})"
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if "type" in value:
+        return _kind_of_type(value, path)
+    choices = [choice for choice in value.get("anyOf") or value["oneOf"] if choice.get("type") != "null"]
+    return ", or ".join(_kind(choice, path) for choice in choices)
+
+
+def _kind_of_type(value: dict[str, Any], path: tuple[str, ...]) -> str:
+    match value["type"]:
+        case "array":
+            return "[min, max]" if "prefixItems" in value else f"list of {_kind(value['items'], path)}"
+        case "object":
+            patterns = value.get("patternProperties") or {"": value["additionalProperties"]}
+            inner = _kind(next(iter(patterns.values())), (*path, "*"))
+            return f"mapping of {inner.replace('mapping,', 'names,')}"
+        case "integer":
+            return f"whole number, at least {value['minimum']}"
+    return {"number": "number", "boolean": "true or false", "string": "text"}[value["type"]] + (
+        ", more than 0" if "exclusiveMinimum" in value else ""
+    )
+
+
+def _default(value: dict[str, Any], info: FieldInfo) -> str:
+    default = value.get("default")
+    if info.is_required():
+        return "**required**"
+    if value.get("x-kind") == "duration" and default is not None:
+        return f"`{duration_text(default)}`"
+    if isinstance(info.default, Section):  # its own table has its defaults, but for the key that it needs
+        given = info.default.model_dump(by_alias=True, exclude_defaults=True)
+        return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())
+    if isinstance(default, float):
+        return f"`{default:g}`"
+    return "" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(path)
+
+
+def _anchor(path: tuple[str, ...]) -> str:
+    """The anchor that GitHub makes of the section's heading."""
+    return "".join(character for character in _dotted(path) if character.isalnum() or character in "-_")
+
+
+if __name__ == "__main__":
+    print(json.dumps(job_schema(), indent=2) if "--schema" in sys.argv[1:] else reference_markdown(), end="")

@@ -1,0 +1,115 @@
+"""What this site's users would write into every job file: the defaults of `slurm` and `kubernetes`.
+
+~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE names another one:
+
+    slurm:
+      account: physics
+      partition: gpu
+      python: /sw/train/bin/python
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import expanded, expected_at
+from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.job.model import Job
+from clustertrain.job.sections import Section
+from clustertrain.job.slurm import Slurm, check_container
+from clustertrain.job.values import Refused
+from clustertrain.job.wording import validated
+from clustertrain.job.yaml_reader import Place, Reader, refuse, text_of
+
+
+class Site(Section):
+    """A site file."""
+
+    slurm: Slurm = Slurm()
+    """Defaults of the section of that name: a key that the job file has, wins."""
+
+    kubernetes: Kubernetes = Kubernetes()
+    """Likewise."""
+
+
+def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The site file, or None where there is none.
+
+    Raises:
+        JobError: $CLUSTERTRAIN_SITE names a file that is not there.
+    """
+    if named := environ.get("CLUSTERTRAIN_SITE"):
+        if not Path(named).exists():
+            raise JobError(
+                f"CLUSTERTRAIN_SITE names {named}, which is not there\nwrite it, or unset the variable"
+            )
+        return Path(named)
+    folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
+    path = Path(folder, "clustertrain", "site.yaml")
+    return path if path.exists() else None
+
+
+def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
+    """The job with the site file's sections wherever its own file says nothing.
+
+    Raises:
+        JobError: the site file is wrong, or its defaults and the job do not go together.
+    """
+    path = site_path(environ)
+    if path is None:
+        return job
+    site = read_site(path, environ)
+    merged = job.model_copy(
+        update={
+            "slurm": job.slurm.model_copy(update=_slurm_defaults(job, site.slurm)),
+            "kubernetes": job.kubernetes.model_copy(update=_defaults(job.kubernetes, site.kubernetes)),
+        }
+    )
+    try:
+        check_container(merged.slurm, job.image)
+    except Refused as error:
+        raise JobError(
+            f"{'.'.join(map(str, error.at))}: {error}\nthe defaults in {path} count, too"
+        ) from None
+    return merged
+
+
+def _defaults(own: Section, site: Section) -> dict[str, Any]:
+    return {key: getattr(site, key) for key in site.model_fields_set - own.model_fields_set}
+
+
+def _slurm_defaults(job: Job, site: Slurm) -> dict[str, Any]:
+    defaults = _defaults(job.slurm, site)
+    if job.slurm.container == "none" and "container" in job.slurm.model_fields_set:
+        defaults.pop("mounts", None)  # they are for the container that this job does without
+    return defaults
+
+
+def read_site(path: Path, environ: Mapping[str, str]) -> Site:
+    """A site file, with ${NAME} replaced as in a job file.
+
+    Raises:
+        JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
+    """
+
+    def place(line: int, column: int) -> Place:
+        return Place((line, column), f"{path}:{line}:{column}")
+
+    document = Reader(text_of(path), place, expected_at).document(())
+    if document.data is None:
+        return Site()
+    if not isinstance(document.data, dict):
+        refuse(place(1, 1), "a site file is a mapping of keys", "for example slurm: {account: physics}")
+    for key in document.data:
+        if key not in Site.model_fields:
+            refuse(
+                document.places[key,][0],
+                f"unknown key '{key}'",
+                "a site file has the keys slurm and kubernetes alone",
+            )
+    document.data = expanded(document, environ, (), document.data)
+    return validated(document, Site)

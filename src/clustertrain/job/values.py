@@ -1,0 +1,248 @@
+"""The kinds of value a job file holds: names, paths, URIs without credentials, counts, durations, sizes.
+
+A rule says what a value must be and nothing else: `clustertrain.job.file` adds the value and its place.
+A text that needs the whole to itself is raised as `Refused`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
+
+from clustertrain import units
+from clustertrain.storage.s3_client import CHAIN
+
+MOST_WORKERS = 100_000
+LEAST_MEMORY_BYTES = 2**20
+_SECRET_IN_QUERY = re.compile(
+    r"x-(amz|goog)-(signature|credential|security-token)|(aws)?(access|api|secret|account)[-_]?key([-_]?id)?"
+    r"|signature|sig|(\w+[-_])?token|password|secret",
+    re.IGNORECASE,
+)
+
+
+_SECRET_KEY = re.compile(
+    r"(aws|s3)?(access|secret)(access)?(key)?(id)?|(aws|s3)?(session|security)?token|password|credentials?"
+)
+_SECRET_VARIABLES = re.compile(r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|SECURITY_TOKEN)")
+
+
+class Refused(ValueError):
+    """A rule with a text of its own: the value, the rule and the remedy, a line each.
+
+    `at` is the path of the key to point at, below the section or the value that raises it.
+    """
+
+    def __init__(self, message: str, *at: str | int) -> None:
+        super().__init__(message)
+        self.at = at
+
+
+def _name(name: str) -> str:
+    if re.fullmatch(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?", name):
+        return name
+    better = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:47].strip("-")
+    raise ValueError(
+        "must be 1 to 47 of a-z, 0-9 and '-', from a letter to a letter or digit (a Kubernetes name)"
+        + (f"\nfor example: {better}" if better else "")
+    )
+
+
+def _import_path(path: str) -> str:
+    module, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise ValueError("must be package.module:Name, as Python imports it")
+    return path
+
+
+def _script(path: str) -> str:
+    if path != _path(path) or path.startswith("/") or ".." in PurePosixPath(path).parts:
+        raise ValueError("must be a file below `code`, written relative to it, such as train.py")
+    return path
+
+
+def _path(path: str) -> str:
+    if not path or not path.isprintable():
+        raise ValueError("must be a path of printable characters")
+    if path.startswith("~"):
+        raise ValueError("'~' is not expanded in a job file\nwrite ${HOME}/…")
+    return path
+
+
+def _refuse_credential(uri: str) -> None:
+    """Runs before every other rule of a URI, and never repeats the value: errors end up in logs."""
+    keys = [key for key, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)]
+    secret = next((f"the query key {key}" for key in keys if _SECRET_IN_QUERY.fullmatch(key)), None)
+    if re.search(r"://[^/?#]*@|^[^/?#]+:[^/?#]*@", uri):
+        secret = "a user or password before '@'"
+    if secret:
+        raise Refused(
+            f"the URI holds a credential: {secret} (the URI is not shown here)\n"
+            "a job file is copied into the run's directory, so it may hold no secret\n"
+            "put it in the environment instead: AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a credential of S3 is what one would write under this key or in this variable."""
+    return _SECRET_KEY.fullmatch(re.sub(r"[-_ ]", "", key).lower()) is not None
+
+
+def refuse_secret_keys(section: object) -> None:
+    """For a section that says how S3 is reached: no key of a credential. Its value is never repeated."""
+    for key in section if isinstance(section, dict) else ():
+        if is_secret_key(str(key)):
+            raise Refused(f"holds a credential under this key\n{_NO_SECRETS}", key)
+
+
+def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if _SECRET_VARIABLES.fullmatch(name):
+            raise Refused(f"holds a credential under this name\n{_NO_SECRETS}", name)
+    return env
+
+
+_NO_SECRETS = (
+    "a job file is copied into the run's directory, so it may hold no secret\n"
+    f"boto3 finds credentials itself: {CHAIN}"
+)
+
+
+def _uri(uri: str, schemes: tuple[str, ...]) -> str:
+    """A path, or a URI of one of these schemes, without a credential."""
+    _refuse_credential(uri)
+    _path(uri)
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", uri):
+        return uri
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme not in schemes:
+        raise ValueError(f"must be a path, or begin with {' or '.join(f'{s}://' for s in schemes)}")
+    parts = urlsplit(uri)
+    if scheme == "file" and (parts.netloc not in ("", "localhost") or len(parts.path) < 2):
+        raise ValueError("a file URI has three slashes and an absolute path: file:///data/train.tar")
+    if scheme != "file" and not parts.netloc:
+        raise ValueError(f"names no {'bucket' if scheme == 's3' else 'host'} after {scheme}://")
+    return uri
+
+
+def _data_uri(uri: str) -> str:
+    return _uri(uri, ("file", "http", "https", "s3"))
+
+
+def _storage_uri(uri: str) -> str:
+    return _uri(uri, ("s3",))
+
+
+def _endpoint(uri: str) -> str:
+    _refuse_credential(uri)
+    if not re.match(r"https?://[^/]", uri):
+        raise ValueError("must be the address of an S3 server, such as https://minio.example.org:9000")
+    return _uri(uri, ("http", "https"))
+
+
+def _sha256(digest: str) -> str:
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
+        raise ValueError("must be 64 hexadecimal digits, as sha256sum prints them")
+    return digest.lower()
+
+
+def _argument(value: object) -> object:
+    """Arguments and environment values are text; a number written without quotes is meant as its text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("must be text without NUL, which no argument or variable can carry")
+    return value
+
+
+def _count_or_range(what: str) -> BeforeValidator:
+    """A number of these, or [min, max]."""
+    rule = f"must be a number of {what}, or [min, max]"
+
+    def bounded(value: object) -> object:
+        if not isinstance(value, list | tuple):
+            bounds = [units.integer(value)]
+        elif len(value) == 2:
+            bounds = [units.integer(bound) for bound in value]
+        else:
+            raise ValueError(rule)
+        if bounds != sorted(bounds) or not 1 <= bounds[0] <= bounds[-1] <= MOST_WORKERS:
+            raise ValueError(f"{rule}, with 1 ≤ min ≤ max ≤ {MOST_WORKERS}")
+        return tuple(bounds) if len(bounds) == 2 else bounds[0]
+
+    return BeforeValidator(bounded, json_schema_input_type=Count | tuple[Count, Count])
+
+
+def _enough_memory(size: int) -> int:
+    if size < LEAST_MEMORY_BYTES:
+        raise ValueError("must be at least 1Mi; a bare number is bytes\nwrite the unit, such as 16Gi")
+    return size
+
+
+def _kind_of_args(value: object) -> str:
+    return "list" if isinstance(value, list | tuple) else "mapping"
+
+
+def _plain_data(value: Any) -> Any:
+    """Arguments are what a job file can hold: integers of 64 bits, and text that UTF-8 can carry."""
+    inner = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else []
+    for item in inner:
+        _plain_data(item)
+    if isinstance(value, int) and abs(value) > units.LARGEST_INTEGER:
+        raise ValueError("must hold integers of 64 bits at most")
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must hold no half of a character (a lone surrogate)")
+    return value
+
+
+def written_as(kind: str, *examples: str) -> Any:
+    """How people write the value, for the JSON schema that editors and the reference read."""
+    return Field(json_schema_extra={"x-kind": kind} | ({"examples": [*examples]} if examples else {}))
+
+
+Count = Annotated[int, Field(ge=1), BeforeValidator(units.integer)]
+CountOrZero = Annotated[int, Field(ge=0), BeforeValidator(units.integer)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(units.number)]
+Seconds = Annotated[
+    float,
+    Field(gt=0),
+    BeforeValidator(
+        units.duration_s,
+        json_schema_input_type=Annotated[str | float, written_as("duration", "90s", "20m", "2h", "1:30:00")],
+    ),
+    PlainSerializer(units.duration_text, when_used="json"),
+]
+Bytes = Annotated[
+    int,
+    AfterValidator(_enough_memory),
+    BeforeValidator(
+        units.size_bytes,
+        json_schema_input_type=Annotated[str | float, written_as("size", "16Gi", "500MB")],
+    ),
+    PlainSerializer(units.size_value, when_used="json"),
+]
+Text = Annotated[str, Field(min_length=1)]
+WrittenText = Annotated[str | float, written_as("text")]
+Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=WrittenText)]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Environment = Annotated[dict[Variable, Argument], AfterValidator(_no_secret_variables)]
+ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
+Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
+Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
+Args = Annotated[
+    Annotated[dict[str, JsonValue], AfterValidator(_plain_data), Tag("mapping")]
+    | Annotated[tuple[Argument, ...], Tag("list")],
+    Discriminator(_kind_of_args),
+]
+Name = Annotated[str, AfterValidator(_name), written_as("name")]
+Path = Annotated[Text, AfterValidator(_path), written_as("path")]
+ScriptPath = Annotated[Text, AfterValidator(_script), written_as("path")]
+DataUri = Annotated[Text, AfterValidator(_data_uri), written_as("path or URI")]
+StorageUri = Annotated[Text, AfterValidator(_storage_uri), written_as("path or URI")]
+Endpoint = Annotated[str, AfterValidator(_endpoint), written_as("URL")]
+Sha256 = Annotated[str, AfterValidator(_sha256), written_as("64 hexadecimal digits")]

@@ -1,0 +1,126 @@
+"""The wording of what is wrong in a job file: the place, the value, the rule, the nearest valid key."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from clustertrain.errors import JobError
+from clustertrain.job.identity import as_json
+from clustertrain.job.model import sections
+from clustertrain.job.sections import Section
+from clustertrain.job.values import Refused
+from clustertrain.job.yaml_reader import (
+    Document,
+    Keys,
+    Place,
+)
+from clustertrain.units import shortened
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def validated(document: Document, model: type[SectionT]) -> SectionT:
+    """The document as this model.
+
+    Raises:
+        JobError: the first problem in the text, with its place, the rule and the remedy.
+    """
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        problems = sorted(_problem(document, detail) for detail in error.errors(include_url=False))
+        place, text = problems[0]
+        what, *lines = text.split("\n")
+        more = f" (the first of {len(problems)} problems)" if len(problems) > 1 else ""
+        raise JobError("\n".join([f"{place.label}: {what}{more}", *lines])) from None
+
+
+def _problem(document: Document, error: ErrorDetails) -> tuple[Place, str]:
+    """One error of the model: where to point, and what to say."""
+    kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
+    if isinstance(cause, Refused):
+        path = document.nearest((*loc, *cause.at))
+        return document.places[path][0], _within(path, str(cause))
+    path = document.nearest(loc)
+    key_place, value_place = document.places[path]
+    if kind == "extra_forbidden":
+        return key_place, _unknown_key(path)
+    if kind == "missing":
+        return key_place, _within(path, f"the key '{loc[-1]}' is missing\nit has no default: add it")
+    if loc[-1] == "[key]":
+        name, section = shortened(str(path[-1])), dotted(path[:-1])
+        return key_place, f"{section}: '{name}' cannot be a name here\n{_rule(error, path)}"
+    return value_place, f"{dotted(path)}: {shown(error['input'])} is not accepted\n{_rule(error, path)}"
+
+
+def _unknown_key(path: Keys) -> str:
+    valid = _keys_of(path[:-1])
+    near = get_close_matches(str(path[-1]), valid, n=1)
+    homes = [known for known, _ in sections() if path[-1] in _keys_of(known)]
+    if homes:
+        where = "" if homes[0] else " at the top level"
+        hint = f"did you mean '{dotted((*homes[0], path[-1]))}'{where}?"
+    else:
+        hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}"
+    return _within(path[:-1], f"unknown key '{shortened(str(path[-1]))}'\n{hint}")
+
+
+def _rule(error: ErrorDetails, path: Keys) -> str:
+    """What the value must be, and how to write it."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    rule = _RULES[kind].format(**context) if kind in _RULES else error["msg"]
+    if kind == "string_type" and isinstance(value, bool):
+        rule += ", and YAML reads on, yes, off and no as true and false\nwrite it in quotes"
+    elif kind == "string_type" and isinstance(value, int | float):
+        rule += f'\nwrite it in quotes: "{value}"'
+    elif kind == "literal_error":
+        near = get_close_matches(str(value), re.findall(r"'([^']*)'", context["expected"]), n=1)
+        rule += f"\ndid you mean '{near[0]}'?" if near else ""
+    elif kind in ("model_type", "dict_type"):
+        keys = _keys_of(path)
+        rule += f" with keys such as {', '.join(keys)}" if keys else " of names to values"
+    return rule
+
+
+_RULES = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "finite_number": "must be finite",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge}",
+    "literal_error": "must be {expected}",
+    "model_type": "must be a mapping",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must not be empty",
+    "string_type": "must be text",
+    "value_error": "{error}",
+}
+
+
+def _keys_of(path: Keys) -> list[str]:
+    """The keys that the section at this path may have."""
+    for known, model in sections():
+        if len(known) == len(path) and all(want in ("*", key) for want, key in zip(known, path, strict=True)):
+            return [info.alias or name for name, info in model.model_fields.items()]
+    return []
+
+
+def _within(path: Keys, text: str) -> str:
+    return f"{dotted(path)}: {text}" if path else text
+
+
+def dotted(path: Keys) -> str:
+    return shortened(".".join(str(key) for key in path))
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return shortened(repr(value) if isinstance(value, str) else as_json(value))

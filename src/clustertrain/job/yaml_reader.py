@@ -1,0 +1,242 @@
+"""YAML as plain data that remembers where every key and every value was written.
+
+Only what a job file needs: no tags, no merge keys, no dates, a bounded size. A text that breaks this is
+refused with JobError at its line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import yaml
+
+from clustertrain.errors import JobError
+from clustertrain.units import LARGEST_INTEGER, shortened
+
+LARGEST_FILE_BYTES = 2**20
+DEEPEST_LEVEL = 40
+MOST_VALUES = 50_000
+
+Keys = tuple[str | int, ...]
+
+
+# "text": exactly as written, whatever YAML would make of it; "any": nobody checks the type later, so that
+# nothing may be ambiguous; "typed": a model checks the type and words the error.
+Expected = Literal["text", "any", "typed"]
+
+
+class Place(NamedTuple):
+    """Where a key or a value was written."""
+
+    order: tuple[int, int]
+    label: str
+
+
+@dataclass
+class Document:
+    """Plain data, and for every path of keys in it where the key and where the value was written."""
+
+    data: Any
+    places: dict[Keys, tuple[Place, Place]] = field(default_factory=dict)
+
+    def nearest(self, keys: Sequence[str | int]) -> Keys:
+        """The path in the document along these keys, leaving out those that are only in the model."""
+        path: Keys = ()
+        for key in keys:
+            if (*path, key) in self.places:
+                path = (*path, key)
+        return path
+
+
+class JobLoader(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number here, as in YAML 1.2 and as everyone means it."""
+
+
+class JobDumper(yaml.SafeDumper):
+    """Writes what JobLoader reads back the same."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Double quotes for text with breaks of lines: other styles fold U+0085 and its like into a space."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+JobDumper.add_representer(str, _text_node)
+
+for _side in (JobLoader, JobDumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+\Z", re.ASCII),
+        list("-+.0123456789"),
+    )
+
+
+def refuse(place: Place, what: str, *lines: str) -> NoReturn:
+    raise JobError("\n".join([f"{place.label}: {what}", *lines]))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of at most 1 MiB.
+
+    Raises:
+        JobError: it is not there, not readable, too large, or not UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE_BYTES + 1)
+    except FileNotFoundError:
+        what = f"{path}: there is no such file\na job file is needed"
+        raise JobError(f"{what}: name another one, or make one with: clustertrain init") from None
+    except IsADirectoryError:
+        raise JobError(f"{path}: is a folder\nname the job file in it, such as {path / 'job.yaml'}") from None
+    except OSError as error:
+        raise JobError(f"{path}: cannot be read: {error.strerror}\nit must be readable") from None
+    if len(raw) > LARGEST_FILE_BYTES:
+        raise JobError(
+            f"{path}: is larger than 1 MiB\na job file is a short YAML text: is this the right file?"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8"
+        raise JobError(f"{path}:{line}:{column}: {what}\nsave the job file as UTF-8 text") from None
+
+
+class Reader:
+    """One YAML text, read once into a Document."""
+
+    def __init__(
+        self, text: str, place: Callable[[int, int], Place], expected_at: Callable[[Keys], Expected]
+    ) -> None:
+        """`place` makes the place of a line and a column, counted from 1; `expected_at` tells of a path
+        what kind of value may stand there."""
+        self.text = text
+        self.place = place
+        self.expected_at = expected_at
+        self.count = 0
+        self.places: dict[Keys, tuple[Place, Place]] = {}
+
+    def document(self, base: Keys) -> Document:
+        """The data, with places below the path `base`."""
+        try:
+            self._check_events()
+            self.loader = JobLoader(self.text)
+            node = self.loader.get_single_node()
+        except yaml.MarkedYAMLError as error:
+            tab = (
+                "indent with spaces, not tabs"
+                if "'\\t'" in (error.problem or "")
+                else "check the lines above it too"
+            )
+            refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", tab)
+        except yaml.reader.ReaderError as error:
+            before = self.text[: error.position]
+            here = self.place(before.count("\n") + 1, error.position - before.rfind("\n"))
+            refuse(here, f"not YAML: the character {error.character!r}", "a job file is printable text")
+        except (
+            ValueError,
+            OverflowError,
+        ) as error:  # an escape such as "\UFFFFFFFF", which PyYAML lets through
+            refuse(self.place(1, 1), f"not YAML: {error}", "a backslash in double quotes begins an escape")
+        start = self.place(1, 1) if node is None or not base else self._at(node.start_mark)
+        self.places[base] = (start, start if node is None else self._at(node.start_mark))
+        return Document(None if node is None else self._plain(node, base), self.places)
+
+    def _at(self, mark: Any) -> Place:
+        return self.place(mark.line + 1, mark.column + 1) if mark else self.place(1, 1)
+
+    def _check_events(self) -> None:
+        """Refuses tags, depth and size before anything recurses."""
+        depth = 0
+        for count, event in enumerate(yaml.parse(self.text, JobLoader)):
+            if count > 2 * MOST_VALUES:
+                self._too_much(event.start_mark, f"more than {MOST_VALUES} values")
+            if tag := getattr(event, "tag", None):
+                what = f"the tag {shortened(tag.replace('tag:yaml.org,2002:', '!!'))}"
+                refuse(self._at(event.start_mark), what, "a job file is plain data: remove the tag")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST_LEVEL:
+                self._too_much(event.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
+
+    def _too_much(self, mark: Any, what: str) -> NoReturn:
+        refuse(self._at(mark), what, "a job file is a short text: put large data in a file of its own")
+
+    def _plain(self, node: yaml.Node, path: Keys) -> Any:
+        self.count += 1
+        if self.count > MOST_VALUES:  # aliases repeat what they name, also many times over
+            self._too_much(node.start_mark, f"more than {MOST_VALUES} values")
+        if len(path) > DEEPEST_LEVEL:
+            self._too_much(node.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            values = []
+            for index, item in enumerate(node.value):
+                self.places[*path, index] = (self._at(item.start_mark),) * 2
+                values.append(self._plain(item, (*path, index)))
+            return values
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Keys) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            here = self._at(key_node.start_mark)
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                refuse(here, "a key is a list or a mapping", "keys are text")
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                refuse(here, "the merge key <<", "a job file has no merge keys: write the keys out")
+            if not key_node.tag.endswith(":str"):
+                refuse(here, f"the key {shortened(key)} is not text to YAML", "write it in quotes")
+            self._check_text(key_node)
+            if key in mapping:
+                first = self.places[*path, key][0]
+                what = f"the key '{shortened(key)}' is there twice"
+                refuse(here, what, f"it is first at {first.label}: remove one")
+            self.places[*path, key] = (here, self._at(value_node.start_mark))
+            mapping[key] = self._plain(value_node, (*path, key))
+        return mapping
+
+    def _scalar(self, node: yaml.Node, path: Keys) -> Any:
+        kind = node.tag.rpartition(":")[2]
+        expected = self.expected_at(path)
+        if kind not in ("null", "bool", "int", "float", "timestamp") or (
+            kind != "null" and expected == "text"
+        ):
+            return self._check_text(node)
+        here, written = self._at(node.start_mark), shortened(node.value)
+        if kind == "timestamp":
+            refuse(here, f"{written} is a date to YAML", "write it in quotes if it is text")
+        if kind in ("int", "float") and ":" in node.value:
+            return node.value  # YAML 1.1 counts 1:30:00 in base 60: what it means is for its key to say
+        if kind == "int" and re.fullmatch(r"[-+]?0[0-7_]+", node.value):
+            what = f"{written} is octal to YAML 1.1, and decimal to YAML 1.2"
+            refuse(here, what, "write it without the leading 0, or in quotes if it is text")
+        if kind == "bool" and expected == "any" and node.value.lower() not in ("true", "false"):
+            what = f"{written} is a boolean to YAML 1.1, and text to YAML 1.2"
+            refuse(here, what, "write true or false, or put it in quotes if it is text")
+        try:
+            value = self.loader.construct_object(node)
+        except ValueError:
+            value = LARGEST_INTEGER + 1  # such as 0x_, or too many digits for Python to read
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            refuse(here, f"{written} is no number of 64 bits", "write it in quotes if it is text")
+        return value
+
+    def _check_text(self, node: yaml.Node) -> str:
+        text: str = node.value
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            refuse(
+                self._at(node.start_mark), "half a character (a lone surrogate)", "write the whole character"
+            )
+        return text

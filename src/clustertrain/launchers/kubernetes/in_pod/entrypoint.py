@@ -1,0 +1,135 @@
+"""The driver's keeper in the head's pod: what a RayJob's entrypoint runs.
+
+The submitter's pod hands it to Ray (pod_submitter.py), and again to a head that came back. So it may find
+that the run is going on, or that an earlier pod is still saving: then it follows that one to its end.
+Deleting the RayJob sends it TERM: the workers finish their step, save, and the run is cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.observe.screen import Lines, Screen
+from clustertrain.observe.tables import print_ending
+from clustertrain.run.begin import Options, begin, is_same_start
+from clustertrain.run.claims import who_runs
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.result import Result, read_result
+from clustertrain.run.shipping import Shipping, send_leftovers
+from clustertrain.run.states import STATES
+from clustertrain.supervise.private_folder import private_folder
+from clustertrain.supervise.supervisor import Heard, supervise
+from clustertrain.version import RAY_VERSION, __version__
+
+_LOOK_EVERY_S = 2.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the job of this pod to its end; returns the exit code, from which Ray takes success or failure."""
+    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    try:
+        _check_versions(os.environ["CLUSTERTRAIN_VERSION"])
+        job = parse_job(job_file.read_text(), str(job_file))
+        result = _run(job, _options(arguments), Lines(sys.stdout))
+    except (ClusterTrainError, RunStopped) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    if STATES[result.state].restarts:
+        _wait_to_go(job)
+    return result.exit_code
+
+
+def _check_versions(rendered_by: str) -> None:
+    """Refuse an image of another version of the kit, or with another Ray.
+
+    Raises:
+        ClusterError: names both.
+    """
+    for what, wanted, has in (
+        ("clustertrain", rendered_by, __version__),
+        ("Ray", RAY_VERSION, version("ray")),
+    ):
+        if wanted != has:
+            raise ClusterError(
+                f"The image has {what} {has}, and the RayJob was rendered for {wanted}.\n"
+                "Name an image of that version as `image`, or render the job anew with the image's version."
+            )
+
+
+def this_start() -> dict[str, str]:
+    """What the claim says of where the run is: the RayJob, the Ray cluster made for it, and the pod."""
+    return {
+        "scheduler": "kubernetes",
+        "cluster": os.environ["CLUSTERTRAIN_NAMESPACE"],
+        "job_id": os.environ["CLUSTERTRAIN_RAYJOB"],
+        "ray_cluster": os.environ.get("RAY_CLUSTER_NAME", ""),
+        "pod": os.environ["CLUSTERTRAIN_POD"],
+    }
+
+
+def _options(arguments: Sequence[str]) -> Options:
+    return Options(
+        fresh="--fresh" in arguments,
+        takeover="--takeover" in arguments,
+        allow_world_size_change="--allow-world-size-change" in arguments,
+        retry="--retry" in arguments,
+    )
+
+
+def _run(job: Job, options: Options, screen: Screen) -> Result:
+    allocation = this_start()
+    followed = _follow_the_one_before(job, allocation, screen)
+    if followed is not None:
+        return followed
+    run, begun = begin(
+        job, options, lambda: job.world_sizes, screen.say, launcher="kubernetes", allocation=allocation
+    )
+    if isinstance(begun, Result):
+        return begun
+    send_leftovers(run, screen.say)
+    with Shipping(begun, screen.say):
+        result = _supervise(begun, job, screen)
+    print_ending(run, result)
+    return result
+
+
+def _follow_the_one_before(job: Job, allocation: dict[str, str], screen: Screen) -> Result | None:
+    """Wait for an earlier start of the same RayJob that still lives; its result, where that is final."""
+    run, told = RunDir.newest(job.storage.location, job.name), False
+    while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
+        if (runner := who_runs(previous)) is None:
+            result = read_result(previous)
+            return result if told and result is not None and not STATES[result.state].restarts else None
+        if not told:
+            screen.say(f"{job.name}: attempt {previous.n} lives, {runner}; waiting for its end")
+        told = True
+        time.sleep(_LOOK_EVERY_S)
+    return None
+
+
+def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
+    screen.say(
+        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ['CLUSTERTRAIN_RAYJOB']} "
+        f"in {os.environ['CLUSTERTRAIN_NAMESPACE']}"
+    )
+    heard = Heard({signal.SIGTERM: ("cancelled", "cancelled"), signal.SIGINT: ("cancelled", "cancelled")})
+    return supervise(attempt, private_folder(), os.environ, heard, screen, shielded=True)
+
+
+def _wait_to_go(job: Job) -> None:
+    """A run that is to go on elsewhere is no failure of the RayJob: its entrypoint does not end, since this
+    pod is about to be taken away."""
+    time.sleep(job.failures.grace_s + 600)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

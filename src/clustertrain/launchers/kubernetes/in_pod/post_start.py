@@ -1,0 +1,50 @@
+"""Sends to S3 what the ranks of a worker's pod write; on SLURM the node's agent does, and here is none.
+
+postStart starts it, beside Ray. It outlives ranks that are killed, and ends with its container. What one
+container left is sent by the next in the same pod; of a pod that leaves, pod_leaving.py sends the last lines.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt, RunDir, spool_folder
+from clustertrain.run.shipping import Shipping, attempts_here
+from clustertrain.storage import open_store
+
+_LOOK_EVERY_S = 1.0
+
+
+def main() -> None:
+    """Send until the container ends."""
+    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    job = parse_job(job_file.read_text(), str(job_file))
+    sending: set[Path] = set()
+    while True:
+        for attempt in attempts_here(_run_here(job)):
+            if attempt.path not in sending:
+                sending.add(attempt.path)
+                _shipping(attempt).start()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _run_here(job: Job) -> RunDir:
+    """The generation that ranks wrote to here, without a request to S3."""
+    store = open_store(job.storage.location)
+    return RunDir(store, job.name, RunDir.newest(str(spool_folder(store)), job.name).generation)
+
+
+def _shipping(attempt: Attempt) -> Shipping:
+    """What keeps it from sending becomes an event, which goes up when that is over."""
+    events = EventLog(attempt.node_events(socket.gethostname()))
+    return Shipping(attempt, lambda text: events.write("warning", text=text.removeprefix("warning: ")))
+
+
+if __name__ == "__main__":
+    main()

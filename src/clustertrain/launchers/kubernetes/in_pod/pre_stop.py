@@ -1,0 +1,78 @@
+"""What a pod does before it goes (preStop): the kubelet sends TERM when this has ended.
+
+A worker's pod asks for a save and waits until it is committed: the others go on from there. The head's pod
+asks the run to stop, and waits until it has: the driver goes with it. Where the run is asked to stop as a
+whole, as when its RayJob is deleted, both wait for that. Where storage is on S3, what the ranks of the pod
+wrote goes up last.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from clustertrain.checkpoints.manifest import names
+from clustertrain.errors import ClusterTrainError
+from clustertrain.job.file import parse_job
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.result import read_result
+from clustertrain.run.shipping import Shipping, attempts_here
+
+_POLL_S = 0.3
+_SEND_S = 5.0
+_SETTLES_S = 1.5  # a stop that is asked everywhere at once is seen by then
+
+
+def main(role: str) -> int:
+    """Returns 0, whatever happened: a preStop that fails is an event that says nothing."""
+    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    try:
+        job = parse_job(job_file.read_text(), str(job_file))
+        run = RunDir.newest(job.storage.location, job.name)
+        attempt = run.newest_attempt()
+        if attempt is not None and read_result(attempt) is None:
+            ends = time.monotonic() + job.failures.grace_s
+            (_stop if role == "head" else _save)(attempt, ends)
+        if role == "worker":
+            _send_streams(run)
+    except (ClusterTrainError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    return 0
+
+
+def _stop(attempt: Attempt, ends: float) -> None:
+    time.sleep(_SETTLES_S)
+    if attempt.asked("stop") is None:
+        attempt.ask("stop", {"cause": "preempted", "state": "preempted", "time": time.time()})
+    _wait_for_the_end(attempt, ends)
+
+
+def _save(attempt: Attempt, ends: float) -> None:
+    before = names(attempt.run.checkpoints)
+    attempt.ask("save", {"time": time.time(), "pod": os.environ["CLUSTERTRAIN_POD"]})
+    asked_at = time.monotonic()
+    while time.monotonic() < ends and read_result(attempt) is None:
+        if attempt.asked("stop") is not None:
+            return _wait_for_the_end(attempt, ends)
+        saved = names(attempt.run.checkpoints) != before
+        if saved and time.monotonic() - asked_at > 2 * _SETTLES_S:
+            return None
+        time.sleep(_POLL_S)
+    return None
+
+
+def _wait_for_the_end(attempt: Attempt, ends: float) -> None:
+    while time.monotonic() < ends and read_result(attempt) is None:
+        time.sleep(_POLL_S)
+
+
+def _send_streams(run: RunDir) -> None:
+    """The head's are sent by the driver's keeper, which knows their end."""
+    for attempt in attempts_here(run):
+        Shipping(attempt, print).send(_SEND_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,223 @@
+"""Asking a cluster where a run stands.
+
+The storage is on a volume that this machine does not see, or on S3 that it may not reach: the head's pod is
+asked while it runs, and a short pod of the same image afterwards.
+
+    RayJob ─▶ pods ─▶ events, where a pod does not run ─▶ Kueue's workload, where it waits ─▶ the storage
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
+from clustertrain.job.file import load_job
+from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.job.model import Job
+from clustertrain.job.site import read_site, site_path, with_site
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, name_of, role_of, time_of
+from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
+from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, join
+from clustertrain.observe.standing import Standing
+from clustertrain.observe.status_json import Told
+
+RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
+CLI = ("python", "-m", "clustertrain.cli")
+POLL_S = 5.0  # a look at a run that trains costs its head's pod a second of Python
+_EXEC_S = 60.0
+_ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
+
+
+@dataclass(frozen=True)
+class View:
+    """One run, at one moment. `notes`: what could not be looked at, a line each."""
+
+    job: Job
+    seen: Seen
+    told: Told | None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def standing(self) -> Standing:
+        return join(self.seen, self.told)
+
+    @property
+    def is_its(self) -> bool:
+        """Whether this RayJob made the newest attempt."""
+        return self.told is not None and is_its(self.seen, self.told)
+
+    @property
+    def exit_code(self) -> int | None:
+        """That of the run as it stands; None where it has not ended."""
+        return exit_code(self.seen, self.told, self.standing)
+
+    @property
+    def line(self) -> str:
+        """`waiting (nodes): its pods are coming up`"""
+        text = f": {self.standing.text}" if self.standing.text else ""
+        return f"{self.standing.state} ({self.standing.cause}){text}"
+
+
+def look(job: Job, kubectl: Kubectl) -> View:
+    """Where a run stands.
+
+    Args:
+        job: merged with the site file.
+
+    Raises:
+        JobError: it was never submitted there.
+        ClusterError: kubectl, or the cluster, says no.
+    """
+    notes: list[str] = []
+    seen = see(job, kubectl, notes)
+    told = _read_storage(job, kubectl, seen, notes)
+    return View(job, seen, told, tuple(notes))
+
+
+def see(job: Job, kubectl: Kubectl, notes: list[str]) -> Seen:
+    """What the cluster tells. What the account may not look at, and need not, becomes a note.
+
+    Raises:
+        ClusterError: kubectl, or the cluster, says no.
+    """
+    try:
+        rayjob = kubectl.get(RAYJOBS, job.name)
+    except NotFound:
+        return Seen(None)
+    first = Seen(rayjob)
+    pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, first))
+    seen = Seen(rayjob, pods)
+    there = [role_of(pod) for pod in pods if is_running(pod)]
+    if all(there.count(role) >= number for role, number in seen.wanted.items()):
+        events: tuple[Object, ...] = ()
+    else:
+        events = _events(kubectl, seen, notes)
+    return Seen(rayjob, pods, events, _workload(kubectl, seen, notes))
+
+
+def _is_of(pod: Object, seen: Seen) -> bool:
+    """Pods of the Ray cluster before this one may still be leaving."""
+    cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
+    return role_of(pod) != "reader" and cluster in (None, seen.ray_cluster)
+
+
+def _events(kubectl: Kubectl, seen: Seen, notes: list[str]) -> tuple[Object, ...]:
+    """Of the run's objects since the RayJob was made, and of its claims at any time."""
+    names = {name_of(thing) for thing in (seen.rayjob or {}, *seen.pods) if thing} | {seen.ray_cluster}
+    try:
+        events = kubectl.list("events")
+    except Forbidden as error:
+        notes.append(_first_line(error))
+        return ()
+    return tuple(
+        event
+        for event in events
+        if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+        or (event["involvedObject"].get("name") in names and time_of(event) >= seen.made_at)
+    )
+
+
+def _workload(kubectl: Kubectl, seen: Seen, notes: list[str]) -> Object | None:
+    """What Kueue says of a RayJob that waits in a queue of it."""
+    if seen.rayjob is None or not seen.queue or seen.native.state != "queued":
+        return None
+    try:
+        workloads = kubectl.list(WORKLOADS)
+    except ClusterError as error:
+        notes.append(f"Kueue was not asked: {_first_line(error)}")
+        return None
+    uid = seen.rayjob["metadata"]["uid"]
+    return next((each for each in workloads if uid in _owners(each)), None)
+
+
+def _owners(thing: Object) -> list[str]:
+    return [str(owner["uid"]) for owner in thing["metadata"].get("ownerReferences", ())]
+
+
+# ----------------------------------------------------------------------------------------------- the storage
+
+
+def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> Told | None:
+    """What the storage says; None where nothing can be asked, which is a note where something should have."""
+    arguments = ["status", "--json", JOB_FILE]
+    if seen.head is not None:
+        try:
+            done = kubectl.exec(name_of(seen.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
+        except (Forbidden, NoAnswer):
+            raise
+        except ClusterError as error:  # it went meanwhile, or has no Python
+            notes.append(f"the head's pod was not asked: {_first_line(error)}")
+            return None
+        return _told(done.stdout, done.stderr, notes)
+    if seen.rayjob is not None and not seen.is_over:
+        return None
+    if (config := config_map_of(job, kubectl, seen)) is None:
+        if seen.rayjob is None:
+            raise _not_submitted(job)
+        return None
+    try:
+        printed = read_by_pod(job, kubectl, config, arguments)
+    except Forbidden:
+        raise
+    except ClusterTrainError as error:
+        notes.append(f"the storage was not read: {_first_line(error)}")
+        return None
+    return _told(printed, "", notes)
+
+
+def _not_submitted(job: Job) -> JobError:
+    where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
+    return JobError(
+        f"There is no run {job.name} in {where}: no RayJob, and no ConfigMap of one.\n"
+        "Start it with `clustertrain submit --to kubernetes JOBFILE`."
+    )
+
+
+def _told(printed: str, errors: str, notes: list[str]) -> Told | None:
+    told = Told.parsed(printed)
+    if told is None:
+        said = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
+        notes.append(f"the storage was not read: {said[-1] if said else 'the pod said nothing of it'}")
+    return told
+
+
+def config_map_of(job: Job, kubectl: Kubectl, seen: Seen) -> str | None:
+    """The ConfigMap with the job as it was submitted; without a RayJob the newest one of that run."""
+    if seen.rayjob is not None:
+        template = seen.rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+        volumes: list[Mapping[str, Any]] = template["spec"].get("volumes", [])
+        return next((str(v["configMap"]["name"]) for v in volumes if v["name"] == "job"), None)
+    found = kubectl.list("configmaps", f"{RUN_LABEL}={job.name}")
+    newest = max(found, key=lambda each: str(each["metadata"]["creationTimestamp"]), default=None)
+    return None if newest is None else name_of(newest)
+
+
+def failed_there(code: int, errors: str) -> ClusterTrainError:
+    """The error of a command of the kit that ran in a pod, as if it had been run here."""
+    kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
+    kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
+    said = errors.partition("error: ")[2] or errors
+    return kind(_ENDED.sub("", said).strip() or f"in the pod it ended with code {code}")
+
+
+def _first_line(error: ClusterTrainError) -> str:
+    return str(error).splitlines()[0]
+
+
+def cluster(job_file: str, namespace: str | None) -> Kubectl:
+    """The cluster and namespace of a job file; where there is none, of the site file."""
+    if Path(job_file).is_file():
+        section = with_site(load_job(Path(job_file))).kubernetes
+    else:
+        site = site_path()
+        section = Kubernetes() if site is None else read_site(site, os.environ).kubernetes
+    return Kubectl(namespace or section.namespace, section.context)

@@ -1,0 +1,67 @@
+"""A short pod that looks at the storage of a run whose own pods are gone; deleted, however that goes."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.pod_problems import Object, name_of, time_of, troubles
+from clustertrain.launchers.kubernetes.render.pods import reader_pod
+
+_LIVES_S = 120
+_STARTS_S = 90.0
+_BLOCKED_S = 15.0  # a volume or a node may take a moment
+_POLL_S = 0.7
+
+
+def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str]) -> str:
+    """What `clustertrain ARGUMENTS` prints there, its errors among it.
+
+    Raises:
+        ClusterError: the pod may not be made, or does not start; says why.
+    """
+    name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
+    pod = reader_pod(job, config_map, name, arguments, _LIVES_S)
+    kubectl("create", "--filename=-", input=json.dumps(pod))
+    try:
+        _wait_for_the_end(kubectl, name)
+        return kubectl("logs", name).stdout
+    finally:
+        kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", "--grace-period=1")
+
+
+def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
+    began = time.monotonic()
+    while True:
+        pod = kubectl.get("pod", name)
+        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            return
+        waited_s = time.monotonic() - began
+        if waited_s > _BLOCKED_S and (blocking := _why_not(kubectl, pod)):
+            raise ClusterError(f"the pod that reads it does not start: {blocking}")
+        if waited_s > _STARTS_S + _LIVES_S:
+            raise ClusterError(f"the pod that reads it did not end within {waited_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def _why_not(kubectl: Kubectl, pod: Object) -> str:
+    """Without its events where the account may not see them."""
+    found = troubles([pod], _events_of(kubectl, pod), {})
+    return "; ".join(trouble.text for trouble in found if trouble.blocks)
+
+
+def _events_of(kubectl: Kubectl, pod: Object) -> list[Object]:
+    try:
+        events: list[Object] = [*kubectl.list("events")]
+    except ClusterError:
+        return []
+    own = (name_of(pod), *(v["persistentVolumeClaim"]["claimName"] for v in _claims(pod)))
+    return sorted((e for e in events if e["involvedObject"].get("name") in own), key=time_of)
+
+
+def _claims(pod: Object) -> list[Object]:
+    return [volume for volume in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in volume]

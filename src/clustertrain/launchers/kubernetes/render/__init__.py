@@ -1,0 +1,1 @@
+"""The Kubernetes objects of a job, as plain dicts; nothing here talks to a cluster."""

@@ -1,0 +1,222 @@
+"""The objects of a run on Kubernetes, as dicts: pure, the same for the same job.
+
+ConfigMap        the job as the pods read it and its packed code; named after its content, immutable
+NetworkPolicies  see flows.py
+claims           those that the job has made
+RayJob           head, workers, the pod that submits; with the job's own merge patch on top
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import dump_job
+from clustertrain.job.kubernetes import Queue, Volume, merged_patch
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.render.network_policies import network_policies
+from clustertrain.launchers.kubernetes.render.paths import in_pods, travels, volumes
+from clustertrain.launchers.kubernetes.render.pods import (
+    RUN_LABEL,
+    head_parameters,
+    head_template,
+    labels,
+    memory_text,
+    pods,
+    submitter_template,
+    worker_parameters,
+    worker_template,
+)
+from clustertrain.run.begin import Options
+from clustertrain.run.snapshot import take_snapshot
+from clustertrain.version import RAY_VERSION, __version__
+
+MOST_CODE_BYTES = 900_000  # an object of Kubernetes has 1 MiB for everything
+_SUBMITTER_RETRIES = 8
+_STORAGE, _VERSION = "clustertrain.io/storage", "clustertrain.io/version"
+
+Manifest = dict[str, Any]
+
+
+def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa: B008  it is frozen
+    """Everything that is applied, in this order.
+
+    Args:
+        job: as loaded, merged with the site file.
+
+    Raises:
+        JobError: the job names no image, or something that no pod sees.
+        StorageError: the code is too large to travel, or cannot be read.
+    """
+    if job.image is None:
+        raise JobError(
+            "image is not given, and pods are made from one.\n"
+            "Add image: …, the kit's own (`make image`) or one made from it: see docs/docker.md."
+        )
+    config = config_map(job)
+    objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
+    if job.kubernetes.network_policies:
+        objects += network_policies(in_pods(job))
+    if job.kubernetes.disruption_budget:
+        objects.append(_disruption_budget(job))
+    objects.append(ray_job(job, config["metadata"]["name"], options))
+    if (namespace := job.kubernetes.namespace) is not None:
+        for each in objects:
+            each["metadata"]["namespace"] = namespace
+    return objects
+
+
+def to_yaml(objects: Sequence[Manifest]) -> str:
+    """As `kubectl apply -f -` reads it."""
+    text: str = yaml.dump_all(
+        objects, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, explicit_start=True
+    )
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as blocks, and nothing as a reference to something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def config_map(job: Job) -> Manifest:
+    """The job and its code.
+
+    Raises:
+        StorageError: the code is too large to travel.
+    """
+    job_yaml = dump_job(in_pods(job))
+    content: Manifest = {"data": {"job.yaml": job_yaml}}
+    hashed = hashlib.sha256(job_yaml.encode())
+    if travels(job):
+        # Data sets below the code travel with it: here they are not left out, as on storage that is shared.
+        snapshot = take_snapshot(job.model_copy(update={"data": {}}))
+        if len(snapshot.code) > MOST_CODE_BYTES:
+            raise StorageError(
+                f"code: {job.code} has {len(snapshot.code):,} bytes when packed, and an object of Kubernetes "
+                f"has room for {MOST_CODE_BYTES:,}.\n"
+                "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
+            )
+        hashed.update(snapshot.code_digest.encode())
+        content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
+    name = f"{job.name}-{hashed.hexdigest()[:10]}"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "labels": labels(job)},
+        "immutable": True,
+        **content,
+    }
+
+
+def ray_job(job: Job, config: str, options: Options) -> Manifest:
+    """The RayJob; `config` is the name of its ConfigMap."""
+    section = job.kubernetes
+    entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *_flags(options)])
+    spec: Manifest = {
+        "entrypoint": entrypoint,
+        "submissionMode": section.submission_mode,
+        "backoffLimit": section.backoff_limit,
+        "preRunningDeadlineSeconds": round(section.start_deadline_s),
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": round(section.ttl_s),
+        "rayClusterSpec": _ray_cluster(job, config),
+    }
+    if section.deadline_s is not None:
+        spec["activeDeadlineSeconds"] = round(section.deadline_s)
+    if section.submission_mode == "K8sJobMode":
+        spec["submitterConfig"] = {"backoffLimit": _SUBMITTER_RETRIES}
+        spec["submitterPodTemplate"] = submitter_template(job, entrypoint)
+    metadata = {
+        "name": job.name,
+        "labels": labels(job) | _queue_labels(job, section.queue),
+        "annotations": {_STORAGE: in_pods(job).storage.uri, _VERSION: __version__},
+    }
+    rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
+    patched: Manifest = merged_patch(rayjob, section.patches)
+    return patched
+
+
+def _flags(options: Options) -> list[str]:
+    given = {
+        "--fresh": options.fresh,
+        "--takeover": options.takeover,
+        "--allow-world-size-change": options.allow_world_size_change,
+        "--retry": options.retry,
+    }
+    return [flag for flag, is_given in given.items() if is_given]
+
+
+def _ray_cluster(job: Job, config: str) -> Manifest:
+    least, most = pods(job)
+    return {
+        "rayVersion": RAY_VERSION,
+        "authOptions": {"mode": "token"},
+        "headGroupSpec": {"rayStartParams": head_parameters(), "template": head_template(job, config)},
+        "workerGroupSpecs": [
+            {
+                "groupName": "workers",
+                "replicas": most,
+                "minReplicas": least,
+                "maxReplicas": most,
+                "rayStartParams": worker_parameters(job),
+                "template": worker_template(job, config),
+            }
+        ],
+    }
+
+
+def _queue_labels(job: Job, queue: Queue | None) -> dict[str, str]:
+    if queue is None:
+        return {}
+    if queue.kind == "kueue":
+        found = {
+            "kueue.x-k8s.io/queue-name": queue.name,
+            "kueue.x-k8s.io/priority-class": queue.priority_class,
+        }
+    elif queue.kind == "volcano":
+        found = {"volcano.sh/queue-name": queue.name, "ray.io/priority-class-name": queue.priority_class}
+    else:
+        found = {
+            "yunikorn.apache.org/app-id": job.name,
+            "yunikorn.apache.org/queue": queue.name,
+            "ray.io/gang-scheduling-enabled": "true",
+        }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _claim(job: Job, volume: Volume) -> Manifest:
+    size = memory_text(volume.size_bytes or 0)
+    spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
+    if volume.storage_class is not None:
+        spec["storageClassName"] = volume.storage_class
+    common = {key: value for key, value in labels(job).items() if key != RUN_LABEL}  # it outlives the run
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": volume.claim, "labels": common},
+        "spec": spec,
+    }
+
+
+def _disruption_budget(job: Job) -> Manifest:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": job.name, "labels": labels(job)},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {RUN_LABEL: job.name}}},
+    }

@@ -1,0 +1,96 @@
+"""Where the pods find what the job file names by paths of the machine that submits it.
+
+code                    packed into a ConfigMap, unpacked in each pod; or kubernetes.code_in_image
+storage, a path         on a volume; one that is on none becomes the folder of that name on the first one
+data, a path            below the code, with which it travels; or on a volume
+anything with ://       as it is
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from clustertrain.errors import JobError
+from clustertrain.job.kubernetes import KIT_FOLDER, Volume
+from clustertrain.job.model import Job
+from clustertrain.storage import local_path
+from clustertrain.units import shortened
+
+JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
+PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"
+WRITABLE = f"{KIT_FOLDER}/work"
+CODE = f"{WRITABLE}/code"
+_USUAL = Volume(mount="/mnt/clustertrain", claim="clustertrain")
+
+
+def in_pods(job: Job) -> Job:
+    """The job as the pods read it.
+
+    Raises:
+        JobError: storage or a data set is where no pod sees it.
+    """
+    return job.model_copy(
+        update={
+            "code": job.kubernetes.code_in_image or CODE,
+            "storage": job.storage.model_copy(update={"uri": _storage(job)}),
+            "data": {
+                name: entry.model_copy(update={"uri": _data(job, name, entry.uri)})
+                for name, entry in job.data.items()
+            },
+        }
+    )
+
+
+def travels(job: Job) -> bool:
+    """Whether the code is packed and sent with the job."""
+    return job.kubernetes.code_in_image is None
+
+
+def volumes(job: Job) -> tuple[Volume, ...]:
+    """Those that the job names; one that names none has the usual one, unless its storage is on S3."""
+    if job.kubernetes.volumes is not None:
+        return job.kubernetes.volumes
+    return () if job.storage.location.is_s3 else (_USUAL,)
+
+
+def storage_volume(job: Job) -> Volume | None:
+    """The volume that the job's storage is on; None where it is on S3."""
+    return None if job.storage.location.is_s3 else _volume_of(job, _storage(job))
+
+
+def _storage(job: Job) -> str:
+    uri = job.storage.uri
+    if job.storage.location.is_s3 or _volume_of(job, uri) is not None:
+        return uri
+    first = next((volume for volume in volumes(job) if _can_hold(volume)), None)
+    if first is None:
+        raise JobError(
+            f"storage: {shortened(uri)} is on no volume, and what pods keep for themselves goes with them.\n"
+            "Name a volume to write to under kubernetes.volumes, or storage on S3: s3://bucket/prefix."
+        )
+    return f"{first.mount}/{PurePosixPath(uri).name or 'runs'}"
+
+
+def _can_hold(volume: Volume) -> bool:
+    return not volume.read_only and (volume.claim is not None or volume.host_path is not None)
+
+
+def _data(job: Job, name: str, uri: str) -> str:
+    if "://" in uri and not uri.lower().startswith("file://"):
+        return uri
+    path = PurePosixPath(str(local_path(uri, what="data set")))
+    if _volume_of(job, str(path)) is not None:
+        return str(path)
+    if travels(job) and path.is_relative_to(job.code):
+        return f"{CODE}/{path.relative_to(job.code)}"
+    mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
+    raise JobError(
+        f"data.{name}.uri: {shortened(str(path))} is a file of this machine, which no pod sees.\n"
+        f"Put it below `code`, on a volume ({mounts}), or name it by https:// or s3://."
+    )
+
+
+def _volume_of(job: Job, path: str) -> Volume | None:
+    """The volume that a path is on: the one whose folder is the longest beginning of it."""
+    above = [v for v in volumes(job) if PurePosixPath(path).is_relative_to(v.mount)]
+    return max(above, key=lambda volume: len(volume.mount), default=None)

@@ -1,0 +1,334 @@
+"""The pods of a run as templates: head, workers, and the one that hands the run to Ray.
+
+All of them keep to the restricted Pod Security Standard: no root, a root file system that cannot be written
+to, no token of a service account. What they may write is an emptyDir at /tmp, one in memory at /dev/shm, the
+unpacked code, and the volumes that the job names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from clustertrain.job.kubernetes import KIT_FOLDER, Toleration, Volume
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.render.paths import (
+    CODE,
+    JOB_FILE,
+    PACKED_CODE,
+    WRITABLE,
+    travels,
+    volumes,
+)
+from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
+from clustertrain.version import __version__
+
+USER = 1000  # as the image has it
+RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
+HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
+HEALTH_PORT = 52365  # of Ray's agent
+_MARGIN_S = 30  # beside the last save: to write the result and to end everything
+# No process that copies logs to drivers, nor one that would scale: each takes seconds of a CPU to start.
+_PARAMETERS = {
+    "object-store-memory": str(OBJECT_STORE_BYTES),
+    "disable-usage-stats": "true",
+    "include-log-monitor": "0",
+}
+_RAY_BYTES = 2**30  # Ray's own processes beside the workers of a pod
+_SUBMITTER_MEMORY_BYTES = 2**29
+_PYTHON = "python"
+_IN_POD = "clustertrain.launchers.kubernetes.in_pod"
+
+
+def grace_s(job: Job) -> int:
+    """What a pod is given between TERM and KILL: the last save, and a margin."""
+    return math.ceil(job.failures.grace_s) + _MARGIN_S
+
+
+def labels(job: Job, role: str | None = None) -> dict[str, str]:
+    """What every object of the run is found by."""
+    own = {
+        "app.kubernetes.io/name": "clustertrain",
+        "app.kubernetes.io/managed-by": "clustertrain",
+        RUN_LABEL: job.name,
+    }
+    return own if role is None else {**own, ROLE_LABEL: role}
+
+
+def head_template(job: Job, config_map: str) -> dict[str, Any]:
+    head = job.kubernetes.head
+    memory = memory_text(head.memory_bytes)
+    container = {
+        **_container(job, HEAD_CONTAINER),
+        "env": _environment(job, {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
+        "lifecycle": _leaving("head"),
+        **_probes(job),
+        "resources": {"requests": {"cpu": _cpus(head.cpus), "memory": memory}, "limits": {"memory": memory}},
+    }
+    return _template(job, "head", config_map, container)
+
+
+def worker_template(job: Job, config_map: str) -> dict[str, Any]:
+    resources = {"cpu": _cpus(job.resources.cpus_per_worker * workers_per_pod(job))}
+    if (memory := job.resources.memory_per_worker_bytes) is not None:
+        resources["memory"] = memory_text(memory * workers_per_pod(job) + _RAY_BYTES)
+    if gpus := job.resources.gpus_per_worker * workers_per_pod(job):
+        resources["nvidia.com/gpu"] = str(gpus)
+    container = {
+        **_container(job, WORKER_CONTAINER),
+        "env": _environment(job, {}),
+        "lifecycle": {**_sending(job), **_leaving("worker")},
+        **_probes(job),
+        "resources": {"requests": resources, "limits": dict(resources)},
+    }
+    template = _template(job, "worker", config_map, container)
+    if (topology := job.kubernetes.topology) is not None:
+        kind, key = (
+            ("required", topology.required) if topology.required else ("preferred", topology.preferred)
+        )
+        template["metadata"]["annotations"] = {f"kueue.x-k8s.io/podset-{kind}-topology": key}
+    return template
+
+
+def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
+    """The pod that hands the run to Ray, and again to a head that came back."""
+    memory = memory_text(_SUBMITTER_MEMORY_BYTES)
+    container = {
+        **_container(job, SUBMITTER_CONTAINER),
+        "command": [_PYTHON, "-m", f"{_IN_POD}.submitter", entrypoint],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
+        "resources": {"requests": {"cpu": "100m", "memory": memory}, "limits": {"memory": memory}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_TMP]}
+    return {"metadata": {"labels": labels(job, "submitter")}, "spec": spec}
+
+
+def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives_s: int) -> dict[str, Any]:
+    """A pod that looks at the storage of a run whose own pods are gone."""
+    container = {
+        **_container(job, "reader"),
+        "command": [_PYTHON, "-m", "clustertrain.cli", *arguments],
+        "env": _environment(job, {}),
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "volumeMounts": [*_mounts(job), *_own_mounts(job)],
+    }
+    spec = {
+        **_pod(job),
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": lives_s,
+        "containers": [container],
+        "volumes": [*_volumes(job), *_own_volumes(job, config_map)],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels(job, "reader")},
+        "spec": spec,
+    }
+
+
+def head_parameters() -> dict[str, str]:
+    """What `ray start` is told on the head, beside what the operator adds: no worker trains there."""
+    return {"num-cpus": "0", "no-monitor": "true", **_PARAMETERS}
+
+
+def worker_parameters(job: Job) -> dict[str, str]:
+    """What `ray start` is told on a worker's pod. The operator hands it to a shell: hence the quotes."""
+    return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_PARAMETERS}
+
+
+def workers_per_pod(job: Job) -> int:
+    """A pod for each node that the job names; without nodes, one for each worker."""
+    return 1 if job.resources.nodes is None else job.resources.workers_per_node
+
+
+def pods(job: Job) -> tuple[int, int]:
+    """The least and the most pods of workers."""
+    resources = job.resources
+    if resources.nodes is None:
+        return resources.min_workers, resources.max_workers
+    return resources.min_nodes, resources.max_nodes
+
+
+# ----------------------------------------------------------------------------------------------- their parts
+
+
+def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
+    mounts = [*_own_mounts(job), *_mounts(job)]
+    spec = {
+        **_pod(job),
+        "terminationGracePeriodSeconds": grace_s(job),
+        "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
+        "volumes": [
+            *_own_volumes(job, config_map),
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            *_volumes(job),
+        ],
+    }
+    if travels(job):
+        unpack = {
+            **_container(job, "code"),
+            "command": [
+                _PYTHON,
+                "-m",
+                f"{_IN_POD}.unpack_code",
+                PACKED_CODE,
+                CODE,
+            ],
+            "env": _environment(job, {}),
+            "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+            "volumeMounts": mounts,
+        }
+        spec["initContainers"] = [unpack]
+    return {"metadata": {"labels": labels(job, role)}, "spec": spec}
+
+
+def _pod(job: Job) -> dict[str, Any]:
+    """What all pods of the run have in common."""
+    section = job.kubernetes
+    spec: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    if section.service_account is not None:
+        spec["serviceAccountName"] = section.service_account
+    if section.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in section.pull_secrets]
+    if section.node_selector:
+        spec["nodeSelector"] = dict(section.node_selector)
+    if section.tolerations:
+        spec["tolerations"] = [_toleration(each) for each in section.tolerations]
+    if section.priority_class is not None:
+        spec["priorityClassName"] = section.priority_class
+    return spec
+
+
+def _container(job: Job, name: str) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "name": name,
+        "image": job.image,
+        "imagePullPolicy": job.kubernetes.pull_policy,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+    }
+    if job.kubernetes.secrets and name != SUBMITTER_CONTAINER:
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.kubernetes.secrets]
+    return container
+
+
+def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
+    said = {
+        **RAY_ENVIRONMENT,
+        "HOME": "/tmp",
+        "CLUSTERTRAIN_CODE": job.kubernetes.code_in_image or CODE,
+        "CLUSTERTRAIN_JOB": JOB_FILE,
+        "CLUSTERTRAIN_RAYJOB": job.name,
+        "CLUSTERTRAIN_VERSION": __version__,
+        **more,
+    }
+    found = {"CLUSTERTRAIN_NAMESPACE": "metadata.namespace", "CLUSTERTRAIN_POD": "metadata.name"}
+    return [
+        *({"name": name, "value": value} for name, value in said.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in found.items()),
+    ]
+
+
+def _leaving(role: str) -> dict[str, Any]:
+    """Before TERM: a worker's pod has the run saved, the head's has it saved and ended."""
+    return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
+
+
+def _sending(job: Job) -> dict[str, Any]:
+    """Beside Ray, where storage is on S3: what the pod's ranks print and measure goes up. Its output is no
+    pipe of the hook's, for whose end the kubelet would wait."""
+    if not job.storage.location.is_s3:
+        return {}
+    command = f"{_PYTHON} -m {_IN_POD}.post_start </dev/null >/tmp/shipping.log 2>&1 &"
+    return {"postStart": {"exec": {"command": ["/bin/sh", "-c", command]}}}
+
+
+def _probes(job: Job) -> dict[str, Any]:
+    """The operator's own look first after 10 s, then every 5, and restart a container whose Ray is not up
+    after a minute, as on a busy node. Liveness is left to it: it begins when the startup probe has passed."""
+    health = {
+        "httpGet": {"path": "/api/healthz", "port": HEALTH_PORT},
+        "timeoutSeconds": 5,
+        "periodSeconds": 1,
+    }
+    return {
+        "startupProbe": {**health, "failureThreshold": round(job.kubernetes.start_deadline_s)},
+        "readinessProbe": {**health, "failureThreshold": 10},
+    }
+
+
+_TMP: dict[str, Any] = {"name": "tmp", "emptyDir": {}}
+
+
+def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
+    own = [_TMP, {"name": "job", "configMap": {"name": config_map}}]
+    return [*own, {"name": "code", "emptyDir": {}}] if travels(job) else own
+
+
+def _own_mounts(job: Job) -> list[dict[str, Any]]:
+    own: list[dict[str, Any]] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True},
+    ]
+    return [*own, {"name": "code", "mountPath": WRITABLE}] if travels(job) else own
+
+
+def _volumes(job: Job) -> list[dict[str, Any]]:
+    return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(volumes(job))]
+
+
+def _source(volume: Volume) -> dict[str, Any]:
+    if volume.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": volume.claim}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
+
+
+def _mounts(job: Job) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": f"volume-{n}",
+            "mountPath": volume.mount,
+            **({"readOnly": True} if _is_read_only(volume) else {}),
+        }
+        for n, volume in enumerate(volumes(job))
+    ]
+
+
+def _is_read_only(volume: Volume) -> bool:
+    return volume.read_only or volume.secret is not None or volume.config_map is not None
+
+
+def _toleration(each: Toleration) -> dict[str, Any]:
+    return {key: value for key, value in each.model_dump().items() if value is not None}
+
+
+def memory_text(size_bytes: int) -> str:
+    """A quantity as Kubernetes writes it."""
+    for unit, bytes_each in (("Gi", 2**30), ("Mi", 2**20)):
+        if size_bytes % bytes_each == 0:
+            return f"{size_bytes // bytes_each}{unit}"
+    return str(size_bytes)
+
+
+def _cpus(cores: float) -> str:
+    return f"{cores:g}" if cores == int(cores) else f"{round(cores * 1000)}m"

@@ -1,0 +1,205 @@
+"""What the KubeRay operator refuses of a RayJob, and what it takes and should not.
+
+It writes its refusal into status.message and sets status.jobDeploymentStatus to ValidationFailed, which is
+final: nothing tells the user who only applied the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+import yaml
+
+from clustertrain.launchers.kubernetes.rules.deletion import deletion
+from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.names import label_1035
+from clustertrain.launchers.kubernetes.rules.pod import pod_template
+from clustertrain.launchers.kubernetes.rules.queue import queueing
+from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec, ray_version
+from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
+from clustertrain.units import shortened
+
+# The operator adds 6 characters for a cluster's name, whose pods and services need 10 more of the 63.
+LONGEST_RAYJOB, LONGEST_RAYCLUSTER = 47, 53
+MODES = ("K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode")
+_SELECTOR = "ray.io/cluster"
+_MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
+
+
+def rayjob(job: Place, pod_security: bool) -> Iterator[Finding]:
+    """A whole RayJob."""
+    spec = job.at("spec")
+    yield from ray_name(job.at("metadata", "name"), LONGEST_RAYJOB)
+    yield from _times(spec)
+    yield from deletion(spec)
+    yield from _cluster_or_selector(spec)
+    yield from _submission(spec)
+    yield from _sidecar(spec, pod_security)
+    yield from _submitter(spec, pod_security)
+    yield from _runtime_environment(spec)
+    yield from _manager(spec.at("managedBy"))
+    yield from texts(spec.at("metadata"))
+    cluster = spec.at("rayClusterSpec")
+    if cluster.at("authOptions", "enableK8sTokenAuth").yes:
+        says = "is true, which the operator does not do for a RayJob"
+        remedy = "Take it out: authOptions.mode: token makes a token of its own."
+        yield cluster.at("authOptions", "enableK8sTokenAuth").finding(says, remedy)
+    if cluster.given:
+        yield from cluster_spec(cluster, job.at("metadata", "annotations"), pod_security)
+        yield from _manager(cluster.at("managedBy"))
+    if cluster.at("upgradeStrategy", "type").given:
+        says = "is given, which the operator refuses for the cluster of a RayJob: the job waits for ever"
+        yield cluster.at("upgradeStrategy", "type").finding(says, "Take it out.")
+    yield from queueing(job)
+
+
+def ray_name(name: Place, longest: int) -> Iterator[Finding]:
+    """Of a RayJob or a RayCluster."""
+    if len(name.text) > longest:
+        says = f"is {name.shown}, {len(name.text)} characters long, and at most {longest} are allowed"
+        yield name.finding(says, "Choose a shorter name.")
+    if name.text and (problem := label_1035(name.text)):
+        yield name.finding(f"is {name.shown}, and {problem}", "Rename it.")
+
+
+def _times(spec: Place) -> Iterator[Finding]:
+    ends, ttl = spec.at("shutdownAfterJobFinishes"), spec.at("ttlSecondsAfterFinished")
+    if (ttl.number or 0) < 0:
+        yield ttl.finding(f"is {ttl.number}, and must not be negative", "Give seconds, such as 600.")
+    if (ttl.number or 0) > 0 and not ends.yes:
+        says = f"is {ttl.number} while shutdownAfterJobFinishes is {_said(ends)}"
+        yield ttl.finding(says, "Set spec.shutdownAfterJobFinishes: true, or leave the TTL out.")
+    if spec.at("suspend").yes and not ends.yes:
+        says = f"is true while shutdownAfterJobFinishes is {_said(ends)}"
+        yield spec.at("suspend").finding(says, "Set spec.shutdownAfterJobFinishes: true.")
+    if not ends.yes and not spec.at("deletionStrategy").given and not spec.at("clusterSelector").entries():
+        says = f"is {_said(ends)}: the cluster stays, with its GPUs, after the job has ended"
+        remedy = "Set it to true, with ttlSecondsAfterFinished for the time to look at what is left."
+        yield ends.finding(says, remedy, "nobody")
+    for key in ("activeDeadlineSeconds", "preRunningDeadlineSeconds"):
+        deadline = spec.at(key)
+        if deadline.number is not None and deadline.number <= 0:
+            by: By = "api" if key == "preRunningDeadlineSeconds" else "operator"
+            says = f"is {deadline.number}, and must be above 0"
+            yield deadline.finding(says, "Give seconds, or leave it out for no deadline.", by)
+    limit = spec.at("backoffLimit")
+    if (limit.number or 0) < 0:
+        yield limit.finding(f"is {limit.number}, and must not be negative", "Give 0 for no second cluster.")
+
+
+def _cluster_or_selector(spec: Place) -> Iterator[Finding]:
+    selector, cluster = spec.at("clusterSelector"), spec.at("rayClusterSpec")
+    if not selector.entries():
+        if not cluster.given:
+            yield cluster.finding("is missing, and so is clusterSelector", "Give one of them.")
+        return
+    yield from texts(selector)
+    if not selector.at(_SELECTOR).text:
+        yield selector.finding(f"has no {_SELECTOR}", f"Name the RayCluster: {_SELECTOR}: NAME.")
+    if cluster.given:
+        says = "is given beside clusterSelector, which alone counts"
+        yield cluster.finding(says, "Leave one of them out.", "nobody")
+    if spec.at("suspend").yes:
+        yield spec.at("suspend").finding("is true, which clusterSelector rules out", "Leave one of them out.")
+    if (spec.at("backoffLimit").number or 0) > 0:
+        says = f"is {spec.at('backoffLimit').number}, and with clusterSelector no second cluster is made"
+        yield spec.at("backoffLimit").finding(says, "Set it to 0.")
+
+
+def _submission(spec: Place) -> Iterator[Finding]:
+    mode = spec.at("submissionMode")
+    if mode.given and mode.text not in MODES:
+        near = get_close_matches(mode.text, MODES, n=1, cutoff=0.4)
+        says = f"is {mode.shown}: the operator starts the cluster and never submits the job"
+        remedy = f"Did you mean '{near[0]}'?" if near else f"The modes are {', '.join(MODES)}."
+        yield mode.finding(says, remedy, "nobody")
+    if mode.text == "InteractiveMode" and (spec.at("backoffLimit").number or 0) > 0:
+        says = f"is {spec.at('backoffLimit').number}, and InteractiveMode makes no second cluster"
+        yield spec.at("backoffLimit").finding(says, "Set it to 0.")
+    own_command = any(each.at("command").items() for each in _submitters(spec))
+    if mode.text != "InteractiveMode" and not own_command and not spec.at("entrypoint").text.strip():
+        says = "is missing: `ray job submit` is given nothing to run"
+        yield spec.at("entrypoint").finding(says, "Give the command line.", "nobody")
+    host = spec.at("rayClusterSpec", "headGroupSpec", "rayStartParams", "dashboard-host")
+    if host.text in ("127.0.0.1", "localhost", "::1") and mode.text != "SidecarMode":
+        says = f"is {host.shown}: the submitter and the operator, in other pods, cannot reach it"
+        yield host.finding(says, "Leave it out: the operator says 0.0.0.0.", "nobody")
+    stated = spec.at("rayClusterSpec", "rayVersion")
+    if spec.at("metadata").entries() and spec.at("rayClusterSpec").given and not ray_version(stated.text):
+        says = f"is {_said(stated)}, and spec.metadata is submitted with a known version alone"
+        yield stated.finding(says, "Give the image's version of Ray.", "nobody")
+
+
+def _sidecar(spec: Place, pod_security: bool) -> Iterator[Finding]:
+    mode = spec.at("submissionMode")
+    if mode.text != "SidecarMode":
+        return
+    if spec.at("clusterSelector").entries():
+        yield spec.at("clusterSelector").finding("is given with SidecarMode", "Use K8sJobMode.")
+    for key in ("submitterPodTemplate", "submitterConfig"):
+        if spec.at(key).given:
+            says = "is given with SidecarMode, which has no pod for the submitter"
+            yield spec.at(key).finding(says, "Take it out, or use K8sJobMode.")
+    policy = spec.at("rayClusterSpec", "headGroupSpec", "template", "spec", "restartPolicy")
+    if policy.text not in ("", "Never"):
+        says = f"is {policy.shown}, and must be Never with SidecarMode"
+        yield policy.finding(says, "Leave it out.")
+    if pod_security:
+        yield added_without_context(mode, "the submitter to the head's pod", "Use K8sJobMode.")
+
+
+def _submitter(spec: Place, pod_security: bool) -> Iterator[Finding]:
+    """The pod that runs `ray job submit` in K8sJobMode. It is refused when the cluster is up: late."""
+    if spec.at("submissionMode").text not in ("", "K8sJobMode"):
+        return
+    limit = spec.at("submitterConfig", "backoffLimit")
+    if (limit.number or 0) < 0:
+        yield limit.finding(f"is {limit.number}, and must not be negative", "Give such as 2.", "pods")
+    template = spec.at("submitterPodTemplate")
+    if not template.given:
+        if pod_security:
+            remedy = "Give one with the head's image and securityContext."
+            yield added_without_context(template, "a pod for the submitter", remedy)
+        return
+    policy = template.at("spec", "restartPolicy")
+    if policy.text not in ("OnFailure", "Never"):
+        says = f"is {_said(policy)}, and the pod of a Kubernetes Job has Never or OnFailure"
+        yield policy.finding(says, "Set it to Never.", "pods")
+    found = template.at("spec", "containers")
+    if not found.items():
+        by: By = "nobody" if found.given else "api"
+        yield found.finding("has no container: the job is never submitted", "Give one.", by)
+    yield from pod_template(template)
+    yield from restricted(template) if pod_security else ()
+
+
+def _submitters(spec: Place) -> list[Place]:
+    """The container that submits, where it is given: the first."""
+    return spec.at("submitterPodTemplate", "spec", "containers").items()[:1]
+
+
+def _runtime_environment(spec: Place) -> Iterator[Finding]:
+    text = spec.at("runtimeEnvYAML")
+    if text.given and not isinstance(text.value, str):
+        says = f"is {text.shown}, and must be text that holds YAML"
+        yield text.finding(says, "Write `runtimeEnvYAML: |` and the mapping below it.", "api")
+        return
+    try:
+        read = yaml.safe_load(text.text)
+    except yaml.YAMLError as error:
+        yield text.finding(f"is no YAML: {shortened(str(error))}", "Correct it.")
+        return
+    if read is not None and not isinstance(read, dict):
+        says = "must hold a mapping, such as env_vars: {NAME: value}"
+        yield text.finding(says, "Write a mapping, or leave it out.")
+
+
+def _manager(manager: Place) -> Iterator[Finding]:
+    if manager.given and manager.value not in _MANAGERS:
+        says = f"is {manager.shown}, and must be {' or '.join(_MANAGERS)}"
+        yield manager.finding(says, "Leave it out.", "api")
+
+
+def _said(place: Place) -> str:
+    return place.shown if place.given else "missing"

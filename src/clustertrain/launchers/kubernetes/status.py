@@ -1,0 +1,129 @@
+"""A run on Kubernetes as `status` and `ls` print it, and `submit --wait` follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from clustertrain.errors import EXIT_FAILED
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.look import POLL_S, RAYJOBS, View, look, see
+from clustertrain.launchers.kubernetes.pod_problems import name_of
+from clustertrain.launchers.kubernetes.state import Seen
+from clustertrain.observe.tables import Row, print_table
+from clustertrain.units import aligned, time_text
+
+MADE_BY_US = "app.kubernetes.io/managed-by=clustertrain"
+_CLOSES_S = 60.0
+_OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
+
+
+# ------------------------------------------------------------------------------------------------ as a table
+
+
+def status_rows(view: View) -> list[Row]:
+    """What `status` says. What keeps the run from going on comes first."""
+    standing, told, seen = view.standing, view.told, view.seen
+    state = f"{standing.state} ({standing.cause})"
+    name = next((text for row, text in (told.rows if told else ()) if row == "run"), view.job.name)
+    rows = [("run", name), ("state", state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
+    if told is not None:
+        is_current = view.is_its or standing.of_result or seen.rayjob is None
+        rows += [row for row in told.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
+    rows += [("note", trouble.text) for trouble in seen.troubles if not trouble.blocks]
+    rows += [("note", note) for note in view.notes]
+    if not standing.text:
+        return rows
+    is_cause = standing.state in ("failed", "lost") or any(trouble.blocks for trouble in seen.troubles)
+    if is_cause:
+        return [(standing.state, standing.text), *rows]
+    rows[1] = ("state", f"{state}: {standing.text}")
+    return rows
+
+
+def _attempt_text(view: View) -> str:
+    told = view.told
+    if told is None:
+        return "none that could be read" if view.seen.head or view.seen.is_over else "none yet"
+    if told.attempt is None:
+        return "none yet"
+    ended = f", which ended as {told.state} ({told.cause})" if told.of_result else ""
+    earlier = "" if view.is_its or view.seen.rayjob is None else ", of an earlier RayJob"
+    return str(told.attempt) + earlier + ("" if view.standing.of_result else ended)
+
+
+def _cluster_rows(view: View) -> list[Row]:
+    seen = view.seen
+    if seen.rayjob is None:
+        return [("RayJob", "none: it was deleted")]
+    metadata = seen.rayjob["metadata"]
+    rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {seen.words}")]
+    if not seen.is_over:
+        rows.append(("pods", seen.pods_text))
+    if seen.gives_up_at is not None:
+        left = time_text(seen.gives_up_at - time.time())
+        rows.append(("gives up", f"in {left}: kubernetes.start_deadline; then {_retries_text(seen)}"))
+    return rows
+
+
+def _retries_text(seen: Seen) -> str:
+    return "KubeRay tries it again (backoff_limit)" if seen.is_retried else "the RayJob fails"
+
+
+def show(job: Job) -> None:
+    """Print what `status` says. Raises as `look`."""
+    print_table(status_rows(look(job, Kubectl.of(job.kubernetes))))
+
+
+def follow_to_its_end(job: Job, say: Callable[[str], None]) -> int:
+    """Say each change of state until nothing follows, print how it ended, and return the run's exit code.
+
+    A cluster that does not answer for a while is said, and waited for: the run goes on without it.
+    """
+    kubectl, said = Kubectl.of(job.kubernetes), ""
+    while True:
+        try:
+            view = look(job, kubectl)
+        except NoAnswer as error:
+            line, over = f"warning: {str(error).splitlines()[0]}", False
+        else:
+            line, over = view.line, view.standing.over
+        if over:
+            break
+        if line != said:
+            say(line)
+            said = line
+        time.sleep(POLL_S)
+    _wait_for_the_rayjob(job, kubectl)
+    print_table(status_rows(view))
+    return EXIT_FAILED if view.exit_code is None else view.exit_code
+
+
+def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
+    """A result is there before KubeRay has heard of it, and the next submission is refused until it has."""
+    ends = time.monotonic() + _CLOSES_S
+    while time.monotonic() < ends:
+        with suppress(NoAnswer):
+            seen = see(job, kubectl, [])
+            if seen.rayjob is None or seen.is_over:
+                return
+        time.sleep(1.0)
+
+
+def list_lines(kubectl: Kubectl) -> list[str]:
+    """The lines of `ls`: the RayJobs of the kit in a namespace, as the cluster alone knows them.
+
+    Raises:
+        ClusterError: kubectl, or the cluster, says no.
+    """
+    rayjobs = sorted(kubectl.list(RAYJOBS, MADE_BY_US), key=name_of)
+    table = [("NAME", "STATE", "AGE", "PODS", "RAYJOB")]
+    for rayjob in rayjobs:
+        seen = Seen(rayjob)
+        age = time_text(time.time() - seen.made_at)
+        cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
+        ready, wanted = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
+        table.append((name_of(rayjob), seen.native.state, age, f"{ready}/{wanted}", seen.words))
+    return aligned(table)

@@ -1,0 +1,66 @@
+"""A run on this machine: claim an attempt, start the guardian, draw what happens, say how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.observe.screen import Screen
+from clustertrain.run.begin import Options, begin
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.result import Result
+from clustertrain.run.shipping import Shipping, send_leftovers
+from clustertrain.supervise.private_folder import private_folder, write_token
+from clustertrain.supervise.supervisor import Heard, supervise
+
+
+def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
+    """Run the job to its end, or leave it as it is where it is finished already.
+
+    Raises:
+        ClusterTrainError: as `starting.begin`.
+    """
+    run, begun = begin(job, options, lambda: _that_fit(job), screen.say, launcher="local")
+    if isinstance(begun, Result):
+        return run, begun
+    send_leftovers(run, screen.say)
+    with Shipping(begun, screen.say):
+        return run, _supervise(begun, job, screen)
+
+
+def _that_fit(job: Job) -> list[int]:
+    """The numbers of workers, of [min, max], that this machine has CPUs for."""
+    sizes = list(job.world_sizes)
+    if os.environ.get("RAY_ADDRESS"):
+        return sizes
+    cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
+    fitting = [size for size in sizes if size * each <= cpus]
+    if not fitting:
+        least = sizes[0]
+        raise ClusterError(
+            f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
+            f"Set resources.workers to {max(1, int(cpus / each))}, "
+            f"or resources.cpus_per_worker to {cpus / least:.3g} to share the cores."
+        )
+    return fitting
+
+
+def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
+    folder = private_folder()
+    screen.say(
+        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
+    )
+    environment = dict(os.environ)
+    if not os.environ.get("RAY_ADDRESS"):
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
+        environment.pop("RAY_AUTH_TOKEN", None)
+    heard = Heard(
+        {
+            signal.SIGINT: ("stopped", "interrupt"),
+            signal.SIGTERM: ("stopped", "terminated"),
+            signal.SIGHUP: ("stopped", "terminated"),
+        }
+    )
+    return supervise(attempt, folder, environment, heard, screen)

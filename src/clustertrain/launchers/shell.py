@@ -1,0 +1,133 @@
+"""The one door to the commands of a scheduler.
+
+A command is a list of words, never a line for a shell; it is given no terminal, and it may not hang. What it
+said when it failed travels in the error. Secrets go in no word of it: any user of the machine can read those.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clustertrain.errors import ClusterError
+from clustertrain.units import shortened
+
+_SHOWN_LINES = 2
+_SLURM = "SLURM's commands are on the login nodes of its cluster: log in there, or add their folder to PATH."
+_HOW_TO_GET = {
+    **dict.fromkeys(("sbatch", "squeue", "sinfo", "scontrol", "scancel", "sacct"), _SLURM),
+    "kubectl": "Install it (https://kubernetes.io/docs/tasks/tools), or add its folder to PATH.",
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended. What it printed is text, with � where it was no UTF-8."""
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+
+class CommandFailed(ClusterError):
+    """A command ended with another code than 0, or not in time: then `code` is None."""
+
+    def __init__(self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str) -> None:
+        said = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
+        words = "\n".join(said[-_SHOWN_LINES:]) or "It said nothing."
+        super().__init__(f"{argv[0]} {how}: {shortened(shlex.join(argv))}\n{words}")
+        self.argv = tuple(argv)
+        self.code = code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.how = how
+
+    def __reduce__(self) -> tuple[type[CommandFailed], tuple[Sequence[str], int | None, str, str, str]]:
+        return type(self), (self.argv, self.code, self.stdout, self.stderr, self.how)
+
+
+class CommandMissing(ClusterError):
+    """There is no such program here, or it may not be run."""
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    input: bytes | None = None,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = 60,
+    check: bool = True,
+) -> Done:
+    """Run a command to its end.
+
+    Args:
+        input: what it reads; nothing without it.
+        environ: its whole environment, in whose PATH it is looked up; this process's own without it.
+        timeout_s: after so long it is killed.
+        check: whether another code than 0 is an error.
+
+    Raises:
+        CommandMissing: it is not on PATH; says where it is to be had.
+        CommandFailed: it ended with another code than 0, or not in time.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            env=environ,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise _missing(argv[0], error) from None
+    except subprocess.TimeoutExpired as error:
+        printed = _text(error.stdout), _text(error.stderr)
+        raise CommandFailed(argv, None, *printed, f"did not end within {timeout_s:g} s") from None
+    result = Done(tuple(argv), done.returncode, _text(done.stdout), _text(done.stderr))
+    if check and done.returncode != 0:
+        how = f"ended with code {done.returncode}"
+        raise CommandFailed(argv, result.code, result.stdout, result.stderr, how)
+    return result
+
+
+def lines(argv: Sequence[str]) -> Iterator[str]:
+    """What a command prints, line by line while it runs. Whoever stops reading ends it.
+
+    Raises:
+        CommandMissing: it is not on PATH; says where it is to be had.
+        CommandFailed: it ended with another code than 0; after its last line.
+    """
+    with tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise _missing(argv[0], error) from None
+        with process:
+            try:
+                for line in process.stdout or ():
+                    yield line.decode(errors="replace").rstrip("\r\n")
+            except BaseException:  # also that nobody reads on
+                process.terminate()
+                raise
+        errors.seek(0)
+        if process.returncode != 0:
+            how = f"ended with code {process.returncode}"
+            raise CommandFailed(argv, process.returncode, "", _text(errors.read()), how)
+
+
+def _missing(program: str, error: OSError) -> CommandMissing:
+    remedy = _HOW_TO_GET.get(program, "Install it, or add its folder to PATH.")
+    what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"
+    return CommandMissing(f"{program} {what} on this machine.\n{remedy}")
+
+
+def _text(printed: bytes | None) -> str:
+    return (printed or b"").decode(errors="replace")

@@ -1,0 +1,118 @@
+"""What the batch shell and the agent of its node say to each other, as files in a folder of that node.
+
+    batch shell ──lead, term──▶ agent      a signal came
+    batch shell ◀──ask──────── agent       what does SLURM say about the job?
+    batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, and KillWait
+    batch shell ◀──agent────── agent       it is there
+    batch shell ◀──verdict──── agent       "requeue 75": start the job again, or end with that code
+
+The agent may run in a container, where there is no scontrol; the folder is what both of them see.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.launchers.slurm.times import duration_s, time_s
+
+_ANSWER_WITHIN_S = 5.0
+_KILL_WAIT_S = 30.0  # SLURM's default
+_MARGIN_S = 3.0  # to write the result and to end everything
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a job has to end, and when SLURM kills what is left of it.
+
+    `cause` is one of states.STATES; `deadline` is of time.monotonic().
+    """
+
+    cause: str
+    deadline: float
+
+
+class Mailbox:
+    """The agent's side."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
+        """None where there is no batch shell: under salloc, and on all nodes but the first."""
+        folder, is_first = environ.get("CLUSTERTRAIN_MAIL"), environ.get("SLURM_NODEID", "0") == "0"
+        return cls(Path(folder)) if folder and is_first else None
+
+    def say_hello(self) -> None:
+        """Tell the batch shell that there is an agent."""
+        self._write("agent", "")
+
+    def has_lead(self) -> bool:
+        """Whether the signal came that goes before the end."""
+        return (self._folder / "lead").exists()
+
+    def has_term(self) -> bool:
+        return (self._folder / "term").exists()
+
+    def ask(self) -> str:
+        """What SLURM says about the job; empty where no answer comes within 5 s."""
+        answer = self._folder / "answer"
+        answer.unlink(missing_ok=True)
+        self._write("ask", "")
+        ends = time.monotonic() + _ANSWER_WITHIN_S
+        while time.monotonic() < ends:
+            if answer.exists():
+                return answer.read_text(errors="replace")
+            time.sleep(0.05)
+        return ""
+
+    def decide(self, verdict: str, code: int) -> None:
+        """Tell the batch shell how to end: `requeue` or `end`, and with which exit code."""
+        self._write("verdict", f"{verdict} {code}\n")
+
+    def _write(self, name: str, text: str) -> None:
+        new = self._folder / f"{name}.new"
+        new.write_text(text)
+        new.replace(self._folder / name)
+
+
+def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: float) -> Ending:
+    """Why SLURM ends the job, from its own words (measured with SLURM 22.05).
+
+    Preemption with a grace time: RUNNING, and PreemptTime is set. A cancelled job is COMPLETING or CANCELLED,
+    a job that SLURM starts again counts one restart more, and one at its limit has RunTime ≥ TimeLimit.
+
+    Args:
+        answer: what `Mailbox.ask` returned.
+        restart: which start of the job this is.
+        is_lead: the signal was the one that goes before the end of the time limit.
+        now, wall_s: time.monotonic() and time.time() of the same moment.
+    """
+    fields = dict(re.findall(r"(\w+)=(\S*)", answer))
+    kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)
+    wait_s = float(kill_wait.group(1)) if kill_wait else _KILL_WAIT_S
+    state = fields.get("JobState", "")
+    ends_at_s = time_s(fields.get("EndTime", "")) if state == "RUNNING" else None
+    ends_in_s = max(0.0, ends_at_s - wall_s) if ends_at_s is not None else 0.0
+    deadline = now + ends_in_s + wait_s - _MARGIN_S
+    if time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
+        return Ending("preempted", deadline)
+    if int(fields.get("Restarts") or 0) > restart:
+        return Ending("requeued", deadline)
+    if state == "RUNNING":
+        return Ending("time_limit" if is_lead else "terminated", deadline)
+    if state == "TIMEOUT" or _at_its_limit(fields):
+        return Ending("time_limit", deadline)
+    if state in ("COMPLETING", "CANCELLED"):
+        return Ending("cancelled", deadline)
+    return Ending("time_limit" if is_lead else "terminated", deadline)
+
+
+def _at_its_limit(fields: Mapping[str, str]) -> bool:
+    limit_s, run_s = duration_s(fields.get("TimeLimit", "")), duration_s(fields.get("RunTime", ""))
+    return limit_s is not None and run_s is not None and run_s >= limit_s

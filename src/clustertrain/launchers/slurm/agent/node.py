@@ -1,0 +1,175 @@
+"""What every node of a SLURM job does: read what to start, find its address and ports, start Ray, report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.agent.allocation import Allocation, check_room, read_allocation, run_name
+from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.node.installed import missing_for_training
+from clustertrain.node.network import address_towards, interface_of, nccl_needs_to_know
+from clustertrain.node.ports import Ports, free_block
+from clustertrain.run.begin import Options
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.rendezvous import Arrival
+from clustertrain.run.submission import Submission
+from clustertrain.supervise.private_folder import write_token
+from clustertrain.supervise.process import Guarded
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job, as each of its nodes knows it."""
+
+    job: Job
+    run: RunDir
+    options: Options
+    allocation: Allocation
+    folder: Path  # private, on this node; short
+    code: str
+
+    @property
+    def poll_s(self) -> float:
+        """Between two looks at the storage; on S3 each is a request that somebody pays for."""
+        return 2.0 if self.run.is_spooled else 0.3
+
+
+@dataclass(frozen=True)
+class Node:
+    """What this node brings to the cluster."""
+
+    address: str
+    interface: str | None
+    ports: Ports
+    token_path: Path
+    environment: dict[str, str]
+
+
+class NodeLost(ClusterError):
+    """Ray ended on a node in the middle of a run: another start may find the node well."""
+
+
+class Heard:
+    """Requests to end that signals brought, counted. SLURM sends its signals to every task: the head decides
+    what follows from them."""
+
+    def __init__(self) -> None:
+        self.leads = 0
+        self.terms = 0
+
+    def __call__(self, number: int, frame: object) -> None:
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            self.leads += 1
+        else:
+            self.terms += 1
+
+
+def read_start(argument: str, folder: Path) -> Start:
+    """What is to be done here: from the submission's snapshot, or from the job file as it lies there.
+
+    Raises:
+        ClusterTrainError: the job is wrong, the snapshot is not there, or this is no SLURM step.
+    """
+    allocation = read_allocation()
+    if not argument.startswith("{"):
+        job = load_job(argument)
+        run = RunDir.newest(job.storage.location, run_name(job))
+        return Start(job, run, Options(), allocation, folder, job.code)
+    submission = Submission.from_text(argument)
+    job = submission.job()
+    submission.unpack_code(folder / "code")
+    run = submission.run
+    if run_name(job) != run.name:
+        run = RunDir.newest(job.storage.location, run_name(job))
+    options = Options(
+        takeover=submission.takeover,
+        allow_world_size_change=submission.allow_world_size_change,
+        retry=submission.retry and not allocation.restart,
+    )
+    return Start(job, run, options, allocation, folder, str(folder / "code"))
+
+
+def join(start: Start, towards: str) -> Node:
+    """Find out what this node has for the job: address, interface, ports, token.
+
+    Args:
+        towards: a node to be reached; its own name where there is only one.
+
+    Raises:
+        ClusterError: there is no Ray here, the allocation is smaller than the job, or there is no way to the
+            other node.
+    """
+    allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
+    _check_installed(allocation)
+    check_room(start.job, allocation)
+    address = address_towards(towards)
+    interface = interface_of(address)
+    seed = sum(allocation.job_id.encode()) + allocation.restart
+    ports = free_block(ports_needed(start.job), seed=seed)
+    token = os.environ.get("CLUSTERTRAIN_TOKEN")
+    if not token:
+        raise ClusterError(
+            "CLUSTERTRAIN_TOKEN is not set, so that the nodes would share no secret.\n"
+            "The script that `clustertrain render --to slurm` writes makes one and starts this program."
+        )
+    token_path = write_token(start.folder, token)
+    needs_name = gpus > 0 and interface is not None and nccl_needs_to_know(interface)
+    temporary = start.folder / "tmp"
+    temporary.mkdir(mode=0o700)
+    environment = node_environment(
+        {**os.environ, "TMPDIR": str(temporary)},
+        token_path=token_path,
+        interface=interface,
+        nccl_interface=interface if needs_name else None,
+        ports=ports,
+        code=start.code,
+    )
+    return Node(address, interface, ports, token_path, environment)
+
+
+def _check_installed(allocation: Allocation) -> None:
+    """The submit side does without."""
+    if missing := missing_for_training():
+        raise ClusterError(
+            f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
+            "pip install 'clustertrain[train]' there, or let slurm.python name a Python that has it."
+        )
+
+
+def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
+    """Ray on this node; its output goes to ray.log, beside the logs of the node's ranks."""
+    host = start.allocation.host
+    ray_folder = start.folder / "ray"
+    ray_folder.mkdir(mode=0o700)
+    command = ray_command(
+        start.job, host=host, address=node.address, ports=node.ports, folder=ray_folder, head=head
+    )
+    log = attempt.path / "logs" / host / "ray.log"
+    return Guarded(command, log, ray_folder, node.environment, shielded=True)
+
+
+def arrive(start: Start, node: Node, attempt: Attempt) -> None:
+    """Say that this node is there, and what it has."""
+    allocation = start.allocation
+    Arrival(
+        allocation.host,
+        address=node.address,
+        interface=node.interface,
+        cpus=allocation.cpus,
+        gpus=allocation.gpus,
+        memory_bytes=allocation.memory_bytes,
+        ports=str(node.ports),
+    ).publish(attempt, allocation.node_rank)
+
+
+def ray_ended(host: str, ray: Guarded) -> NodeLost:
+    """What to say of a node whose Ray is gone."""
+    ray.end()
+    return NodeLost(f"Ray on {host} {ray.how_it_ended()}. The end of {ray.log}:\n{ray.last_lines()}")

@@ -1,0 +1,103 @@
+"""How a node agent starts Ray on its node: the command and the environment. Nothing here imports Ray."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from clustertrain.job.model import Job
+from clustertrain.node.ports import PORTS, Ports
+from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
+
+_SERVER_PORTS = (
+    "node_manager_port",
+    "object_manager_port",
+    "runtime_env_agent_port",
+    "dashboard_agent_listen_port",
+    "metrics_agent_port",
+    "metrics_export_port",
+)
+_HEAD_PORTS = 1  # its own
+_AUXILIARY_PROCESSES = 24  # controller, driver, and what Ray starts beside the workers
+# A task of srun is no rank: whoever reads these in a worker would take each for rank 0 of 1.
+_TASK_VARIABLES = (
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_GTIDS",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+_OURS_ALONE = ("CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_SUBMISSION", "RAY_AUTH_TOKEN", "RAY_ADDRESS")
+
+
+def ports_needed(job: Job) -> int:
+    """A port for each of Ray's servers and processes: four for a worker, which may be restarted."""
+    return _HEAD_PORTS + len(_SERVER_PORTS) + _AUXILIARY_PROCESSES + 4 * job.resources.workers_per_node
+
+
+def ray_command(
+    job: Job, *, host: str, address: str, ports: Ports, folder: Path, head: str | None
+) -> list[str]:
+    """Start Ray (ray_start.py) with every port, size and path given: what is not would be guessed from the
+    machine.
+
+    Args:
+        host: the node's name.
+        address: the node's own.
+        folder: a private folder, for Ray's files and sockets.
+        head: the address of the head, None on the head itself.
+    """
+    resources, each = job.resources, job.resources.workers_per_node
+    servers = range(ports.first + _HEAD_PORTS, ports.first + _HEAD_PORTS + len(_SERVER_PORTS))
+    parameters: dict[str, object] = {
+        "node_ip_address": address,
+        "node_name": host,
+        "temp_dir": str(folder / "r"),
+        "num_cpus": math.ceil(each * resources.cpus_per_worker),
+        "num_gpus": each * resources.gpus_per_worker,
+        "resources": {WORKER_SLOT: each},
+        "memory": each * resources.memory_per_worker_bytes if resources.memory_per_worker_bytes else None,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "min_worker_port": servers.stop,
+        "max_worker_port": ports.last - each,  # the rest is for the process groups of scripts
+        "include_log_monitor": False,
+        **dict(zip(_SERVER_PORTS, servers, strict=True)),
+    }
+    if head is not None:
+        parameters |= {"gcs_address": head}
+    else:
+        parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
+    return [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process", json.dumps(parameters)]
+
+
+def node_environment(
+    environ: Mapping[str, str],
+    *,
+    token_path: Path,
+    interface: str | None,
+    nccl_interface: str | None,
+    ports: Ports,
+    code: str,
+) -> dict[str, str]:
+    """The environment of Ray on a node, and so of the workers that it starts there."""
+    left_out = (*_TASK_VARIABLES, *_OURS_ALONE)
+    environment = {key: value for key, value in environ.items() if key not in left_out}
+    environment |= RAY_ENVIRONMENT
+    environment |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path),
+        PORTS: str(ports),
+        "CLUSTERTRAIN_CODE": code,
+    }
+    if interface is not None:
+        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if nccl_interface is not None:
+        environment.setdefault("NCCL_SOCKET_IFNAME", nccl_interface)
+    return environment

@@ -1,0 +1,88 @@
+"""The agent of every node but the head's: finds the head, starts Ray, stays until the attempt has ended."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.launchers.slurm.agent.allocation import Allocation
+from clustertrain.launchers.slurm.agent.node import Heard, NodeLost, Start, arrive, join, ray_ended, start_ray
+from clustertrain.node.network import answers, is_refused
+from clustertrain.observe.screen import Lines
+from clustertrain.run.folder import Attempt
+from clustertrain.run.rendezvous import Arrival, Rendezvous, wait_for_head
+from clustertrain.run.shipping import Shipping
+from clustertrain.supervise.process import Guarded
+from clustertrain.version import __version__
+
+_LAST_WORD_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
+
+
+def serve_worker(start: Start, heard: Heard) -> int:
+    """Find the head, start Ray, and stay until the attempt has its result."""
+    allocation, screen = start.allocation, Lines(sys.stdout)
+    found = wait_for_head(
+        start.run, allocation, start.job.slurm.nodes_wait_s, start.poll_s, is_over=lambda: heard.terms > 0
+    )
+    if found is None:
+        return 0
+    attempt, rendezvous = found
+    try:
+        _check_version(rendezvous, allocation)
+        node = join(start, rendezvous.head_address)
+        arrive(start, node, attempt)
+        with Shipping(attempt, screen.say):
+            ray = start_ray(start, node, attempt, rendezvous.ray_address)
+            try:
+                _stay(start, attempt, ray, rendezvous)
+            finally:
+                ray.end()
+    except ClusterTrainError as error:  # the head tells it: it is the head's log that people read
+        code = None if isinstance(error, NodeLost) else error.exit_code
+        Arrival(allocation.host, error=str(error), exit_code=code).publish(attempt, allocation.node_rank)
+        raise
+    return 0
+
+
+def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
+    if rendezvous.version != __version__:
+        raise ClusterError(
+            f"{allocation.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
+            f"{rendezvous.version}.\n"
+            "All nodes need the same: install it on each, or let slurm.python name one that all of them see."
+        )
+
+
+def _stay(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
+    """Until the attempt has its result, or another one began.
+
+    Raises:
+        NodeLost: Ray ended on this node, or on the head's without a word.
+    """
+    head_was_up = False
+    while not _is_over_within(start, attempt, 0):
+        if ray.code() is not None:  # the end of the head ends Ray here, too, and its result says more
+            if _is_over_within(start, attempt, start.poll_s):
+                return
+            raise ray_ended(start.allocation.host, ray)
+        if not head_was_up:
+            head_was_up = answers(head.head_address, head.port)
+        elif is_refused(head.head_address, head.port) and not _is_over_within(start, attempt, _LAST_WORD_S):
+            raise NodeLost(
+                f"Ray on {head.nodes[0]} is gone, and its agent leaves no result: it was killed, too.\n"
+                "The next start of the run goes on from the newest checkpoint."
+            )
+        time.sleep(start.poll_s)
+
+
+def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
+    """Whether the attempt has its result by then, or another one began."""
+    ends = time.monotonic() + seconds
+    while True:
+        newest = start.run.newest_attempt()
+        if attempt.read("result.json") is not None or (newest is not None and newest.n != attempt.n):
+            return True
+        if time.monotonic() >= ends:
+            return False
+        time.sleep(min(start.poll_s, seconds))

@@ -1,0 +1,229 @@
+"""Whether the cluster has what a job asks for, told before SLURM is asked to queue it.
+
+A site with EnforcePartLimits=NO, which is SLURM's default, accepts a job that can never start and lets it
+wait for ever. `sinfo` prints the partitions as plain columns in every version; its JSON comes from a plugin
+that may be missing and changes between versions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.launchers.shell import run
+from clustertrain.launchers.slurm.script import (
+    RAY_AND_DRIVER_BYTES,
+    cpus_per_node,
+    gpus_per_node,
+    memory_per_node_bytes,
+)
+from clustertrain.launchers.slurm.times import duration_s
+from clustertrain.units import duration_text
+
+ANSWER_S = 20.0
+# Name, availability, time limit and default, nodes of a job, nodes of this kind, CPUs and the most of them,
+# MB, generic resources. Lines of nodes that are alike in all of this are one.
+_COLUMNS = "%P|%a|%l|%L|%s|%D|%c|%B|%m|%G"
+_NAMED = 8
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a partition that are alike. `gpus` counts by type, with "" for a GPU without one."""
+
+    count: int
+    cpus: int
+    memory_mib: int
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+    def gpus_of(self, gpu_type: str | None) -> int:
+        return sum(self.gpus.values()) if gpu_type is None else self.gpus.get(gpu_type, 0)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition as `sinfo` shows it. Times are in seconds; None is no limit, or no default."""
+
+    name: str
+    is_default: bool
+    availability: str
+    most_s: float | None
+    default_s: float | None
+    most_nodes: int | None
+    nodes: tuple[Nodes, ...]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a job asks for: `nodes` at least, the rest on each of them. `sums`: how the numbers come about."""
+
+    nodes: int
+    cpus: int
+    memory_mib: int
+    gpus: int
+    gpu_type: str | None
+    time_s: float | None
+    sums: Mapping[str, str]
+
+    @classmethod
+    def of(cls, job: Job) -> Need:
+        shape = job.resources
+        each_mib = (shape.memory_per_worker_bytes or 0) / _MIB
+        workers = f"{shape.workers_per_node} workers ×"
+        return cls(
+            nodes=job.node_counts[0],
+            cpus=cpus_per_node(job),
+            memory_mib=math.ceil((memory_per_node_bytes(job) or 0) / _MIB),
+            gpus=gpus_per_node(job),
+            gpu_type=job.slurm.gpu_type,
+            time_s=job.slurm.time_limit_s,
+            sums={
+                "cpus": f"{workers} {shape.cpus_per_worker:g} CPUs",
+                "memory": f"{workers} {each_mib:g} MiB + {RAY_AND_DRIVER_BYTES // _MIB} MiB for Ray",
+                "gpus": f"{workers} {shape.gpus_per_worker} GPUs",
+            },
+        )
+
+
+def partitions(environ: Mapping[str, str]) -> list[Partition]:
+    """The partitions of the cluster.
+
+    Raises:
+        ClusterError: sinfo is not here, or SLURM does not answer.
+    """
+    argv = ["sinfo", "--all", "--exact", "--noheader", f"--format={_COLUMNS}"]
+    return parse(run(argv, environ=environ, timeout_s=ANSWER_S).stdout)
+
+
+def parse(printed: str) -> list[Partition]:
+    """Partitions from what `sinfo` printed: one line for each kind of nodes in each."""
+    found: dict[str, Partition] = {}
+    for line in printed.splitlines():
+        fields = [part.strip() for part in line.split("|", 9)]
+        if len(fields) < 10:
+            continue
+        name, availability, most, default, sizes, count, cpus, most_cpus, memory, gres = fields
+        kind = Nodes(_int(count), min(_int(cpus), _limit(most_cpus)), _int(memory), _gpus(gres))
+        before = found.get(name)
+        most_nodes = _limit(sizes.rpartition("-")[2])
+        found[name] = Partition(
+            name=name.rstrip("*"),
+            is_default=name.endswith("*"),
+            availability=availability,
+            most_s=duration_s(most),
+            default_s=duration_s(default),
+            most_nodes=None if most_nodes == _NO_LIMIT else most_nodes,
+            nodes=(*(before.nodes if before else ()), kind),
+        )
+    return list(found.values())
+
+
+_NO_LIMIT = 1 << 62
+
+
+def _int(text: str) -> int:
+    """A number that may be followed by a '+' where several are summed up."""
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0
+
+
+def _limit(text: str) -> int:
+    return _int(text) if text[:1].isdecimal() else _NO_LIMIT
+
+
+def _gpus(gres: str) -> dict[str, int]:
+    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:1g.5gb:7`, `(null)`: GPUs by type."""
+    counts: dict[str, int] = {}
+    for gpu_type, count in re.findall(r"\bgpu(?::([^:,()]+))?:(\d+)(?![\w.])", gres):
+        counts[gpu_type] = counts.get(gpu_type, 0) + int(count)
+    return counts
+
+
+# -------------------------------------------------------------------------------------------- the checks
+
+
+def check(need: Need, known: Sequence[Partition], wanted: str | None) -> Partition:
+    """The first of the wanted partitions that can run the job.
+
+    Args:
+        wanted: names with commas between; None is the cluster's default.
+
+    Raises:
+        ClusterError: there is no such partition, or none of them could ever run it; says what is missing.
+    """
+    chosen = _chosen(known, wanted)
+    problems = []
+    for partition in chosen:
+        problem = _problem(need, partition)
+        if problem is None:
+            return partition
+        problems.append(problem)
+    others = [p.name for p in known if p not in chosen and _problem(need, p) is None]
+    remedy = (
+        f"Partitions that could run it: {_listed(others)}." if others else "No partition here could run it."
+    )
+    raise ClusterError(f"{problems[0]}\n{remedy}")
+
+
+def _chosen(known: Sequence[Partition], wanted: str | None) -> list[Partition]:
+    if wanted is None:
+        chosen = [partition for partition in known if partition.is_default]
+        if not chosen:
+            raise ClusterError(
+                "slurm.partition is not given, and this cluster has no default.\n"
+                f"Name one: {_listed([p.name for p in known])}."
+            )
+        return chosen
+    by_name = {partition.name: partition for partition in known}
+    for name in wanted.split(","):
+        if name not in by_name:
+            raise ClusterError(
+                f"slurm.partition is {wanted}, and this cluster has no partition {name}.\n"
+                f"It has: {_listed(sorted(by_name))}."
+            )
+    return [by_name[name] for name in wanted.split(",")]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more if names else "none"
+
+
+def _problem(need: Need, partition: Partition) -> str | None:
+    """Why the job could never run there; None where it could."""
+    name = f"partition {partition.name}"
+    if partition.availability != "up":
+        return f"{name} is {partition.availability}: SLURM starts nothing there."
+    if need.time_s is not None and partition.most_s is not None and need.time_s > partition.most_s:
+        limit = duration_text(partition.most_s)
+        return f"slurm.time_limit is {duration_text(need.time_s)}, and {name} allows {limit}."
+    if partition.most_nodes is not None and need.nodes > partition.most_nodes:
+        return f"resources.nodes is {need.nodes}, and {name} allows a job {partition.most_nodes}."
+    return _shortage(need, partition)
+
+
+def _shortage(need: Need, partition: Partition) -> str | None:
+    """One resource after another, on nodes that have what was asked before it."""
+    name, left = f"partition {partition.name}", list(partition.nodes)
+    gpus = f"GPUs of type {need.gpu_type}" if need.gpu_type else "GPUs"
+    asked: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
+        ("cpus", "CPUs", need.cpus, lambda node: node.cpus),
+        ("memory", "MiB of memory", need.memory_mib, lambda node: node.memory_mib),
+        ("gpus", gpus, need.gpus, lambda node: node.gpus_of(need.gpu_type)),
+    ]
+    for key, what, least, amount in asked:
+        fitting = [node for node in left if amount(node) >= least]
+        if not fitting:
+            most = max((amount(node) for node in left), default=0)
+            return f"{need.sums[key]} = {least} {what} on each node, and a node of {name} has {most} at most."
+        left = fitting
+    count = sum(node.count for node in left)
+    if count < need.nodes:
+        each = ", ".join(f"{least} {what}" for _, what, least, _ in asked if least)
+        return f"resources.nodes is {need.nodes}, with {each} each, and {name} has {count} such nodes."
+    return None

@@ -1,0 +1,183 @@
+"""What would go wrong with a job, told before it waits in the queue for hours.
+
+check_here    is SLURM here, does it answer? may the job's files be written, are its images there?
+check_there   has a partition what it needs, is the time enough, what does `sbatch --test-only` say?
+
+It looks from the machine that submits. What only the nodes can tell, they check before they train.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from clustertrain.errors import ClusterError, StorageError
+from clustertrain.job.model import Job
+from clustertrain.launchers.shell import Done, run
+from clustertrain.launchers.slurm.partitions import ANSWER_S, Need, Partition, check, partitions
+from clustertrain.launchers.slurm.script import Rendered, is_image_file
+from clustertrain.run.begin import probe_storage
+from clustertrain.storage.posix import refused
+from clustertrain.units import duration_text
+
+START_S = 60.0
+TEST_S = 60.0  # it plans the start of the job among all that wait: long on a large cluster
+
+
+def check_here(job: Job, environ: Mapping[str, str]) -> None:
+    """Refuse what this machine can tell by itself.
+
+    Args:
+        job: merged with the site file.
+        environ: what sbatch is given, see slurm.py.
+
+    Raises:
+        ClusterError: SLURM is not here, or does not answer.
+        StorageError: the storage or the folder of the job's output cannot be written, or an image or a mount
+            is not there.
+    """
+    run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
+    check_controller(environ)
+    check_output(job)
+    check_container_files(job)
+    probe_storage(job.storage.location)
+
+
+def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
+    """Refuse what the cluster would never start, or would end too soon.
+
+    Raises:
+        ClusterError: says which, with the arithmetic.
+    """
+    wanted = job.slurm.partition or environ.get("SBATCH_PARTITION")
+    partition = None if is_elsewhere(job, environ) else check(Need.of(job), partitions(environ), wanted)
+    check_time(job, lead_s, partition)
+    test_only(job, rendered, environ)
+
+
+def check_controller(environ: Mapping[str, str]) -> None:
+    """`scontrol ping` answers at once where every other command tries for 9 to 18 s."""
+    said = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
+    if " is DOWN" in said and " is UP" not in said:
+        raise ClusterError(
+            f"SLURM's controller does not answer: {said.splitlines()[0]}.\n"
+            "Jobs that run go on without it. Try again later, or ask whoever runs the cluster."
+        )
+
+
+def is_elsewhere(job: Job, environ: Mapping[str, str]) -> bool:
+    """Whether the job goes to another cluster, whose partitions are not those that are seen here."""
+    named = any(option.startswith("--cluster") for option in job.slurm.options)
+    return named or any(environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
+
+
+def check_output(job: Job) -> None:
+    """A file is really made: SLURM accepts a folder that it cannot write to, and the job fails unheard."""
+    folder = Path(job.slurm.output)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clustertrain-probe-"):
+            return
+    except FileNotFoundError:
+        raise StorageError(
+            f"slurm.output is {job.slurm.output}, and {folder.absolute()} is not there.\n"
+            f"SLURM makes no folder, and the job would fail without a word: mkdir -p {folder.absolute()}"
+        ) from None
+    except OSError as error:
+        raise StorageError(f"slurm.output: {refused(folder.absolute(), 'written', error)}") from error
+
+
+def check_container_files(job: Job) -> None:
+    """An image that is a file, and the folders of mounts, as they are seen from here."""
+    if job.slurm.container == "none":
+        return
+    if (image := image_path(job)) is not None and not image.exists():
+        raise StorageError(
+            f"image is {job.image}, and {image.absolute()} is not there.\n"
+            "Build or pull it first, or name one in a registry, such as docker://…"
+        )
+    for mount in job.slurm.mounts:
+        if not Path(mount.partition(":")[0]).exists():
+            raise StorageError(
+                f"slurm.mounts: {mount.partition(':')[0]} is not there, as seen from this machine.\n"
+                "Make it, name another folder, or leave the mount out."
+            )
+
+
+def image_path(job: Job) -> Path | None:
+    """The image where it is a file; None for one in a registry."""
+    image = job.image or ""
+    is_file = job.slurm.container in ("apptainer", "pyxis") and is_image_file(image)
+    return Path(image) if is_file else None
+
+
+def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
+    """The time limit holds a start, the lead time for the last save, and the grace time, and then some."""
+    limit_s, whose = job.slurm.time_limit_s, "slurm.time_limit"
+    if limit_s is None and partition is not None:
+        limit_s, whose = partition.default_s or partition.most_s, f"the limit of partition {partition.name}"
+    grace_s = job.failures.grace_s
+    least_s = START_S + lead_s + grace_s
+    if limit_s is None or limit_s >= least_s:
+        return
+    raise ClusterError(
+        f"{whose} is {duration_text(limit_s)}, and the least is {START_S:g} s to start + {lead_s:g} s "
+        f"for the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = {least_s:g} s.\n"
+        "Give a longer slurm.time_limit, or a shorter slurm.lead_time."
+    )
+
+
+def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str]) -> None:
+    """SLURM's own judgement of the very script that will be submitted."""
+    argv = ["sbatch", "--test-only"]
+    done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
+    if done.code != 0:
+        raise refusal(job, done)
+
+
+_REFUSALS: tuple[tuple[str, str], ...] = (
+    (r"invalid partition", "There is no such partition: `sinfo` lists them. See slurm.partition."),
+    (r"account", "Name an account that you may use there: slurm.account; `sacctmgr show assoc user=$USER`."),
+    (r"qos", "Name a quality of service that you may use: slurm.qos; `sacctmgr show qos`."),
+    (r"not permitted to use this partition|denied", "Name a partition that you may use: slurm.partition."),
+    (r"\(gres\)|gpu", "See resources.gpus_per_worker, slurm.gpu_type and slurm.gpus_as; `sinfo -o '%P %G'`."),
+    (r"invalid feature", "See slurm.constraint; `sinfo -o '%P %f'` lists what nodes have."),
+    (r"reservation", "See slurm.reservation; `scontrol show reservation` lists them."),
+    (r"dependency", "See slurm.dependency: the job it waits for may have ended long ago."),
+    (r"time limit", "See slurm.time_limit; `sinfo -o '%P %l'` lists what partitions allow."),
+    (r"memory", "See resources.memory_per_worker and slurm.memory_as; `sinfo -o '%P %m'`."),
+    (
+        r"node configuration|node count|more processors|cpu count",
+        "No node, or too few, have all of it together: see resources; `sinfo -o '%P %D %c %m %G %f'`.",
+    ),
+    (r"unrecognized option|invalid option|unknown option", "See slurm.options: this SLURM does not know it."),
+)
+_NO_ANSWER = r"unable to contact|timed out|zero bytes"
+
+
+def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterError:
+    """What sbatch said, and where to look. `may_be_queued`: where an answer was lost, the job may not be."""
+    said = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in dict.fromkeys(said) if line]
+    whole = " ".join(said)
+    remedy = next((text for rule, text in _REFUSALS if re.search(rule, whole, re.IGNORECASE)), None)
+    if re.search(_NO_ANSWER, whole, re.IGNORECASE):
+        remedy = "SLURM's controller does not answer: try again later."
+        if may_be_queued:
+            remedy = "The job may be queued all the same: look with `squeue --me` before you submit it again."
+    words = "; ".join(said[:3]) or f"nothing, and ended with code {done.code}"
+    return ClusterError(
+        f"SLURM does not take the job {job.name}. sbatch said: {words}.\n"
+        f"{remedy or '`clustertrain render --to slurm` prints the script that it was given.'}"
+    )
+
+
+_BEFORE_THE_WORDS = re.compile(
+    r"(sbatch: )?(error: |allocation failure: )?"
+    r"((Batch job submission failed|Unable to allocate resources): )?"
+)
+
+
+def _without_names(line: str) -> str:
+    return _BEFORE_THE_WORDS.sub("", line, count=1).strip()

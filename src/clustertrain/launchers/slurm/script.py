@@ -1,0 +1,284 @@
+"""The sbatch script of a job: pure, so that what `render` prints is what `submit` sends.
+
+    #SBATCH lines, the lines of slurm.setup, a few quoted variables      made here from the job
+    templates/podman.sh                                                  where podman runs the image
+    templates/batch.sh                                                   the same for every job
+
+Nothing of a job is shell but `slurm.setup`: #SBATCH lines are comments to the shell, and the model holds each
+value to one word; the variables are quoted.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import PurePosixPath
+from shlex import quote
+
+from clustertrain.errors import JobError
+from clustertrain.job.model import Job
+from clustertrain.job.slurm import LONGEST_LEAD_S
+from clustertrain.node.installed import missing_for_training
+from clustertrain.storage.location import local_path
+from clustertrain.version import __version__
+
+_GIB, _MIB = 2**30, 2**20
+# Ray's own processes and the driver, beside the workers of a node.
+RAY_AND_DRIVER_BYTES = 2 * _GIB
+# What the agent and the batch shell need of the submitter's environment; nothing else travels unless the job
+# names it, so that no secret of a login does.
+_TRAVELING = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "CLUSTERTRAIN_SUBMISSION")
+# Given a list, as the script says it for plain sbatch, a node runs the user's login shell first, and starts
+# the job over and over where that takes its time. `submit` has all exported of an environment that holds what
+# may travel and nothing else.
+_ARGV = ("sbatch", "--parsable", "--export=ALL")
+# The batch shell and the agent in a container meet in a folder below this one.
+_TEMPORARY = '"${TMPDIR:-/tmp}"'
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What `submit` sends: the command, and the script on its standard input."""
+
+    script: bytes
+    argv: tuple[str, ...]
+
+
+def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
+    """The script of a job whose `slurm` is merged with the site file's.
+
+    Args:
+        job_path: of the job file, as the nodes find it; a relative one begins where the job is submitted.
+        python: the Python on the nodes, or in the container.
+        lead_s: how long before the time limit the signal comes; see `lead_time_s`.
+
+    Raises:
+        JobError: a job file's path with control characters, or one with ',' or ':' for a container.
+    """
+    if not job_path.isprintable():
+        raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
+    body = _template("batch.sh")
+    if job.slurm.container == "podman":
+        body = _template("podman.sh") + body
+    lines = [
+        "#!/bin/bash -l" if job.slurm.setup else "#!/bin/bash",  # `module` is made by a login shell's profile
+        *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
+        f"# Made by clustertrain {__version__}: clustertrain render --to slurm {quote(job_path)}",
+        "",
+        *job.slurm.setup,
+        *_variables(job, job_path, python),
+        "",
+    ]
+    return Rendered("\n".join([*lines, body]).encode(), _ARGV)
+
+
+def _template(name: str) -> str:
+    return resources.files("clustertrain.launchers.slurm").joinpath("templates", name).read_text("utf-8")
+
+
+def traveling(job: Job) -> tuple[str, ...]:
+    """The variables of the submitter's environment that reach the nodes."""
+    return (*_TRAVELING, *job.slurm.environment)
+
+
+def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
+    """Seconds from SLURM's signal to the time limit.
+
+    What the job says; else 2 × the last save + 30 s, for the step before it and the end after it, and at
+    least 60 s; before a save was measured, the grace time + 60 s.
+    """
+    if job.slurm.lead_time_s is not None:
+        return job.slurm.lead_time_s
+    computed = (
+        job.failures.grace_s + 60.0 if measured_save_s is None else max(60.0, 2.0 * measured_save_s + 30.0)
+    )
+    return min(computed, float(LONGEST_LEAD_S))
+
+
+def cpus_per_node(job: Job) -> int:
+    """CPU cores that the job asks for on every node."""
+    shape = job.resources
+    # Rounded first: 10 workers × 1.1 CPUs are 11.000000000000002 to a float, and 11 to everyone else.
+    return math.ceil(round(shape.workers_per_node * shape.cpus_per_worker, 6))
+
+
+def gpus_per_node(job: Job) -> int:
+    """GPUs that the job asks for on every node."""
+    return job.resources.workers_per_node * job.resources.gpus_per_worker
+
+
+def memory_per_node_bytes(job: Job) -> int | None:
+    """Memory that the job asks for on every node, with Ray's and the driver's; None leaves it to the site."""
+    each = job.resources.memory_per_worker_bytes
+    return None if each is None else job.resources.workers_per_node * each + RAY_AND_DRIVER_BYTES
+
+
+# ------------------------------------------------------------------------------------------ #SBATCH lines
+
+
+def _options(job: Job, lead_s: float) -> Iterator[str]:
+    slurm = job.slurm
+    yield f"job-name={slurm.job_name or job.name}"
+    for option in ("partition", "account", "qos", "reservation", "constraint", "dependency"):
+        if (value := getattr(slurm, option)) is not None:
+            yield f"{option}={value}"
+    yield from _shape(job)
+    if slurm.time_limit_s is not None:
+        yield f"time={_time(slurm.time_limit_s)}"
+    yield f"signal=B:{slurm.signal}@{math.ceil(lead_s)}"
+    yield "requeue"
+    yield f"export={','.join(traveling(job))}"
+    yield f"output={slurm.output.rstrip('/')}/%x-%j.out"
+    yield "open-mode=append"
+    yield from (option.removeprefix("--") for option in slurm.options)
+
+
+def _shape(job: Job) -> Iterator[str]:
+    slurm, counts = job.slurm, job.node_counts
+    if len(counts) == 1:
+        yield f"nodes={counts[0]}"
+        yield "ntasks-per-node=1"
+    else:  # with a number of tasks SLURM takes the range for its least (seen with 22.05)
+        yield f"nodes={counts[0]}-{counts[-1]}"
+    yield f"cpus-per-task={cpus_per_node(job)}"
+    if gpus := gpus_per_node(job):
+        kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
+        yield f"gres=gpu:{kind}{gpus}" if slurm.gpus_as == "gres" else f"gpus-per-node={kind}{gpus}"
+    if memory_bytes := memory_per_node_bytes(job):
+        shares = cpus_per_node(job) if slurm.memory_as == "mem-per-cpu" else 1
+        yield f"{slurm.memory_as}={-(-memory_bytes // (shares * _MIB))}M"
+    if slurm.exclusive:
+        yield "exclusive"
+
+
+def _time(seconds: float) -> str:
+    """As SLURM writes it: days-hours:minutes:seconds."""
+    minutes, second = divmod(math.ceil(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}-" if days else "") + f"{hour:02}:{minute:02}:{second:02}"
+
+
+# ---------------------------------------------------------------------------------------------- variables
+
+
+def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
+    """Shell that sets what the body needs: job, at_time_limit, the array launch and, for podman, image."""
+    container = job.slurm.container
+    is_absolute = job_path.startswith("/")
+    folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container begins in another one
+    yield f"job={folder}{quote(job_path)}"
+    yield f"at_time_limit={job.slurm.at_time_limit}"
+    if container == "podman":
+        yield f"image={quote(job.image or '')}"
+        yield "# The user is the same inside: to root without a mapping, to others by one."
+        yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
+    prefix = {"none": _none, "apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}[container]
+    yield "launch=("
+    # --cpus-per-task is restated: since SLURM 22.05 srun does not take it from the job.
+    yield '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
+    yield f"    --cpus-per-task={cpus_per_node(job)} --export=ALL"
+    yield from (f"    {line}" for line in prefix(job))
+    yield f"    {quote(python)} -m clustertrain.launchers.slurm.agent"
+    yield ")"
+
+
+def _none(job: Job) -> Iterator[str]:
+    yield from ()
+
+
+def _apptainer(job: Job) -> Iterator[str]:
+    """It brings the environment, the network, /dev/shm and the working folder along by itself."""
+    image = job.image or ""
+    yield "apptainer exec --nv" if gpus_per_node(job) else "apptainer exec"
+    yield from (f"--bind {mount}" for mount in _mounts(job))
+    yield quote(image if "://" in image or is_image_file(image) else f"docker://{image}")
+
+
+def _pyxis(job: Job) -> Iterator[str]:
+    """Options of srun itself. What is inside is the user's: not root's, and without the home folder."""
+    yield f"--container-image={quote(_enroot_image(job.image or ''))}"
+    mounts = "','".join(_mounts(job))  # shellcheck takes a bare comma in an array for a slip
+    yield f"--container-mounts={mounts}"
+    yield "--no-container-mount-home --no-container-remap-root --no-container-entrypoint"
+
+
+def _podman(job: Job) -> Iterator[str]:
+    """The node's network, /dev/shm and host name. Without a cgroup of its own, as crun alone can do, it stays
+    in the job's, so that SLURM's limits hold; pids of its own, which podman then insists on, end with the
+    agent, all of them."""
+    yield """bash -c 'hear "$@"' hear"""
+    yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
+    yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
+    yield "--env='CLUSTERTRAIN_*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"
+    yield from (f"--env={name}" for name in job.slurm.environment)
+    if gpus_per_node(job):
+        yield "--device=nvidia.com/gpu=all"
+    yield from (f"--volume={mount}" for mount in _mounts(job))
+    yield '"$image"'
+
+
+def _mounts(job: Job) -> Iterator[str]:
+    """As words of shell, `/host:/inside[:ro]`: the mailbox's parent, the job file's folder, the job's own
+    paths and slurm.mounts."""
+    for word in (_TEMPORARY, '"${job%/*}"'):
+        yield f"{word}:{word}"
+    seen: list[PurePosixPath] = []
+    for path, mode in _own_paths(job):
+        if any(path.is_relative_to(outer) for outer in seen):
+            continue
+        seen.append(path)
+        if {",", ":"} & {*str(path)}:
+            raise JobError(
+                f"{path}: a path with ',' or ':', which {job.slurm.container} cannot bring into a container\n"
+                "move it, or set slurm.container: none"
+            )
+        yield quote(f"{path}:{path}{mode}")
+    for mount in job.slurm.mounts:
+        yield quote(mount if ":" in mount else f"{mount}:{mount}")
+
+
+def _own_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
+    if not job.storage.location.is_s3:
+        yield PurePosixPath(job.storage.uri), ""
+    yield PurePosixPath(job.code), ""
+    for name, entry in job.data.items():
+        if "://" not in entry.uri or entry.uri.startswith("file://"):
+            yield PurePosixPath(local_path(entry.uri, what=f"source of {name}")), ":ro"
+
+
+def is_image_file(image: str) -> bool:
+    """Whether an image is a file rather than the name of one in a registry."""
+    return image.startswith(("/", "./", "../")) or image.endswith((".sif", ".sqsh"))
+
+
+def _enroot_image(image: str) -> str:
+    """registry.example.org/team/train:1 → registry.example.org#team/train:1, as enroot tells them apart."""
+    image = image.removeprefix("docker://")
+    registry, slash, rest = image.partition("/")
+    is_registry = "." in registry or ":" in registry or registry == "localhost"
+    return (
+        image if is_image_file(image) or "#" in image or not (slash and is_registry) else f"{registry}#{rest}"
+    )
+
+
+def python_on_nodes(job: Job) -> str:
+    """The Python that trains: `slurm.python`; else a container's python3; else this one, if it could train.
+
+    Raises:
+        JobError: this one could not, and nothing names another.
+    """
+    if job.slurm.python is not None:
+        return job.slurm.python
+    if job.slurm.container != "none":
+        return "python3"
+    if missing := missing_for_training():
+        raise JobError(
+            f"slurm.python is not given, and {sys.executable} has no {' and no '.join(missing)}\n"
+            "the nodes need a Python with clustertrain[train]\n"
+            "name it under slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
+        )
+    return sys.executable

@@ -1,0 +1,163 @@
+"""What a node allows its processes, read on the node itself: memory, /dev/shm, open files.
+
+A reading that cannot be had is None, which is to be told as unknown, never guessed. Counters are read when
+the workers start and again when one has died: what grew between is what happened to them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.node.processes import this_host
+
+_UNLIMITED_BYTES = 1 << 60  # version 1 of cgroups says "no limit" with a number near 2^63
+
+
+@dataclass(frozen=True)
+class Cgroup:
+    """One level of the memory cgroups that a process is in. Sizes in bytes.
+
+    Attributes:
+        path: its folder, as the node sees it.
+        limit_file: the file in it that holds the limit, `memory.max` or (version 1) `memory.limit_in_bytes`.
+        limit_bytes: None where there is no limit, or it is unknown.
+        limit_met: how often this limit was met.
+        oom_kills: processes of it that the kernel killed for memory.
+        peak_bytes: the most that it ever used.
+    """
+
+    path: str
+    limit_file: str
+    limit_bytes: int | None
+    limit_met: int | None
+    oom_kills: int | None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A node as one of its processes found it. Sizes in bytes; `cgroups` own first, then outwards."""
+
+    host: str  # processes.this_host(): whoever is there may read it again
+    cgroups: tuple[Cgroup, ...]
+    memory_bytes: int | None
+    available_bytes: int | None
+    oom_kills: int | None  # of the whole machine
+    shm_bytes: int | None
+    shm_used_bytes: int | None
+    open_files: int  # RLIMIT_NOFILE, the soft limit, which is the one that counts
+    open_files_most: int  # its hard limit: how far the soft one may be raised
+    address_space_bytes: int | None  # RLIMIT_AS
+
+
+def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
+    """Read them for this process; with `cgroup_folders` for those cgroups, so that a neighbour can read what
+    a dead process can no longer."""
+    folders = own_cgroups() if cgroup_folders is None else cgroup_folders
+    memory = _numbers("/proc/meminfo")
+    shm_bytes, shm_used_bytes = _shm()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return Limits(
+        host=this_host(),
+        cgroups=tuple(_cgroup(folder) for folder in folders),
+        memory_bytes=_kib(memory.get("MemTotal:")),
+        available_bytes=_kib(memory.get("MemAvailable:")),
+        oom_kills=_numbers("/proc/vmstat").get("oom_kill"),
+        shm_bytes=shm_bytes,
+        shm_used_bytes=shm_used_bytes,
+        open_files=soft,
+        open_files_most=hard,
+        address_space_bytes=None if address_space == resource.RLIM_INFINITY else address_space,
+    )
+
+
+def process_state(pid: int) -> str | None:
+    """The state in /proc of a process of this node, such as "T (stopped)"; None where there is none."""
+    for line in (_text(f"/proc/{pid}/status") or "").splitlines():
+        if line.startswith("State:"):
+            return line.removeprefix("State:").strip()
+    return None
+
+
+def own_cgroups() -> list[str]:
+    """The folders of this process's memory cgroups, its own first, as far out as they can be seen."""
+    return cgroup_folders(_text("/proc/self/cgroup") or "", _text("/proc/self/mountinfo") or "")
+
+
+def cgroup_folders(memberships: str, mounts: str) -> list[str]:
+    """The same, from the text of /proc/self/cgroup and of /proc/self/mountinfo.
+
+    Source: cgroups(7). A container may see its own cgroup at the mount point and know a longer name for it:
+    the mount's root, the fourth field, is the part of the name that is left out.
+    """
+    member_of = {}  # "memory" or "" (version 2) → the cgroup's name
+    for line in memberships.splitlines():
+        _, controllers, name = line.split(":", 2)
+        for controller in controllers.split(","):
+            member_of[controller] = name
+    for version in ("memory", ""):  # where version 1 has the memory controller, version 2 has not
+        for line in mounts.splitlines():
+            fields, _, filesystem = line.partition(" - ")
+            kind, _, options = filesystem.split(" ", 2)
+            root, mount_point = fields.split(" ")[3:5]
+            is_it = kind == "cgroup2" if not version else kind == "cgroup" and "memory" in options.split(",")
+            if is_it and version in member_of:
+                return _outwards(Path(mount_point), Path(root), Path(member_of[version]))
+    return []
+
+
+def _outwards(mount_point: Path, root: Path, name: Path) -> list[str]:
+    inner = name.relative_to(root) if name.is_relative_to(root) else Path()
+    own = mount_point / inner
+    return [str(own), *(str(p) for p in own.parents if p.is_relative_to(mount_point))]
+
+
+def _cgroup(folder: str) -> Cgroup:
+    path = Path(folder)
+    if (path / "memory.limit_in_bytes").exists():
+        name, met = "memory.limit_in_bytes", _number(_text(path / "memory.failcnt"))
+        peak = _number(_text(path / "memory.max_usage_in_bytes"))
+        kills = _numbers(path / "memory.oom_control").get("oom_kill")
+    else:
+        events = _numbers(path / "memory.events")
+        name, met, kills = "memory.max", events.get("oom"), events.get("oom_kill")
+        peak = _number(_text(path / "memory.peak"))
+    limit = _number(_text(path / name))  # "max" is no number
+    if limit is not None and limit >= _UNLIMITED_BYTES:
+        limit = None
+    return Cgroup(folder, name, limit, met, kills, peak)
+
+
+def _shm() -> tuple[int | None, int | None]:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None, None
+    return found.f_blocks * found.f_frsize, (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def _numbers(path: str | Path) -> dict[str, int]:
+    """Lines of a name and a number; empty where the file cannot be read."""
+    words: Iterable[list[str]] = (line.split() for line in (_text(path) or "").splitlines())
+    return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.strip().isdigit() else None
+
+
+def _kib(value: int | None) -> int | None:
+    return None if value is None else value * 1024
+
+
+def _text(path: str | Path) -> str | None:
+    """The text of a small file; None where it cannot be read: not there, not allowed, no descriptor left."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None

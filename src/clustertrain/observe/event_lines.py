@@ -1,0 +1,71 @@
+"""One line of text for each event of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from clustertrain.units import size_text
+
+Record = dict[str, Any]
+
+
+def line_of(record: Record) -> str | None:
+    """The one line that tells of an event; None for events that are for programs only."""
+    make = _LINES.get(record["kind"])
+    return make(record) if make else None
+
+
+def _stage_line(e: Record) -> str | None:
+    size = f", {size_text(e['bytes'])}" if e.get("bytes") else ""
+    if e["phase"] == "ready":
+        return f"data {e['name']}: ready after {e.get('seconds', 0):.1f} s{size}"
+    if e["phase"] == "wait":
+        return f"data {e['name']}: another process is bringing it; waiting"
+    return None
+
+
+def _group_line(e: Record) -> str:
+    workers = "1 worker" if e["world_size"] == 1 else f"{e['world_size']} workers"
+    return f"{workers} started" + (f", restart {e['restart']}" if e["restart"] else "")
+
+
+def _resumed_line(e: Record) -> str:
+    redone = f"; {e['redone_steps']} steps to do again" if e["redone_steps"] else ""
+    if e["checkpoint"] is None:
+        return f"starting from step 0: there was no checkpoint yet{redone}"
+    return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
+
+
+def _checkpoint_line(e: Record) -> str:
+    last = "; stopping, as asked" if e.get("reason") == "stop" else ""
+    return (
+        f"checkpoint {e['name']}: {size_text(e['bytes'])}, "
+        f"training waited {e['blocking_s'] * 1000:.0f} ms{last}"
+    )
+
+
+_LINES: dict[str, Callable[[Record], str | None]] = {
+    "stage": _stage_line,
+    "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
+    "group_started": _group_line,
+    "resumed": _resumed_line,
+    "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
+    "worker_died": lambda e: f"after step {e['step']}: {e['text']}",
+    "restarting": lambda e: (
+        f"restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
+    ),
+    "checkpoint": _checkpoint_line,
+    "stop_requested": lambda e: "stopping: the workers finish this step and save; once more ends it at once",
+    "warning": lambda e: f"warning: {e['text']}",
+    "note": lambda e: str(e["text"]),
+    "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",
+    "eval": lambda e: f"evaluated at step {e['step']}: {_figures(e)}",
+}
+
+_NOT_FIGURES = ("step", "epoch", "time", "total_steps", "samples_per_s", "lr", "samples_seen")
+
+
+def _figures(e: Record) -> str:
+    numbers = {k: v for k, v in e.items() if isinstance(v, int | float) and k not in _NOT_FIGURES}
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())

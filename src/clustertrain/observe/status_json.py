@@ -1,0 +1,71 @@
+"""What `status --json` prints of a run, and how it is read again: for those who do not see its storage."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from clustertrain.observe.status import NotStarted, find_run, status_of
+from clustertrain.observe.tables import Row, status_rows
+
+
+@dataclass(frozen=True)
+class Told:
+    """Where a run stands by its files alone.
+
+    Attributes:
+        attempt: the newest one; None where there is none, and then nothing else is known.
+        began_at: when that attempt was claimed, in seconds since 1970.
+        over, of_result: as in standing.Standing.
+        exit_code: None while the run has not ended.
+        rows: the table that `status` prints there.
+    """
+
+    attempt: int | None = None
+    began_at: float = 0.0
+    state: str = "waiting"
+    cause: str = "workers"
+    text: str = ""
+    over: bool = False
+    of_result: bool = False
+    exit_code: int | None = None
+    step: int = 0
+    rows: tuple[Row, ...] = ()
+
+    @classmethod
+    def parsed(cls, printed: str) -> Told | None:
+        """The last line that is one; None where none is. Libraries may print lines before it."""
+        for line in reversed(printed.splitlines()):
+            if line.startswith('{"attempt":'):
+                values = json.loads(line)
+                return cls(**{**values, "rows": tuple((name, text) for name, text in values["rows"])})
+        return None
+
+
+def tell(target: str) -> str:
+    """One line of JSON; of a run that was never started, too.
+
+    Raises:
+        JobError: there is no such job file, or it is wrong.
+    """
+    try:
+        status = status_of(find_run(target))
+    except NotStarted:
+        return json.dumps(asdict(Told()))
+    if status.attempt is None:
+        return json.dumps(asdict(Told()))
+    claim = status.attempt.read("claim.json") or {}
+    standing = status.standing
+    told = Told(
+        attempt=status.attempt.n,
+        began_at=float(claim.get("time", 0.0)),
+        state=standing.state,
+        cause=standing.cause,
+        text=status.result.text if status.result is not None else standing.text,
+        over=standing.over,
+        of_result=standing.of_result,
+        exit_code=status.exit_code,
+        step=status.step,
+        rows=tuple(status_rows(status)),
+    )
+    return json.dumps(asdict(told))

@@ -1,0 +1,179 @@
+"""The tables that end a run and that `ls` and `status` print, and what to type next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from clustertrain.observe.status import Status
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result
+from clustertrain.units import aligned, time_text
+
+Row = tuple[str, str]
+
+
+def summary_rows(run: RunDir, result: Result) -> list[Row]:
+    """What the summary of an attempt says, line by line."""
+    rows = [
+        ("run", f"{run.name}, generation {run.generation}"),
+        ("state", f"{result.state} ({result.cause})"),
+    ]
+    if result.step:  # a script counts its own
+        rows.append(
+            ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
+        )
+    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in _HIDDEN]
+    if result.restarts:
+        rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps done again"))
+    if result.train_s is not None:
+        rows.append(("training", time_text(result.train_s)))
+    if result.checkpoint:
+        rows.append(("checkpoint", result.checkpoint))
+    rows.append(("folder", run.uri))
+    return rows
+
+
+_HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
+
+
+def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") -> str:
+    """What to type next, after this ending; `start` is the command that the run was started with."""
+    clustertrain = to_type("clustertrain")
+    logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} {start} {job_file}"
+    if result.state == "done":
+        curve = f"curve:  {to_type('tensorboard')} --logdir {run.uri}/attempts\n" if result.metrics else ""
+        return f"{curve}output: {logs} --rank 0\nanew:   {run_it} --fresh"
+    if result.state == "failed":
+        return f"logs:   {logs}\nagain:  {run_it}"
+    return f"continue:  {run_it}"
+
+
+def to_type(command: str) -> str:
+    """A command of this installation as it is typed here: by its path where the shell would find another."""
+    own = Path(sys.executable).with_name(command)
+    found = shutil.which(command)
+    if found is not None and own.exists() and Path(found).samefile(own):
+        return command
+    return str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path))))
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Two columns: framed on a terminal, plain elsewhere."""
+    if not sys.stdout.isatty():
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            print(f"{name:<{width}}  {value}")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False)
+    for name, value in rows:
+        table.add_row(Text(name, style="bold"), Text(value))
+    Console(highlight=False).print(table)
+
+
+def status_rows(status: Status) -> list[Row]:
+    """What `status` says of one run. Where it failed or was lost, the cause comes first."""
+    if status.result is not None:
+        rows = summary_rows(status.run, status.result)
+        rows[-1:-1] = [("attempt", _attempt_text(status)), *_job_rows(status), *_notes(status)]
+        return _cause_first(rows, status.state, status.result.text)
+    standing = status.standing
+    rows = [
+        ("run", f"{status.run.name}, generation {status.run.generation}"),
+        ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
+        ("attempt", _attempt_text(status)),
+    ]
+    rows += _job_rows(status)
+    if status.job is None or status.runner is None:
+        rows.append(("runs as", status.runner or _nobody(status)))
+    rows += _notes(status)
+    if status.last is not None:
+        figures = {k: v for k, v in status.last.items() if k in ("step", "epoch", "loss", "samples_per_s")}
+        rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
+        rows.append(("", f"{time_text(time.time() - status.last['time'])} ago"))
+    rows.append(("folder", status.run.uri))
+    return _cause_first(rows, status.state, standing.text)
+
+
+def _cause_first(rows: list[Row], state: str, text: str) -> list[Row]:
+    if not text:
+        return rows
+    if state in ("failed", "lost"):
+        return [(state, text), *rows]
+    return rows if any(text in value for _, value in rows) else [*rows[:2], ("text", text), *rows[2:]]
+
+
+def _attempt_text(status: Status) -> str:
+    if status.attempt is None:
+        return "none yet"
+    if status.ended is None or status.result is not None:
+        return str(status.attempt.n)
+    return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
+
+
+def _notes(status: Status) -> list[Row]:
+    """What could not be asked, and what is not known therefore."""
+    unknown = status.standing.text if status.result is not None else None
+    return [("note", text) for text in (status.note, unknown) if text]
+
+
+def _nobody(status: Status) -> str:
+    if status.state == "queued":
+        return "nobody yet"
+    if status.state == "lost":
+        return "nobody: its processes are gone; run it again to continue"
+    return "nobody"
+
+
+def _job_rows(status: Status) -> list[Row]:
+    """What the scheduler says of the job."""
+    job = status.job
+    if job is None:
+        return []
+    queue = job.queue
+    rows = [("job", f"SLURM {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
+    if queue is not None and queue.nodes:
+        rows.append(("nodes", queue.nodes))
+    if queue is not None and queue.has_nodes and queue.time_left:
+        rows.append(("time left", queue.time_left.lower()))
+    if queue is not None and queue.restarts:
+        rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
+    rows += [("and", f"SLURM {each.job_id}: {each.queue.text}") for each in status.behind if each.queue]
+    if job.output:
+        rows.append(("output", job.output))
+    return rows
+
+
+def list_lines(statuses: Sequence[Status]) -> list[str]:
+    """The lines of `ls`, columns aligned, and what could not be asked of a scheduler."""
+    table = [("NAME", "STATE", "STEP", "ATTEMPT", "FIGURES")]
+    for s in statuses:
+        metrics = s.result.metrics if s.result else {}
+        figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
+        attempt = str(s.attempt.n) if s.attempt else "-"
+        table.append((s.run.name, s.state, str(s.step), attempt, figures or s.standing.text))
+    notes = sorted({s.job.silence for s in statuses if s.job and s.job.silence and s.note})
+    return [*aligned(table), *(f"note: {note}; this is what the storage says" for note in notes)]
+
+
+def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:
+    """Print how a run ended and what to type next; returns its exit code."""
+    print_ending(run, result)
+    print(next_step(run, result, job_file, start))
+    return result.exit_code
+
+
+def print_ending(run: RunDir, result: Result) -> None:
+    """Print how a run ended, the cause of a failure first."""
+    if result.text:
+        print(f"error: {result.text}", file=sys.stderr, flush=True)
+    print_table(summary_rows(run, result))
+    sys.stdout.flush()

@@ -1,0 +1,58 @@
+"""`submit --wait`: follow a run through its restarts to a state that nothing follows, saying each change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from clustertrain.errors import EXIT_FAILED, StorageError
+from clustertrain.observe.status import Status, status_of
+from clustertrain.observe.tables import finish, print_table, status_rows
+from clustertrain.run.claims import heartbeat_period_s
+from clustertrain.run.folder import RunDir
+
+_SURE_AFTER = 2
+
+
+def follow(run: RunDir, say: Callable[[str], None]) -> Status:
+    """Where the run stands at its end.
+
+    A storage or a scheduler that is away for a while is said, and waited for: the run may well go on.
+    """
+    shown, over = "", 0
+    while True:
+        try:
+            status = status_of(run)
+        except StorageError as error:
+            line = f"warning: {error}"
+        else:
+            line = _line(status)
+            # A job on its way back into the queue may look for a moment like one that has ended.
+            over = over + 1 if status.standing.over else 0
+        if line != shown:
+            say(line)
+            shown = line
+        if over == _SURE_AFTER:
+            return status
+        time.sleep(heartbeat_period_s(run))
+
+
+def follow_to_its_end(run: RunDir, job_file: str, say: Callable[[str], None]) -> int:
+    """Follow a run of SLURM, print how it ended, and return its exit code."""
+    try:
+        status = follow(run, say)
+    except KeyboardInterrupt:
+        say(f"{run.name} goes on without you; `clustertrain status {job_file}` shows where it is")
+        raise
+    if status.result is not None:
+        return finish(run, status.result, job_file, start="submit --to slurm")
+    print_table(status_rows(status))
+    return EXIT_FAILED if status.exit_code is None else status.exit_code
+
+
+def _line(status: Status) -> str:
+    """`running: attempt 2, SLURM job 12 on node[1-2]`"""
+    attempt = f"attempt {status.attempt.n}" if status.attempt and status.state != "queued" else ""
+    why = status.standing.text or status.runner or ""
+    details = ", ".join(part for part in (attempt, why, status.note or "") if part)
+    return f"{status.state}: {details}" if details else status.state

@@ -1,0 +1,209 @@
+"""Whether a job may start, and as which attempt: the same questions wherever it runs.
+
+the run under this name is this job? ─▶ nobody runs it? ─▶ nothing left to train? ─▶ progress? ─▶ claim
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_manifest
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError
+from clustertrain.job.file import dump_job, parse_job
+from clustertrain.job.identity import identity_difference
+from clustertrain.job.model import Job
+from clustertrain.run.claims import claim_attempt, progress_of, who_runs
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.result import Result, read_result
+from clustertrain.storage import Location, open_store, probe
+
+_PROBE_RETRY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to a job."""
+
+    fresh: bool = False
+    takeover: bool = False
+    allow_world_size_change: bool = False
+    retry: bool = False
+
+
+def begin(
+    job: Job,
+    options: Options,
+    world_sizes: Callable[[], Sequence[int]],
+    say: Callable[[str], None],
+    *,
+    launcher: str,
+    run: RunDir | None = None,
+    allocation: Mapping[str, Any] | None = None,
+) -> tuple[RunDir, Attempt | Result]:
+    """Claim the next attempt of the job's run; where it is finished already, its result.
+
+    Args:
+        world_sizes: the numbers of workers that this place has room for, ascending; the last is taken. Asked
+            where something is left to train.
+        run: the generation to go on with, where it was chosen before; the newest otherwise.
+        allocation: what the scheduler calls this start (see allocation.py); recorded in the claim. An earlier
+            start of the same scheduler's job is known to be over.
+
+    Raises:
+        ClusterTrainError: the last attempts all ended without a new committed step.
+        JobError: the storage holds another job under this name, or another world size without consent.
+        ClusterError: somebody else runs it, or this place is too small.
+        StorageError: the storage is not writable.
+    """
+    probe_storage(job.storage.location)
+    run = run or RunDir.newest(job.storage.location, job.name)
+    previous = run.newest_attempt()
+    if previous is not None:
+        if not is_same_start(previous, allocation):
+            check_nobody_runs(previous, takeover=options.takeover)
+        if options.fresh:
+            run = run.fresh()
+        else:
+            finished = continue_from(run, previous, job, say)
+            if finished is not None:
+                return run, finished
+            if not options.retry:
+                check_progress(run, job.failures.attempts)
+    world_size = world_sizes()[-1]
+    check_world_size(run, job, world_size, options)
+    fields = {"allocation": dict(allocation)} if allocation else {}
+    attempt = claim_attempt(run, world_size=world_size, launcher=launcher, retry=options.retry, **fields)
+    _record(run, attempt, job)
+    return run, attempt
+
+
+def probe_storage(location: Location) -> None:
+    """Somebody waits: a server that is down is told of after half a minute, not after ten."""
+    probe(open_store(location.with_patience(_PROBE_RETRY_S)))
+
+
+def is_same_start(previous: Attempt, allocation: Mapping[str, Any] | None) -> bool:
+    """Whether an attempt was an earlier start of the same scheduler's job, which started it again."""
+    before = (previous.read("claim.json") or {}).get("allocation") or {}
+    keys = ("scheduler", "cluster", "job_id")
+    return allocation is not None and all(before.get(key) == allocation[key] for key in keys)
+
+
+def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
+    """Refuse while somebody runs the run; with `takeover`, ask them to stop instead.
+
+    Raises:
+        ClusterError: names who runs it.
+    """
+    runner = who_runs(previous)
+    if runner is None:
+        return
+    if not takeover:
+        raise ClusterError(
+            f"{previous.run.name} runs already: attempt {previous.n}, {runner}.\n"
+            "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
+        )
+    previous.ask("stop", {"cause": "user", "by": "takeover", "time": time.time()})
+
+
+def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str], None]) -> Result | None:
+    """Check that the run under this name is this job. Returns its result where nothing is left to train.
+
+    Raises:
+        JobError: it is another job; names the keys that differ.
+    """
+    old = _recorded(run, previous)
+    if old is None:
+        return None
+    if difference := identity_difference(old, job):
+        shown = "\n".join(f"  {line}" for line in difference[:6])
+        raise JobError(
+            f"{run.uri} holds another job of the name {job.name!r}:\n{shown}\n"
+            "Choose another name, or add --fresh to begin anew and keep the old one aside."
+        )
+    result = read_result(previous)
+    if result is None or result.state != "done" or _asks_for_more(old, job):
+        return None
+    say(f"{job.name} is finished already; nothing was trained. To train anew: another name, or --fresh.")
+    return result
+
+
+def _recorded(run: RunDir, previous: Attempt) -> Job | None:
+    """The job as the newest attempt ran it; None where a start was killed before it could write it."""
+    for key in (f"{previous.key}/job.yaml", run.job_key):
+        data = run.store.read_or_none(key)
+        if data is not None:
+            return parse_job(data.decode(), run.store.uri(key))
+    return None
+
+
+def _asks_for_more(old: Job, new: Job) -> bool:
+    if old.train is None or new.train is None:
+        return False
+    more_epochs = (new.train.epochs or 0) > (old.train.epochs or 0)
+    more_steps = (new.train.steps or 0) > (old.train.steps or 0)
+    return more_epochs or more_steps
+
+
+def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:
+    """Refuse to resume at another number of workers than the newest checkpoint's, unless that was agreed to.
+
+    Raises:
+        JobError: with both numbers.
+    """
+    before = _checkpointed_world_size(run)
+    consents = options.allow_world_size_change or len(job.world_sizes) > 1
+    if before is not None and before != world_size and not consents:
+        raise JobError(
+            f"resources.workers is {world_size}, and the newest checkpoint in {run.uri} is of {before}.\n"
+            "At another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
+            f"Set workers to {before}, or consent with --allow-world-size-change or workers: [min, max]."
+        )
+
+
+def _checkpointed_world_size(run: RunDir) -> int | None:
+    for name in reversed(names(run.checkpoints)):
+        try:
+            return read_manifest(run.checkpoints, name).world_size
+        except CheckpointDamaged:
+            continue  # the driver says so when it chooses what to resume from
+    return None
+
+
+def _record(run: RunDir, attempt: Attempt, job: Job) -> None:
+    text = dump_job(job).encode()
+    run.store.write_atomic(run.job_key, text)
+    run.store.write_atomic(f"{attempt.key}/job.yaml", text)
+
+
+def check_progress(run: RunDir, attempts: int) -> None:
+    """Refuse to start where the last `attempts` attempts (failures.attempts) each ended without a new
+    committed step: the next one would, too.
+
+    What a user ended does not count. An attempt that was claimed with `retry=True` begins the count anew. A
+    script's steps are not known: it gets on when what lies in its checkpoint folder changes.
+
+    Raises:
+        ClusterTrainError: names the step, and what the last attempt said.
+    """
+    stands = progress_of(run)
+    in_a_row: list[Attempt] = []
+    for attempt in reversed(run.attempts()):
+        claim, result = attempt.read("claim.json") or {}, attempt.read("result.json") or {}
+        if {key: claim.get(key) for key in stands} != stands or result.get("state") == "done":
+            break
+        if result.get("state") not in ("stopped", "cancelled"):
+            in_a_row.append(attempt)
+        if claim.get("retry") is True:
+            break
+    if len(in_a_row) < attempts:
+        return
+    said = (in_a_row[0].read("result.json") or {}).get("text") or "it vanished without a word"
+    raise ClusterTrainError(
+        f"{len(in_a_row)} attempts in a row ended without a new committed step "
+        f"(all began at step {stands['resumes']}). The last one said:\n{said}\n"
+        "Mend the cause, then add --retry."
+    )

@@ -1,0 +1,70 @@
+"""Streams of JSON lines: events (what happened) and metrics (what was measured).
+
+A stream has one writing process; a reader may meet it at any time, and leaves a last line without its
+newline for later. Every line has `kind` and `time` (seconds since 1970).
+
+    kind               fields
+    attempt_started    attempt, world_size, resumes (step or None)
+    stage              name, phase, bytes, total_bytes, seconds
+    ray_started        seconds, address
+    group_started      restart, world_size, ranks
+    resumed            restart, step, epoch, checkpoint, world_size, redone_steps
+    fallback           checkpoint, why
+    worker_died        rank, signal, error, text, step
+    restarting         restart, of
+    checkpoint         step, name, bytes, blocking_s, write_s, reason
+    stop_requested     cause
+    warning, note      text
+    watchdog           text, rank
+    train, eval        step, epoch, loss, and what else was measured (metrics streams)
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clustertrain.run.folder import RunDir
+from clustertrain.run.streams import Tail
+
+
+class EventLog:
+    """Appends to a stream; a line is one write, so that lines of one file never mix."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"kind": kind, "time": time.time(), **fields}) + "\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+
+
+def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
+    """All whole lines of a stream; empty where there is none."""
+    return list(Follower(run, key).new())
+
+
+class Follower:
+    """Reads the lines that were added to a stream since the last look."""
+
+    def __init__(self, run: RunDir, key: str) -> None:
+        self._tail = Tail(run, key)
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        for line in self._tail.new_lines():
+            yield from _parsed(line)
+
+
+def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
+    """The record of a line; a line that a full disk cut short is no record, and those around it still are."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, dict) and isinstance(value.get("kind"), str):
+        yield value

@@ -1,0 +1,52 @@
+"""The streams of a run as one: events in order of time, and the curve without what was superseded."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from clustertrain.run.events import Follower, read_events
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.streams import stream_names
+
+
+class AttemptFollower:
+    """What was added to the streams of an attempt since the last look; new streams are found, too."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._followers: dict[str, Follower] = {}
+
+    def new(self) -> list[dict[str, Any]]:
+        run, key = self._attempt.run, self._attempt.key
+        for name in stream_names(run, key):
+            if name.endswith(".jsonl") and name not in self._followers:
+                self._followers[name] = Follower(run, f"{key}/{name}")
+        records = [record for follower in self._followers.values() for record in follower.new()]
+        return sorted(records, key=lambda record: float(record["time"]))
+
+
+def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
+    """All events of an attempt, from every node, by time."""
+    names = [
+        name for name in stream_names(attempt.run, attempt.key) if re.fullmatch(r"events.*\.jsonl", name)
+    ]
+    events = [e for name in names for e in read_events(attempt.run, f"{attempt.key}/{name}")]
+    return sorted(events, key=lambda event: float(event["time"]))
+
+
+def curve(run: RunDir) -> list[dict[str, Any]]:
+    """The metrics of a generation, as if it had never been interrupted.
+
+    A start that resumed from step s makes every earlier record beyond s superseded: those steps were redone.
+    """
+    records: list[dict[str, Any]] = []
+    for attempt in run.attempts():
+        for restart in attempt.restarts():
+            plan = run.read_json(f"{attempt.restart_key(restart)}/plan.json")
+            if plan is None:  # it was claimed and died before it had a plan, so it measured nothing
+                continue
+            records = [record for record in records if record["step"] <= plan["step"]]
+            measured = read_events(run, attempt.metrics_key(restart))
+            records += [record for record in measured if record["kind"] in ("train", "eval")]
+    return records

@@ -1,0 +1,164 @@
+"""Sends the streams of this node to S3, as they grow.
+
+Lines and logs go up as numbered objects (streams.py); TensorBoard's files and the step counter go up whole
+when they changed, since those who read them cannot join pieces. What was sent is noted beside each file, so
+that whoever comes after a kill goes on where it ended, and that two who send never send the same. While S3 is
+down everything waits on this node.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clustertrain.errors import StorageError
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.streams import part_key
+from clustertrain.storage import Store
+
+SEND_EVERY_S = 5.0
+_WHOLE_EVERY_S = 30.0
+_PIECE_BYTES = 8 << 20
+_SHORT_RETRY_S = 5.0  # the next round is the retry
+_LAST_RETRY_S = 60.0  # at the end there is no next round
+
+
+class Shipping:
+    """Sends one attempt's streams until the block ends, then what is left, and clears the spool.
+
+    Where the storage is a file system there is nothing to send.
+    """
+
+    def __init__(self, attempt: Attempt, say: Callable[[str], None]) -> None:
+        self._attempt = attempt
+        self._say = say
+        self._ended = threading.Event()
+        self._whole_sent: dict[Path, int] = {}
+        self._whole_at = 0.0
+        self._told = False
+        self._thread = threading.Thread(target=self._send_often, name="shipping", daemon=True)
+
+    def start(self) -> Shipping:
+        """Begin, for whoever is killed rather than ends."""
+        if self._attempt.run.is_spooled:
+            self._thread.start()
+        return self
+
+    def __enter__(self) -> Shipping:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._attempt.run.is_spooled:
+            return
+        self._ended.set()
+        self._thread.join()
+        try:
+            self.send(_LAST_RETRY_S)
+        except (StorageError, OSError) as error:
+            self._say(
+                f"warning: the last of the logs stays at {self._attempt.path} for the next start: {error}"
+            )
+            return
+        shutil.rmtree(self._attempt.path, ignore_errors=True)
+
+    def _send_often(self) -> None:
+        while not self._ended.wait(SEND_EVERY_S):
+            due = time.monotonic() - self._whole_at >= _WHOLE_EVERY_S
+            try:
+                self.send(_SHORT_RETRY_S, whole=due)
+                self._told = False
+            except (StorageError, OSError) as error:
+                if not self._told:
+                    self._say(f"warning: logs wait on this node: {error}")
+                self._told = True
+
+    def send(self, retry_s: float, *, whole: bool = True) -> None:
+        """Send what is new. `whole`: also the files that go up whole.
+
+        Raises:
+            StorageError: S3 did not take it within `retry_s`.
+        """
+        impatient = self._attempt.run.with_patience(retry_s).store
+        with _one_at_a_time(self._attempt.path):
+            for path in _streams(self._attempt.path):
+                key = f"{self._attempt.key}/{path.relative_to(self._attempt.path)}"
+                with _sent(path) as note:
+                    for piece in _pieces(path, note["bytes"]):
+                        impatient.write_atomic(part_key(key, note["parts"] + 1), piece)
+                        note["parts"] += 1
+                        note["bytes"] += len(piece)
+            if whole:
+                self._send_whole(impatient)
+
+    def _send_whole(self, store: Store) -> None:
+        self._whole_at = time.monotonic()
+        for path in _whole_files(self._attempt.path):
+            data = path.read_bytes()
+            if self._whole_sent.get(path) != hash(data):
+                store.write_atomic(f"{self._attempt.key}/{path.relative_to(self._attempt.path)}", data)
+                self._whole_sent[path] = hash(data)
+
+
+def attempts_here(run: RunDir) -> list[Attempt]:
+    """Those that have streams in the spool of this node."""
+    folder = run.local_path(f"{run.key}/attempts")
+    if not run.is_spooled or not folder.is_dir():
+        return []
+    return [run.attempt(int(path.name)) for path in sorted(folder.iterdir()) if path.name.isdecimal()]
+
+
+def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
+    """Send what a killed start of this run left in the spool of this node; nobody may be running it."""
+    for attempt in attempts_here(run):
+        with Shipping(attempt, say):
+            pass
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """On a pod that leaves, the last sending meets the one that goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".sending").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _streams(folder: Path) -> Iterator[Path]:
+    yield from sorted(
+        path for pattern in ("*.jsonl", "logs/*.log", "logs/*/*.log") for path in folder.glob(pattern)
+    )
+
+
+def _whole_files(folder: Path) -> Iterator[Path]:
+    patterns = ("tensorboard/*", "restarts/*/reached")
+    yield from sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+
+
+@contextmanager
+def _sent(path: Path) -> Iterator[dict[str, int]]:
+    """The note of what was sent of a stream; written again when the block ends, however it ends."""
+    note_path = path.with_name(f".{path.name}.sent")
+    note = {"bytes": 0, "parts": 0}
+    if note_path.exists():
+        note.update(json.loads(note_path.read_text()))
+    before = dict(note)
+    try:
+        yield note
+    finally:
+        if note != before:
+            new = note_path.with_suffix(".new")
+            new.write_text(json.dumps(note))
+            new.replace(note_path)
+
+
+def _pieces(path: Path, start: int) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

@@ -1,0 +1,206 @@
+"""The code of a job as it was when it was submitted, so that a requeue next week runs the same.
+
+One tar.gz, packed the same on every machine: sorted, without owners and times. It holds files, folders and
+whether a file may be run; a link is packed as what it leads to. Left out is what nobody needs there: version
+control, virtual environments, caches, the runs themselves, and data sets that the job names.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import stat
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import dump_job
+from clustertrain.job.model import Job
+from clustertrain.run.folder import run_names
+from clustertrain.staging.archive import extract, wrong_name
+from clustertrain.storage import Location, local_path, open_store
+from clustertrain.storage.posix import refused
+
+MOST_BYTES = 100_000_000
+MOST_FILES = 20_000
+_LEFT_OUT = {
+    *(".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints"),
+    *(".cache", ".eggs", ".hypothesis", ".mypy_cache", ".nox", ".pytest_cache", ".ruff_cache", ".tox"),
+}
+_MARKS_OF_LEFT_OUT = (
+    "pyvenv.cfg",
+    "CACHEDIR.TAG",
+)  # of a virtual environment, and of a cache, whatever the name
+_RUN = 0o100
+
+FileId = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A job and its code. `digest` is of what they say: 16 hex digits, equal on every machine and for every
+    version of the library that packs; `code_digest` of the code alone, wherever it lies."""
+
+    job_yaml: bytes
+    code: bytes
+    digest: str
+    code_digest: str
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A file or folder; `name` is relative to the code, with '/' between its parts."""
+
+    name: str
+    path: Path
+    is_folder: bool
+    may_run: bool = False
+    size_bytes: int = 0
+
+
+def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
+    """The job as it is resolved, and its code packed.
+
+    Args:
+        left_out: names of files that are no code, such as a scheduler's output.
+
+    Raises:
+        JobError: `code` is not a folder.
+        StorageError: the code cannot be read, is over 100 MB or 20,000 files, or has a name that no archive
+            may hold.
+    """
+    job_yaml = dump_job(job).encode()
+    of_both, of_code = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml), hashlib.sha256()
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0, compresslevel=6) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for entry in _entries_within_limits(job, left_out):
+            data = b"" if entry.is_folder else _read(entry.path)
+            mode = 0o755 if entry.is_folder or entry.may_run else 0o644
+            member = tarfile.TarInfo(entry.name)
+            member.type = tarfile.DIRTYPE if entry.is_folder else tarfile.REGTYPE
+            member.mode, member.size = mode, len(data)
+            archive.addfile(member, io.BytesIO(data))
+            kind = "folder" if entry.is_folder else "file"
+            for hashed in (of_both, of_code):
+                hashed.update(f"{kind} {mode:o} {len(data)} {entry.name}\n".encode())
+                hashed.update(data)
+    digests = [hashed.hexdigest()[:16] for hashed in (of_both, of_code)]
+    return Snapshot(job_yaml, packed.getvalue(), *digests)
+
+
+def unpack(archive: Path, into: Path) -> None:
+    """Unpack the code into a folder that does not exist yet.
+
+    Raises:
+        DataError: it is damaged, or is no archive of `take_snapshot`.
+        StorageError: it cannot be written.
+    """
+    extract(archive, into)
+    with tarfile.open(archive, "r:gz") as members:  # extract() has checked every name of it
+        for member in members:
+            if member.isreg() and member.mode & _RUN:
+                (into / member.name).chmod(0o755)
+
+
+def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_Entry]:
+    code = Path(job.code)
+    if not code.is_dir():
+        raise JobError(f"code: {code} is not a folder that is there.\nName the folder that holds your code.")
+    entries, total_bytes, files = [], 0, 0
+    for entry in _entries(code, left_out, _ids_of_no_code(job)):
+        if (wrong := wrong_name(entry.name)) is not None:
+            raise StorageError(
+                f"The code cannot be packed: {entry.name!r} in {job.code}: {wrong}.\n"
+                "Rename it, or move it out of the folder of the code."
+            )
+        entries.append(entry)
+        total_bytes += entry.size_bytes
+        files += not entry.is_folder
+        if files > MOST_FILES:  # the walk ends here: it may be somebody's home
+            break
+    if total_bytes > MOST_BYTES or files > MOST_FILES:
+        raise _too_large(job, entries, total_bytes, files)
+    return entries
+
+
+def _too_large(job: Job, entries: list[_Entry], total_bytes: int, files: int) -> StorageError:
+    shares: Counter[str] = Counter()
+    for entry in entries:
+        shares[entry.name.partition("/")[0]] += entry.size_bytes
+    largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in shares.most_common(3))
+    over = "over " if files > MOST_FILES else ""
+    return StorageError(
+        f"{job.code} is too large to travel with the job: {over}{_megabytes(total_bytes)} in {over}{files} "
+        f"files, and {MOST_BYTES // 10**6} MB in {MOST_FILES} files are allowed. The largest: {largest}.\n"
+        "Name data sets under `data`, move what is no code elsewhere, or name a smaller folder as `code`."
+    )
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _entries(
+    folder: Path, left_out: re.Pattern[str] | None, no_code: set[FileId], prefix: str = ""
+) -> Iterator[_Entry]:
+    """What lies below a folder, in an order that every machine finds."""
+    no_code = no_code | {_id(folder.stat())}  # a link to a folder that it lies in has no end
+    for path in _listed(folder):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            continue  # a link that leads nowhere, or a file that has just been removed
+        except OSError as error:
+            raise refused(path, "read", error) from error
+        name = f"{prefix}{path.name}"
+        if _id(found) in no_code:
+            continue
+        if stat.S_ISDIR(found.st_mode) and not _is_left_out(path):
+            yield _Entry(name, path, is_folder=True)
+            yield from _entries(path, left_out, no_code, f"{name}/")
+        elif stat.S_ISREG(found.st_mode) and not (left_out and left_out.fullmatch(path.name)):
+            yield _Entry(name, path, False, bool(found.st_mode & _RUN), found.st_size)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise refused(folder, "listed", error) from error
+
+
+def _is_left_out(folder: Path) -> bool:
+    return folder.name in _LEFT_OUT or any((folder / mark).exists() for mark in _MARKS_OF_LEFT_OUT)
+
+
+def _id(found: os.stat_result) -> FileId:
+    return found.st_dev, found.st_ino
+
+
+def _ids_of_no_code(job: Job) -> set[FileId]:
+    """The runs and the data sets of the job, wherever they lie and whatever links lead there."""
+    paths = [_local(Location(entry.uri)) for entry in job.data.values()]
+    if (storage := _local(job.storage.location)) is not None:
+        paths += [storage, *(storage / name for name in run_names(open_store(job.storage.location)))]
+    return {_id(path.stat()) for path in paths if path is not None and path.exists()}
+
+
+def _local(location: Location) -> Path | None:
+    is_local = "://" not in location.uri or location.uri.lower().startswith("file://")
+    return local_path(location.uri, what="place") if is_local else None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise refused(path, "read", error) from error

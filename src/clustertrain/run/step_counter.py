@@ -1,0 +1,43 @@
+"""The last finished step, where it survives the death of whoever wrote it."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+
+from clustertrain.run.events import read_events
+from clustertrain.run.folder import Attempt
+
+
+class Reached:
+    """The last finished step in a mapped file: no system call per step, and still there after a SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(struct.pack("<q", 0))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 8)
+
+    def set(self, step: int) -> None:
+        struct.pack_into("<q", self._map, 0, step)
+
+    def close(self) -> None:
+        self._map.close()
+
+
+def reached_of(data: bytes) -> int:
+    """The step in the bytes of such a file; 0 where there is none."""
+    return int(struct.unpack("<q", data)[0]) if len(data) == 8 else 0
+
+
+def reached_step(attempt: Attempt, restart: int) -> int:
+    """The last step that a start of the group finished; 0 where it finished none.
+
+    The mapped counter knows every step; where it was lost with its machine, what was sent up of it and the
+    curve know a step that is a few seconds old.
+    """
+    run, key = attempt.run, attempt.reached_key(restart)
+    logged = (int(r.get("step", 0)) for r in read_events(run, attempt.metrics_key(restart)))
+    counted = run.spool.read_or_none(key) or run.store.read_or_none(key) or b""
+    return max(reached_of(counted), *logged, 0)

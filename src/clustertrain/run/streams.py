@@ -1,0 +1,90 @@
+"""Streams: files that grow, written by one process and read by anyone.
+
+Whoever writes appends to a plain file (`RunDir.local_path`). Where storage is S3 that file lies on the
+writer's node, and what was added goes up every few seconds as a numbered object `<key>.d/000001`
+(shipping.py), since an object cannot grow. A reader takes the file where this node has it, the objects
+where it has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clustertrain.run.folder import RunDir
+
+_BLOCK_BYTES = 1 << 20
+PARTS = ".d"  # ends the name of the folder of a stream's numbered objects
+
+
+def part_key(key: str, number: int) -> str:
+    """The object that holds the `number`-th piece of a stream, from 1."""
+    return f"{key}{PARTS}/{number:06d}"
+
+
+class Tail:
+    """Reads what was added to a stream since the last look."""
+
+    def __init__(self, run: RunDir, key: str) -> None:
+        self._run = run
+        self._key = key
+        self._read_bytes = 0
+        self._parts_read = 0
+        self._parts_bytes = 0
+        self.unfinished = b""  # of `new_lines`: what came after the last newline
+
+    def new(self) -> Iterator[bytes]:
+        """The bytes that were not there at the last look, in blocks; none where there is no such stream."""
+        try:
+            with self._run.local_path(self._key).open("rb") as file:
+                file.seek(self._read_bytes)
+                while block := file.read(_BLOCK_BYTES):
+                    self._read_bytes += len(block)
+                    yield block
+        except (FileNotFoundError, NotADirectoryError):
+            if self._run.is_spooled:
+                yield from self._new_parts()
+
+    def new_lines(self) -> Iterator[bytes]:
+        """The whole lines that were not there at the last look, without their newlines."""
+        for block in self.new():
+            *lines, self.unfinished = (self.unfinished + block).split(b"\n")
+            yield from lines
+
+    def _new_parts(self) -> Iterator[bytes]:
+        """What was read from the file, before it went up and was removed, is passed over."""
+        for name in self._run.store.list(self._key + PARTS)[self._parts_read :]:
+            part = self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
+            self._parts_read += 1
+            self._parts_bytes += len(part)
+            if self._parts_bytes > self._read_bytes:
+                fresh = part[self._read_bytes - self._parts_bytes :]
+                self._read_bytes = self._parts_bytes
+                yield fresh
+
+
+class Tails:
+    """Reads what was added to the streams right under a key since the last look; new ones are found, too."""
+
+    def __init__(self, run: RunDir, folder: str) -> None:
+        self._run = run
+        self._folder = folder
+        self._tails: dict[str, Tail] = {}
+
+    def new_lines(self) -> Iterator[tuple[str, bytes]]:
+        """(stream, line) for every whole line, stream after stream: lines of a log bear no time."""
+        for name in stream_names(self._run, self._folder):
+            if name.endswith(".log"):
+                tail = self._tails.setdefault(name, Tail(self._run, f"{self._folder}/{name}"))
+                yield from ((name, line) for line in tail.new_lines())
+
+    def unfinished(self) -> Iterator[tuple[str, bytes]]:
+        """(stream, what came after its last newline)."""
+        yield from ((name, tail.unfinished) for name, tail in self._tails.items() if tail.unfinished)
+
+
+def stream_names(run: RunDir, folder: str) -> list[str]:
+    """The names of the streams right under a key, on this node and in the storage."""
+    names = set(run.spool.list(folder))
+    if run.is_spooled:
+        names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}
+    return sorted(names)

@@ -1,0 +1,152 @@
+"""What a scheduler was told to run: a snapshot of the job in its storage, and how a node finds it again.
+
+    take_snapshot ─▶ upload ─▶ the scheduler, with Submission.to_text() in $CLUSTERTRAIN_SUBMISSION ─▶ record
+
+The snapshot lies under its digest, so that the same job submitted twice is uploaded once. job.yaml is written
+last: with it the snapshot is whole.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.run.folder import RunDir
+from clustertrain.run.snapshot import Snapshot, unpack
+from clustertrain.storage import Location, open_store
+from clustertrain.storage.posix import refused
+
+VARIABLE = "CLUSTERTRAIN_SUBMISSION"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A snapshot and how it is to be started, in words that travel through a scheduler."""
+
+    location: Location
+    name: str
+    generation: int
+    digest: str
+    allow_world_size_change: bool = False
+    takeover: bool = False
+    retry: bool = False
+
+    @classmethod
+    def from_text(cls, text: str) -> Submission:
+        """The opposite of `to_text`.
+
+        Raises:
+            JobError: it is no such text.
+        """
+        try:
+            fields = json.loads(text)
+            return cls(**{**fields, "location": Location(**fields["location"])})
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise JobError(
+                f"${VARIABLE} is not what `clustertrain submit` sets: {type(error).__name__}: {error}.\n"
+                "It may come from another version: submit the job again, or unset the variable."
+            ) from None
+
+    def to_text(self) -> str:
+        """One line of ASCII; holds no secret."""
+        return json.dumps(asdict(self))
+
+    @property
+    def run(self) -> RunDir:
+        return RunDir(open_store(self.location), self.name, self.generation)
+
+    def job(self) -> Job:
+        """The job as it was submitted. Its `code` is the folder on the machine that it was submitted from.
+
+        Raises:
+            StorageError: the snapshot is not there, as where a node sees another file system.
+        """
+        key = _job_key(self.run, self.digest)
+        data = self.run.store.read_or_none(key)
+        if data is None:
+            raise _not_there(self.run, key)
+        return parse_job(data.decode(), self.run.store.uri(key))
+
+    def unpack_code(self, folder: Path) -> None:
+        """Unpack the code into a folder that does not exist yet.
+
+        Raises:
+            StorageError: the snapshot is not there or damaged, or the folder cannot be written.
+        """
+        key = _code_key(self.run, self.digest)
+        if self.run.store.size_or_none(key) is None:
+            raise _not_there(self.run, key)
+        try:
+            with tempfile.NamedTemporaryFile(dir=folder.parent, suffix=".tar.gz") as archive:
+                for block in self.run.store.blocks(key):
+                    archive.write(block)
+                archive.flush()
+                unpack(Path(archive.name), folder)
+        except OSError as error:
+            raise refused(folder, "written", error) from error
+
+
+def upload(run: RunDir, snapshot: Snapshot) -> None:
+    """Put a snapshot where the nodes find it, unless it is there already.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    job_key = _job_key(run, snapshot.digest)
+    if run.store.size_or_none(job_key) == len(snapshot.job_yaml):
+        return
+    run.store.write_atomic(_code_key(run, snapshot.digest), snapshot.code)
+    run.store.write_atomic(job_key, snapshot.job_yaml)
+
+
+def record(run: RunDir, *, scheduler: str, job_id: str, digest: str, **fields: Any) -> Mapping[str, Any]:
+    """Write down that a scheduler has taken a job, so that any machine that sees the storage can ask it.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    written = {
+        "scheduler": scheduler,
+        "job_id": job_id,
+        "digest": digest,
+        "time": time.time(),
+        "user": _user(),
+        "host": socket.gethostname(),
+        **fields,
+    }
+    run.write_json(run.submission_key(scheduler, job_id), written)
+    return written
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, as in some containers
+        return str(os.getuid())
+
+
+def _job_key(run: RunDir, digest: str) -> str:
+    return f"{run.snapshot_key(digest)}/job.yaml"
+
+
+def _code_key(run: RunDir, digest: str) -> str:
+    return f"{run.snapshot_key(digest)}/code.tar.gz"
+
+
+def _not_there(run: RunDir, key: str) -> StorageError:
+    return StorageError(
+        f"{run.store.uri(key)} is not there, as seen from {socket.gethostname()}.\n"
+        "The storage must be the same on the machine that submits and on every node: "
+        "a shared file system, or s3://…"
+    )

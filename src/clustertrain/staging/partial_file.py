@@ -1,0 +1,292 @@
+"""The bytes of one file that are there so far, written in any order, and proof of them for whoever goes on.
+
+    download      the bytes, each at its place
+    progress      4 KiB: validator, total and piece size as JSON; then 8 bytes for each piece of 8 MiB:
+                  how many bytes of it are there (u32) and their crc32 (u32)
+
+After every write the 8 bytes of its piece are overwritten in place. Nothing waits for the disk: a process
+that goes on after a kill, or after a crash of the machine, reads what is noted and believes of each piece
+exactly what its crc32 proves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustertrain.staging.running_hash import Descriptor, Follower
+from clustertrain.storage.posix import refused
+
+PIECE_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
+_HEADER_BYTES = 4096
+_NOTE = struct.Struct("<II")
+_LOOK_EVERY_S = 0.2
+
+Tick = Callable[[int, int | None], None]
+"""Called often with the bytes that are there and the total (None: unknown); what it raises ends the work."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What the folder of a part says of itself; `pieces` holds (bytes, crc32) of each."""
+
+    validator: str
+    total_bytes: int | None
+    piece_bytes: int
+    pieces: list[tuple[int, int]]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(done for done, _ in self.pieces)
+
+
+def noted(folder: Path) -> Noted | None:
+    """None where there is nothing to go on from."""
+    try:
+        data = (folder / "progress").read_bytes()
+        header = json.loads(data[:_HEADER_BYTES])
+        pieces = list(_NOTE.iter_unpack(data[_HEADER_BYTES : len(data) - len(data) % _NOTE.size]))
+        found = Noted(header["validator"], header["total_bytes"], header["piece_bytes"], pieces)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if found.size_bytes else None
+
+
+def copy_part(source: Path, target: Path, tick: Tick) -> None:
+    """Copy what is noted in `source`; nothing arrives where it cannot be read, or has no room twice.
+
+    The notes go first, so that they speak of no byte that was not there yet when the bytes were copied.
+    """
+    try:
+        shutil.copyfile(source / "progress", target / "progress")
+        with (source / "download").open("rb") as old, (target / "download").open("xb") as new:
+            while chunk := old.read(_CHUNK_BYTES):
+                new.write(chunk)
+                tick(new.tell(), None)
+    except OSError:
+        (target / "progress").unlink(missing_ok=True)
+
+
+class Part:
+    """A file of one version (`validator`; None where the source cannot tell versions apart).
+
+    A change of version is a new Part, in new files: whoever still writes to the old one does no harm.
+    """
+
+    def __init__(self, folder: Path, validator: str | None = None, total_bytes: int | None = None) -> None:
+        """Begin with no byte; what another one left in `folder` is forgotten.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        self._open(folder, validator, total_bytes)
+        try:
+            self.forget()
+            self.path.unlink(missing_ok=True)
+            self._file = Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            self._write_header()
+        except OSError as error:
+            raise refused(self.path, "written", error) from error
+        self._follower = Follower(self._file)
+
+    def _open(self, folder: Path, validator: str | None, total_bytes: int | None) -> None:
+        self.path = folder / "download"
+        self.validator = validator
+        self.total_bytes = total_bytes
+        self.size_bytes = 0
+        self._progress_path = folder / "progress"
+        self._progress: Descriptor | None = None
+        self._pieces: list[tuple[int, int]] = []
+        self._first_open = 0  # the first piece that is not full
+        self._lock = threading.Lock()
+
+    def _write_header(self) -> None:
+        if self.validator is None:
+            return
+        header: dict[str, Any] = {
+            "validator": self.validator,
+            "total_bytes": self.total_bytes,
+            "piece_bytes": PIECE_BYTES,
+        }
+        new = self._progress_path.with_suffix(".new")
+        new.write_bytes(json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n")
+        new.replace(self._progress_path)
+        self._progress = Descriptor(self._progress_path, os.O_WRONLY)
+
+    @classmethod
+    def resume(cls, folder: Path, tick: Tick) -> Part | None:
+        """Go on from what is noted in `folder`, each piece as far as its checksum proves it; None where
+        nothing is noted, or nothing of it is true."""
+        found = noted(folder)
+        if found is None or found.piece_bytes != PIECE_BYTES:
+            return None
+        part = cls.__new__(cls)
+        part._open(folder, found.validator, found.total_bytes)
+        try:
+            part._file = Descriptor(part.path, os.O_RDWR)
+            part._progress = Descriptor(part._progress_path, os.O_WRONLY)
+            for index, (done, crc) in enumerate(found.pieces):
+                part._believe(index, done if part._proves(index, done, crc, tick) else 0, crc)
+        except OSError:
+            return None  # unreadable: begin again with new files
+        part._follower = Follower(part._file)
+        if part.size_bytes == 0:
+            return None
+        part._follower.advance(part.frontier)
+        return part
+
+    def _proves(self, index: int, done: int, crc: int, tick: Tick) -> bool:
+        at, end, found = index * PIECE_BYTES, index * PIECE_BYTES + done, 0
+        if end > self._end_of(index):
+            return False
+        while at < end:
+            data = os.pread(self._file.fd, min(_CHUNK_BYTES, end - at), at)
+            if not data:
+                return False
+            found, at = zlib.crc32(data, found), at + len(data)
+            tick(self.size_bytes, self.total_bytes)
+        return found == crc
+
+    def _believe(self, index: int, done: int, crc: int) -> None:
+        self._pieces.append((done, crc if done else 0))
+        self._note(index)
+        self.size_bytes += done
+        self._move_frontier()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put bytes at their place. Any number of threads may, each in pieces of its own, in order.
+
+        Raises:
+            StorageError: the disk is full, or cannot be written.
+        """
+        view = memoryview(data)
+        while view:
+            index, within = divmod(offset, PIECE_BYTES)
+            chunk = view[: PIECE_BYTES - within]
+            try:
+                self._write_piece(index, within, chunk)
+            except OSError as error:
+                raise refused(self.path, "written", error) from error
+            offset, view = offset + len(chunk), view[len(chunk) :]
+
+    def _write_piece(self, index: int, within: int, chunk: memoryview) -> None:
+        file, rest, at = self._file, chunk, index * PIECE_BYTES + within
+        while rest:  # a disk that is nearly full takes a part, then refuses
+            count = os.pwrite(file.fd, rest, at)
+            rest, at = rest[count:], at + count
+        with self._lock:
+            self._pieces.extend([(0, 0)] * (index + 1 - len(self._pieces)))
+            done, crc = self._pieces[index]
+        if done != within:
+            raise ValueError(f"piece {index} has {done} bytes, and was given the one at {within}")
+        crc = zlib.crc32(chunk, crc)
+        with self._lock:
+            self._pieces[index] = (within + len(chunk), crc)
+            self.size_bytes += len(chunk)
+            self._move_frontier()
+            self._follower.advance(self.frontier)
+        self._note(index)
+
+    def _note(self, index: int) -> None:
+        if self._progress is not None:
+            at = _HEADER_BYTES + index * _NOTE.size
+            os.pwrite(self._progress.fd, _NOTE.pack(*self._pieces[index]), at)
+
+    def _end_of(self, index: int) -> int:
+        end = (index + 1) * PIECE_BYTES
+        return end if self.total_bytes is None else min(end, self.total_bytes)
+
+    def _done(self, index: int) -> int:
+        return self._pieces[index][0] if index < len(self._pieces) else 0
+
+    def _move_frontier(self) -> None:
+        while (done := self._done(self._first_open)) and (
+            self._first_open * PIECE_BYTES + done == self._end_of(self._first_open)
+        ):
+            self._first_open += 1
+
+    @property
+    def frontier(self) -> int:
+        """The bytes that are there from the start on, without a gap."""
+        at = self._first_open * PIECE_BYTES + self._done(self._first_open)
+        return at if self.total_bytes is None else min(at, self.total_bytes)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.total_bytes is not None and self.size_bytes == self.total_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """Of a file of known length."""
+        return (self.total_bytes or 0) - self.size_bytes
+
+    def gap(self) -> tuple[int, int | None]:
+        """(start, end) of the first bytes that are missing; end None: up to the end, wherever that is."""
+        start = self.frontier
+        for index in range(start // PIECE_BYTES + 1, len(self._pieces)):
+            if self._done(index):
+                return start, index * PIECE_BYTES
+        return start, None
+
+    def gaps(self, most_bytes: int) -> list[tuple[int, int]]:
+        """All that is missing of a file of known length, in spans of `most_bytes` at most, each beginning
+        where a piece has its first missing byte and ending with a piece."""
+        if self.total_bytes is None:
+            raise ValueError("the gaps of a file of unknown length are not known")
+        spans: list[tuple[int, int]] = []
+        for index in range(self._first_open, -(-self.total_bytes // PIECE_BYTES)):
+            start, end = index * PIECE_BYTES + self._done(index), self._end_of(index)
+            if start == end:
+                continue
+            if spans and spans[-1][1] == start and end - spans[-1][0] <= most_bytes:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((start, end))
+        return spans
+
+    def end_here(self) -> None:
+        """The source has ended: its length is what came."""
+        self.total_bytes = self.size_bytes
+
+    def cut_to_size(self) -> None:
+        """Drop what lies behind the end: a write that nobody noted may have gone there.
+
+        Raises:
+            StorageError: the disk says no.
+        """
+        try:
+            os.ftruncate(self._file.fd, self.size_bytes)
+        except OSError as error:
+            raise refused(self.path, "written", error) from error
+
+    def sha256(self, tick: Tick) -> str:
+        """Of the bytes from the start to the first gap, once the last of them is hashed."""
+        try:
+            while not self._follower.caught_up(_LOOK_EVERY_S):
+                tick(self.size_bytes, self.total_bytes)
+        except OSError as error:
+            raise refused(self.path, "read", error) from error
+        return self._follower.hexdigest()
+
+    def forget(self) -> None:
+        """Leave nothing for another process to go on from."""
+        self._progress_path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let the hashing end; the bytes stay."""
+        self._follower.end()
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

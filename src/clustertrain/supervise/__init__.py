@@ -1,0 +1,1 @@
+"""Processes of a run that leave nothing behind, whatever is killed."""

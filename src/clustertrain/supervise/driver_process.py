@@ -1,0 +1,28 @@
+"""The driver as a supervised process, and its result where it died without one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.result import Result, ended, read_result, write_result
+from clustertrain.supervise.process import Guarded
+
+
+def start_driver(
+    attempt: Attempt, folder: Path, environment: Mapping[str, str], *, shielded: bool = False
+) -> Guarded:
+    """The driver of an attempt; `folder` is removed when it has ended."""
+    command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
+    return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
+
+
+def result_of(attempt: Attempt, driver: Guarded) -> Result:
+    """What the driver wrote; where it died without a word, that."""
+    result = read_result(attempt)
+    if result is not None:
+        return result
+    text = f"The driver {driver.how_it_ended()} before it could say why. The end of {driver.log}:\n"
+    return write_result(attempt, ended(attempt, "failed", "driver_died", text=text + driver.last_lines()))

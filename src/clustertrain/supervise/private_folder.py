@@ -1,0 +1,53 @@
+"""The folder of one start on one node: private, short enough for Ray's sockets, removed at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from clustertrain.node.processes import is_gone, is_here, this_process
+
+_PREFIX, _OWNER = "ct-", "owner"
+
+
+def private_folder() -> Path:
+    """A new folder, 0700, for Ray; short, since a socket's path has 107 bytes and Ray adds 70 to this one.
+
+    Removes those that killed processes of this user have left.
+    """
+    base = tempfile.gettempdir()
+    base = base if len(base) <= 24 else "/tmp"
+    _remove_left_behind(Path(base))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+    (folder / _OWNER).write_text(json.dumps(this_process()))
+    return folder
+
+
+def _remove_left_behind(base: Path) -> None:
+    for folder in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError, ValueError, KeyError):  # another user's, or no folder of ours
+            if folder.lstat().st_uid == os.getuid() and _is_left(json.loads((folder / _OWNER).read_text())):
+                remove(folder)
+
+
+def _is_left(owner: dict[str, Any]) -> bool:
+    return is_here(owner) and is_gone(owner)
+
+
+def write_token(folder: Path, token: str | None = None) -> Path:
+    """A token for this run alone, readable by its user alone, passed on by its path; random unless given."""
+    path = folder / "token"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(token or secrets.token_hex(32))
+    return path
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

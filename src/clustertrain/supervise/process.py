@@ -1,0 +1,69 @@
+"""Processes of a run that leave nothing behind: each under a guardian (guardian.py), in a private folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from clustertrain.node.signals import block_requests
+
+_LOG_LINES = 6
+
+
+class Guarded:
+    """A command and all that it starts; it ends when it is told to, and when this process dies.
+
+    `shielded`: signals that ask for an end reach none of its processes. A scheduler sends TERM to every
+    process of a step (SLURM with proctrack/linuxproc does), and Ray's would leave before the last save.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        folder: Path,
+        environment: Mapping[str, str],
+        *,
+        shielded: bool = False,
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "clustertrain.supervise.guardian", str(folder), str(log), *command],
+            stdin=subprocess.PIPE,
+            env=dict(environment),
+            preexec_fn=block_requests if shielded else None,  # noqa: PLW1509  it calls one function of libc
+        )
+        self.fd = os.pidfd_open(self._process.pid)
+
+    def code(self) -> int | None:
+        """The command's exit code, 128 + number after a signal, negative where its guardian was killed; None
+        while it runs."""
+        return self._process.poll()
+
+    def end(self) -> int:
+        """Kill what still runs; returns the code when nothing does."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        code = self._process.wait()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        return code
+
+    def how_it_ended(self) -> str:
+        code = self._process.returncode
+        if code < 0:
+            return f"went with its guardian, which was killed by signal {-code}"
+        return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
+
+    def last_lines(self) -> str:
+        """The end of its log, each line marked."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+        except FileNotFoundError:
+            lines = []
+        return "\n".join(f"  | {line}" for line in lines)

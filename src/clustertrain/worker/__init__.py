@@ -1,0 +1,1 @@
+"""What runs in the worker processes of Ray Train: one process per rank."""

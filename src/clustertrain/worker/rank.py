@@ -1,0 +1,151 @@
+"""The launcher's side of the training loop in a worker: requests, checkpoints, logs, phases."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch
+
+from clustertrain.checkpoints.save import Saver, load
+from clustertrain.checkpoints.write import Retention, Writer
+from clustertrain.job.identity import job_hash
+from clustertrain.job.model import Job
+from clustertrain.run.events import EventLog
+from clustertrain.run.step_counter import Reached
+from clustertrain.version import __version__
+from clustertrain.worker.plan import Plan
+from clustertrain.worker.requests import Requests
+from clustertrain.worker.stacks import Stacks
+from clustertrain.worker.tensorboard import Board
+from clustertrain.worker.watchdog import Watchdog
+
+
+class WorkerRun:
+    """Implements training.loop.Run, and serves the other two ways in as well."""
+
+    def __init__(self, plan: Plan, job: Job, rank: int, world_size: int) -> None:
+        self.plan, self.rank, self.world_size = plan, rank, world_size
+        self.attempt = plan.ref.open()
+        self.step = 0
+        self.last_metrics: dict[str, float] = {}
+        self.stopped_by_request = False
+        self._requests = Requests(self.attempt) if rank == 0 else None
+        self._metrics = EventLog(self.attempt.metrics(plan.restart)) if rank == 0 else None
+        self._board = Board(self.attempt.tensorboard) if rank == 0 else None
+        self._reached = Reached(self.attempt.reached(plan.restart)) if rank == 0 else None
+        self._saver = self._make_saver(job) if rank == 0 else None
+        watch = job.failures.watchdog
+        limits_s = {
+            "first_step": watch.first_step_s,
+            "step": watch.step_s,
+            "evaluation": watch.evaluation_s,
+            "save": watch.save_s,
+        }
+        self._watchdog = Watchdog(
+            limits_s,
+            lambda text: self._note("watchdog", text=text, rank=rank),
+            Stacks(self.attempt, plan.restart, rank, world_size),
+        )
+
+    def _make_saver(self, job: Job) -> Saver:
+        best = job.checkpoint.keep_best
+        writer = Writer(
+            shelf=self.attempt.run.checkpoints,
+            attempt=self.plan.ref.attempt,
+            restart=self.plan.restart,
+            job_sha256=job_hash(job),
+            versions=versions(),
+            retention=Retention(
+                keep_last=job.checkpoint.keep_last,
+                best_metric=best.metric if best else None,
+                best_mode=best.mode if best else "max",
+            ),
+            still_newest=self._still_newest,
+        )
+        for name in writer.collected:
+            self._note("warning", text=f"removed {name}: an unfinished checkpoint of an earlier start")
+        return Saver(
+            writer,
+            background=job.checkpoint.async_,
+            on_saved=lambda **fields: self._note("checkpoint", **fields),
+            on_failed=lambda text: self._note("warning", text=text),
+        )
+
+    def __enter__(self) -> WorkerRun:
+        self._watchdog.__enter__()
+        if self._requests:
+            self._requests.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._watchdog.__exit__(*exc)
+        if self._requests:
+            self._requests.__exit__(*exc)
+        if self._board:
+            self._board.close()
+        if self._reached:
+            self._reached.close()
+
+    def _note(self, kind: str, **fields: Any) -> None:
+        EventLog(self.attempt.node_events(socket.gethostname())).write(kind, **fields)
+
+    def _still_newest(self) -> bool:
+        """Asks for the claims that come right after ours, by name: an S3 server may list late."""
+        run, next_attempt = self.attempt.run, self.attempt.n + 1
+        claims = (
+            f"{run.attempt(next_attempt).key}/claim.json",
+            f"{self.attempt.restart_key(self.plan.restart + 1)}/claim.json",
+        )
+        return all(run.store.read_or_none(claim) is None for claim in claims)
+
+    # -- what the loop calls ---------------------------------------------------------------------
+
+    def requests(self) -> tuple[bool, bool]:
+        """(stop, save), on rank 0; a save is told once."""
+        if self._saver:
+            self._saver.check()
+        return self._requests.take() if self._requests else (False, False)
+
+    def restore(self) -> dict[str, Any] | None:
+        if self.plan.checkpoint is None:
+            return None
+        shelf = self.attempt.run.checkpoints
+        folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
+        return load(folder or self.attempt.brought_path / self.plan.checkpoint)
+
+    def reserve(self, state: dict[str, Any]) -> None:
+        if self._saver:
+            self._saver.reserve(state)
+
+    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        if self._saver:
+            self._saver.save(state, progress)
+
+    def log(self, record: dict[str, Any]) -> None:
+        numbers = {
+            k: v for k, v in record.items() if isinstance(v, int | float) and k not in ("step", "epoch")
+        }
+        self.step = int(record.get("step", self.step))
+        if record.get("kind") in ("train", "eval"):
+            self.last_metrics = {k: float(v) for k, v in numbers.items()}
+        if self._metrics:
+            self._metrics.write(**record)
+        if self._board and record.get("kind") in ("train", "eval"):
+            self._board.add(record["kind"], self.step, numbers)
+
+    def phase(self, name: str, step: int) -> None:
+        self._watchdog.beat(name)
+        self.step = max(self.step, step)
+        if self._reached:
+            self._reached.set(step)
+
+    def finish(self) -> None:
+        if self._saver:
+            self._saver.finish()
+
+
+def versions() -> dict[str, str]:
+    import ray
+
+    return {"clustertrain": __version__, "torch": torch.__version__, "ray": ray.__version__}

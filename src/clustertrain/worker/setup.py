@@ -1,0 +1,165 @@
+"""What happens in each worker before the process group exists: output, signals, data, checkpoint."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustertrain.checkpoints.read import bring
+from clustertrain.errors import ClusterTrainError
+from clustertrain.job.places import DataEntry
+from clustertrain.node.gpus import check_gpus
+from clustertrain.node.signals import REQUESTS_TO_END
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt
+from clustertrain.staging.entry import data_folder
+from clustertrain.staging.stage import stage
+from clustertrain.worker.plan import Plan, start_line
+from clustertrain.worker.requests import Requests
+from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.user_code import code_folder
+from clustertrain.worker.watchdog import Watchdog
+
+
+@dataclass
+class Start:
+    """What this worker process was told before training: a worker process serves one start of one group."""
+
+    plan: Plan | None = None
+    data: dict[str, Path] = field(default_factory=dict)
+
+
+this_start = Start()
+
+
+def prepare(plan: Plan) -> None:
+    """Remember the plan and send this process's output to a file of its rank."""
+    import ray.train
+
+    this_start.plan = plan
+    attempt = plan.ref.open()
+    rank = ray.train.get_context().get_world_rank()
+    log = attempt.rank_log(socket.gethostname(), rank)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    print(start_line(plan.restart), flush=True)
+    _hear_no_term()
+    faulthandler.enable(file=sys.stderr)  # a fatal signal leaves its name and the stacks in the rank's log
+    code = code_folder(plan.job)
+    if code not in sys.path:
+        sys.path.insert(0, code)
+    os.chdir(code)
+    os.environ.update(plan.job.env)
+    if plan.job.resources.gpus_per_worker:
+        check_gpus(1, plan.job.resources.gpus_per_worker)
+
+
+def _hear_no_term() -> None:
+    """A stop is a request in a file. A scheduler's TERM reaches every process of a step, and would end this
+    one before the last save; the processes that a data loader forks are ended by it, as ever."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_END)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def stage_data(per: str) -> None:
+    """Bring the data sets of that kind here; runs on one rank per cluster or per node."""
+    plan = planned()
+    attempt = plan.ref.open()
+    events = EventLog(attempt.node_events(socket.gethostname()))
+    limit_s = {"stage": plan.job.failures.watchdog.stage_s}
+    with (
+        Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog,
+        Requests(attempt) as requests,
+    ):
+        seen: set[Any] = set()
+
+        def on_event(event: dict[str, Any]) -> None:
+            events.write(**_as_event(event))
+            progress = (event["name"], event["phase"], event.get("bytes"))
+            if progress not in seen:  # an event that says the same again is no progress
+                seen.clear()
+                seen.add(progress)
+                watchdog.beat("stage")
+
+        watchdog.beat("stage")
+        for name, entry in plan.job.data.items():
+            if _kept_per(attempt, entry) == per:
+                stage(
+                    name,
+                    plan.job.data_location(name),
+                    sha256=entry.sha256,
+                    extract=entry.extract,
+                    into=data_folder(attempt.run.data_path, per),
+                    on_event=on_event,
+                    should_stop=lambda: requests.take()[0],
+                )
+
+
+def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
+    """ "cluster" or "node": with storage on S3 there is no folder that nodes share, so each keeps its own."""
+    return entry.per if attempt.run.data_path is not None else "node"
+
+
+def find_data() -> None:
+    """Look up what was staged; runs on every rank afterwards, and finds every marker in place."""
+    plan = planned()
+    attempt = plan.ref.open()
+    for name, entry in plan.job.data.items():
+        this_start.data[name] = stage(
+            name,
+            plan.job.data_location(name),
+            sha256=entry.sha256,
+            extract=entry.extract,
+            into=data_folder(attempt.run.data_path, entry.per),
+        )
+
+
+def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
+    """One of three steps of the storage's probe; runs on one rank per node, all nodes at once."""
+    import ray.train
+
+    plan, node_rank = planned(), ray.train.get_context().get_node_rank()
+    attempt = plan.ref.open()
+    if step == "write":
+        write_nonce(attempt, plan.restart, node_rank, nonces[node_rank])
+    elif step == "read":
+        read_nonces(attempt, plan.restart, nonces)
+    else:
+        remove_nonce(attempt, plan.restart, node_rank)
+
+
+def bring_checkpoint() -> None:
+    """Copy the checkpoint to resume from to this node, where storage is S3; runs on one rank per node."""
+    plan = planned()
+    attempt = plan.ref.open()
+    shelf = attempt.run.checkpoints
+    if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
+        bring(shelf, plan.checkpoint, attempt.brought_path)
+
+
+def _rank() -> int:
+    import ray.train
+
+    return int(ray.train.get_context().get_world_rank())
+
+
+def _as_event(event: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
+
+
+def planned() -> Plan:
+    if this_start.plan is None:
+        raise ClusterTrainError(
+            "The worker was asked to train before it was given a plan: a fault of clustertrain."
+        )
+    return this_start.plan

@@ -1,0 +1,143 @@
+"""What runs in each Ray Train worker, for the three ways in.
+
+`prepare` and `stage_data` run before the process group exists; `train` is the function that TorchTrainer
+calls. All of them run in the worker's process.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from clustertrain import session
+from clustertrain.errors import JobError
+from clustertrain.job.model import Job
+from clustertrain.training.distributed import Place
+from clustertrain.training.loop import train as train_loop
+from clustertrain.training.settings import TrainSettings
+from clustertrain.worker.rank import WorkerRun
+from clustertrain.worker.script import run_script, torchrun_environment
+from clustertrain.worker.setup import planned, this_start
+from clustertrain.worker.user_code import check_function, check_task, code_folder, make_task
+
+
+def train(config: dict[str, Any]) -> None:
+    """The function of TorchTrainer: one of the three ways in, on this rank."""
+    import ray.train
+
+    plan, context = planned(), ray.train.get_context()
+    job = plan.job
+    started = time.time()
+    way = _run_script if job.script else _run_function if job.function else _run_task
+    with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
+        outcome = way(run, job, context)
+    if run.rank == 0:
+        key = f"{run.attempt.restart_key(plan.restart)}/outcome.json"
+        run.attempt.run.write_json(key, {**outcome, "train_started": started, "train_ended": time.time()})
+
+
+def _place(context: Any) -> Place:
+    import ray.train.torch
+
+    return Place(
+        rank=context.get_world_rank(),
+        local_rank=context.get_local_rank(),
+        world_size=context.get_world_size(),
+        device=ray.train.torch.get_device(),
+    )
+
+
+def _run_task(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    cls = check_task(job.task or "")
+    task = make_task(cls, job)
+    result = train_loop(task, settings_of(job), _place(context), run, dict(this_start.data))
+    return {
+        "finished": result.finished,
+        "step": result.step,
+        "epoch": result.epoch,
+        "metrics": dict(result.metrics),
+    }
+
+
+def settings_of(job: Job) -> TrainSettings:
+    """The loop's settings, from the job's `train:` and `checkpoint:`."""
+    train = job.train
+    if train is None:
+        raise JobError("train: is missing; a task needs it.")
+    return TrainSettings(
+        epochs=train.epochs,
+        steps=train.steps,
+        batch_size=train.batch_size,
+        global_batch_size=train.global_batch_size,
+        seed=train.seed,
+        precision=train.precision,
+        accumulate=train.accumulate,
+        clip_norm=train.clip_norm,
+        compile=train.compile,
+        sync_batchnorm=train.sync_batchnorm,
+        find_unused_parameters=train.find_unused_parameters,
+        lr_scaling=train.lr.scaling,
+        lr_base_batch_size=train.lr.base_batch_size,
+        warmup_steps=train.lr.warmup_steps,
+        log_every=train.log_every,
+        eval_every_steps=train.eval_every.steps,
+        eval_every_epochs=train.eval_every.epochs,
+        loader_workers=train.loader_workers,
+        save_every_steps=job.checkpoint.every.steps,
+        save_every_epochs=job.checkpoint.every.epochs,
+        save_every_minutes=job.checkpoint.every.minutes,
+    )
+
+
+def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    function = check_function(job.function or "")
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    session.begin(
+        session.Session(
+            run=run,
+            place=_place(context),
+            data=dict(this_start.data),
+            args=args,
+            save_every_steps=job.checkpoint.every.steps,
+            save_every_minutes=job.checkpoint.every.minutes,
+        )
+    )
+    run.phase("first_step", 0)
+    function(args)
+    run.finish()
+    return {"finished": not run.stopped_by_request, "step": run.step, "metrics": run.last_metrics}
+
+
+def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+    environment = torchrun_environment(
+        rank=run.rank,
+        local_rank=context.get_local_rank(),
+        world_size=run.world_size,
+        local_world_size=context.get_local_world_size(),
+        group_rank=context.get_node_rank(),
+        restart=run.plan.restart,
+        retries=job.failures.retries,
+        run_id=f"{run.plan.ref.name}-{run.plan.ref.attempt}",
+    )
+    shelf = run.attempt.run.checkpoints
+    if (folder := shelf.store.local_folder(shelf.key)) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    environment |= {
+        "CLUSTERTRAIN_CHECKPOINT_DIR": str(shelf),
+        "CLUSTERTRAIN_ATTEMPT": str(run.plan.ref.attempt),
+        "CLUSTERTRAIN_RESTART": str(run.plan.restart),
+        **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in this_start.data.items()},
+    }
+    code = Path(code_folder(job))
+    args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []
+    finished = run_script(
+        code / (job.script or ""),
+        args,
+        rank=run.rank,
+        environment=environment,
+        cwd=code,
+        stop_requested=lambda: run.requests()[0],
+        grace_s=job.failures.grace_s,
+    )
+    return {"finished": finished, "step": None, "metrics": {}}

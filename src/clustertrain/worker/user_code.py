@@ -1,0 +1,114 @@
+"""The user's code: found by the name in the job file, checked, and refused with the line that is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clustertrain.errors import JobError
+from clustertrain.job.model import Job
+
+if TYPE_CHECKING:  # it brings torch, which takes seconds: the driver loads it beside Ray's start
+    from clustertrain.training.task import Task
+
+
+def code_folder(job: Job) -> str:
+    """Where the job's code is on this node: unpacked by the node's agent, or where the job file says."""
+    return os.environ.get("CLUSTERTRAIN_CODE") or job.code
+
+
+def load_object(spec: str, kind: str) -> Any:
+    """Import `pkg.module:name`.
+
+    Raises:
+        JobError: with the import error's own line of the user's file.
+    """
+    module_name, _, attribute = spec.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise JobError(_import_failure(spec, kind, error)) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        found = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:8])
+        raise JobError(
+            f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\nIt has: {found}."
+        ) from None
+
+
+def _import_failure(spec: str, kind: str, error: BaseException) -> str:
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    own = [f for f in frames if "importlib" not in f[0] and f[0] != __file__]
+    if isinstance(error, SyntaxError):
+        own = [(error.filename or "?", error.lineno or 0)]
+    where = f"{own[-1][0]}:{own[-1][1]}" if own else f"`code`, the folder {Path.cwd()}"
+    return f"{kind}: {spec} does not import: {type(error).__name__}: {error}\nAt {where}."
+
+
+def check_task(spec: str) -> type[Task]:
+    """The Task class that a job names.
+
+    Raises:
+        JobError: it does not import or is not a subclass of clustertrain.Task.
+    """
+    from clustertrain.training.task import Task
+
+    cls = load_object(spec, "task")
+    if not (isinstance(cls, type) and issubclass(cls, Task)):
+        raise JobError(
+            f"task: {spec} is {cls!r}, not a subclass of clustertrain.Task.\n"
+            "Derive the class from clustertrain.Task, or name a function with its own loop as `function:`."
+        )
+    return cls
+
+
+def check_code(job: Job) -> None:
+    """Import what the job names, and refuse what is not there; nothing of it is called.
+
+    Raises:
+        JobError: with the line that is wrong.
+    """
+    if job.task:
+        check_task(job.task)
+    elif job.function:
+        check_function(job.function)
+    elif not (Path(code := code_folder(job)) / (job.script or "")).is_file():
+        raise JobError(f"script: {job.script} does not exist in {code}.\nThe path is relative to `code`.")
+
+
+def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
+    """The function that a job names.
+
+    Raises:
+        JobError: it does not import or cannot be called.
+    """
+    function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
+    if not callable(function):
+        raise JobError(
+            f"function: {spec} is {function!r}, which cannot be called.\n"
+            "Name a function that takes one argument, args."
+        )
+    return function
+
+
+def make_task(cls: type[Task], job: Job) -> Task:
+    """The Task with the job's args.
+
+    Raises:
+        JobError: its __init__ does not take them.
+    """
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    try:
+        return cls(**args)
+    except TypeError as error:
+        raise JobError(
+            f"args: {job.task} does not take {sorted(args)}: {error}\nGive the names its __init__ has."
+        ) from error

@@ -1,0 +1,73 @@
+"""Notices a rank that no longer gets on: writes its stacks and ends it, so that Ray restarts the group.
+
+Ray itself notices a stopped worker only after its health-check timeout and torch after the collective's; a
+limit for each phase is both quicker and free of false alarms in slow phases (data, compilation, evaluation).
+The rank that hangs cannot act when it is stopped by a signal; the others then wait for it in a collective,
+and their watchdogs end the group.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from clustertrain.worker.stacks import Stacks, write_stacks
+
+EXIT_CODE = 86  # seen in logs; says that the watchdog ended the process
+_QUIET_S = 10.0  # without progress for so long, a rank looks whether another one is given up
+_TELL_S = 10.0  # at most: storage that does not answer must not keep the process alive
+
+
+class Watchdog:
+    """`beat(phase)` restarts the clock of that phase; `limits_s` gives seconds per phase."""
+
+    def __init__(
+        self, limits_s: Mapping[str, float], on_expired: Callable[[str], None], stacks: Stacks | None = None
+    ) -> None:
+        self._limits_s = limits_s
+        self._on_expired = on_expired
+        self._stacks = stacks
+        self._beat = ("idle", time.monotonic())
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def beat(self, phase: str) -> None:
+        self._beat = (phase, time.monotonic())
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.5):
+            phase, since = self._beat
+            limit_s, quiet_s = self._limits_s.get(phase), time.monotonic() - since
+            if self._stacks is not None:
+                self._stacks.look(limit_s is not None and quiet_s > min(_QUIET_S, limit_s / 2))
+            if limit_s is not None and quiet_s > limit_s:
+                self._expire(f"no progress in phase {phase!r} for {limit_s:g} s (failures.watchdog.{phase})")
+        if self._stacks is not None:
+            self._stacks.look(False)
+
+    def _expire(self, text: str) -> None:
+        if self._stacks is None:
+            write_stacks(text)
+        else:
+            print(f"clustertrain: {text}", file=sys.stderr, flush=True)
+            self._stacks.write("this rank is given up")
+        telling = threading.Thread(target=self._tell, args=(text,), daemon=True)
+        telling.start()
+        telling.join(_TELL_S)
+        os._exit(EXIT_CODE)
+
+    def _tell(self, text: str) -> None:
+        self._on_expired(text)
+        if self._stacks is not None:
+            self._stacks.share()

@@ -1,0 +1,440 @@
+"""Checkpoints: whole or not there, verified to the last bit, pruned without risk."""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain.checkpoints import read as checkpoint
+from clustertrain.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointDamaged,
+    CheckpointName,
+    UnknownFormat,
+    names,
+)
+from clustertrain.checkpoints.write import Fenced, Retention, Writer
+from clustertrain.errors import StorageError
+from clustertrain.storage import posix
+from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, remove_tree
+from kills import killed_at_every_point
+from shelves import shelf_at
+
+FILES = {"model.pt": b"weights" * 40, "training.pt": b"optimizer" * 10}
+
+
+def progress(step, **changes):
+    fields = {
+        "step": step,
+        "epoch": 1,
+        "samples_seen": 8 * step,
+        "world_size": 2,
+        "metrics": {},
+        "reason": "every",
+    }
+    return fields | changes
+
+
+def writer(folder, attempt=1, restart=0, *, still_newest=lambda: True, **retention):
+    return Writer(
+        shelf_at(folder), attempt, restart, "0" * 64, {"torch": "2"}, Retention(**retention), still_newest
+    )
+
+
+def verify(folder):
+    return checkpoint.verify(shelf_at(folder.parent), folder.name)
+
+
+def read_manifest(folder):
+    return checkpoint.read_manifest(shelf_at(folder.parent), folder.name)
+
+
+def newest_verified(folder, on_damaged):
+    return checkpoint.newest_verified(shelf_at(folder), on_damaged, folder / "unused")
+
+
+def commit(writer, step, files=FILES, **changes):
+    contents = {name: lambda file, data=data: file.write(data) for name, data in files.items()}
+    return writer.commit(contents, progress(step, **changes))
+
+
+def visible(folder):
+    return [str(name) for name in names(shelf_at(folder))]
+
+
+def never(name, error):
+    raise AssertionError(f"{name} should verify: {error}")
+
+
+def test_what_is_committed_verifies(tmp_path):
+    name, size_bytes = commit(writer(tmp_path), 7, metrics={"loss": 0.5})
+    assert str(name) == "00000007-1.0"
+    verify(tmp_path / str(name))
+    found = newest_verified(tmp_path, never)
+    assert (found.name, found.manifest.step, found.manifest.samples_seen) == (name, 7, 56)
+    assert found.manifest.metrics == {"loss": 0.5}
+    assert size_bytes == sum(p.stat().st_size for p in found.path.iterdir())
+    assert {p.name: p.read_bytes() for p in found.path.iterdir() if p.name != MANIFEST} == FILES
+
+
+def test_none_where_there_never_was_one(tmp_path):
+    assert newest_verified(tmp_path, never) is None
+    assert newest_verified(tmp_path / "nothing", never) is None
+
+
+def test_names_order_by_step_then_by_writer():
+    texts = ["00000009-3.0", "00000010-1.0", "00000010-1.2", "00000010-2.0", "123456789-1.0"]
+    parsed = [CheckpointName.parse(text) for text in texts]
+    assert sorted(parsed, reverse=True) == parsed[::-1]
+    assert [str(name) for name in parsed] == texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "7-1.0", "00000007-1", ".00000007-1.0.ab.tmp", "000000007-1.0", "00000007-01.0", "00000007-1.0\n"],
+)
+def test_what_is_no_name(text):
+    assert CheckpointName.parse(text) is None
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    commit(writer(folder), 1)
+    commit(writer(folder), 2, metrics={"loss": 0.25})
+    return folder
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_bit_flip_and_any_cut_in_any_file_is_found(two_checkpoints, data):
+    name = data.draw(st.sampled_from([*FILES, MANIFEST]))
+    path = two_checkpoints / "00000002-1.0" / name
+    good = path.read_bytes()
+    place = data.draw(st.integers(0, len(good) - 1))
+    if data.draw(st.booleans(), label="cut"):
+        bad = good[:place]
+    else:
+        bad = bytearray(good)
+        bad[place] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        path.write_bytes(bad)
+        with pytest.raises(CheckpointDamaged) as damage:
+            verify(path.parent)
+        assert str(path) in str(damage.value)
+        fell_back = []
+        found = newest_verified(two_checkpoints, lambda name, error: fell_back.append(str(name)))
+        assert str(found.name) == "00000001-1.0"
+        assert fell_back == ["00000002-1.0"]
+    finally:
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_a_missing_file_is_named(tmp_path, name):
+    commit(writer(tmp_path), 1)
+    (tmp_path / "00000001-1.0" / name).unlink()
+    with pytest.raises(CheckpointDamaged, match=name):
+        verify(tmp_path / "00000001-1.0")
+
+
+def test_both_figures_are_given(tmp_path):
+    commit(writer(tmp_path), 1)
+    path = tmp_path / "00000001-1.0" / "model.pt"
+    path.write_bytes(b"short")
+    with pytest.raises(CheckpointDamaged, match=r"model\.pt has 5 bytes, the manifest says 280"):
+        verify(path.parent)
+    path.write_bytes(b"x" * 280)
+    with pytest.raises(CheckpointDamaged, match=r"model.pt has sha256 \w{64}, the manifest says \w{64}"):
+        verify(path.parent)
+
+
+def test_a_manifest_of_another_folder(tmp_path):
+    commit(writer(tmp_path), 1)
+    shutil.copytree(tmp_path / "00000001-1.0", tmp_path / "00000009-1.0")
+    with pytest.raises(CheckpointDamaged, match=r"is of 1-1\.0, not of the folder it lies in"):
+        verify(tmp_path / "00000009-1.0")
+
+
+def test_a_manifest_that_leads_outside_is_not_followed(tmp_path):
+    commit(writer(tmp_path), 1)
+    path = tmp_path / "00000001-1.0" / MANIFEST
+    manifest = read_manifest(path.parent)
+    evil = replace(manifest, files={"../secret": {"size_bytes": 1, "sha256": "0" * 64}})
+    path.write_bytes(evil.to_bytes())
+    with pytest.raises(CheckpointDamaged, match="not a plain name"):
+        verify(path.parent)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"format_version": 2}',
+        '{"format_version": 1}',
+        '{"format_version": 1, "x": 1}',
+        "\xff",
+    ],
+)
+def test_what_is_no_manifest(tmp_path, text):
+    commit(writer(tmp_path), 1)
+    (tmp_path / "00000001-1.0" / MANIFEST).write_text(text, "latin-1")
+    with pytest.raises(CheckpointDamaged, match=MANIFEST):
+        verify(tmp_path / "00000001-1.0")
+
+
+def test_a_whole_manifest_of_another_version_is_refused_and_not_fallen_back_from(tmp_path):
+    """A newer clustertrain trained on: to resume from the one before would hide that."""
+    one = writer(tmp_path)
+    commit(one, 1)
+    commit(one, 2)
+    path = tmp_path / "00000002-1.0" / MANIFEST
+    value = json.loads(path.read_text())
+    del value["manifest_sha256"]
+    value |= {"format_version": 2, "versions": {"clustertrain": "9.0.0"}, "shards": []}
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**value, "manifest_sha256": digest}))
+    with pytest.raises(UnknownFormat) as refusal:
+        newest_verified(tmp_path, never)
+    assert f"{path} has format version 2" in str(refusal.value)
+    assert "reads version 1.\nInstall clustertrain 9.0.0, or newer" in str(refusal.value)
+    assert refusal.value.exit_code == 4
+    fell_back = []
+    path.write_text(json.dumps({**value, "manifest_sha256": "0" * 64}))  # this one is only damaged
+    newest_verified(tmp_path, lambda name, error: fell_back.append(name.step))
+    assert fell_back == [2]
+
+
+def test_it_never_begins_again_in_silence(tmp_path):
+    for step in (1, 2):
+        commit(writer(tmp_path), step)
+        (tmp_path / f"0000000{step}-1.0" / "model.pt").unlink()
+    fell_back = []
+    with pytest.raises(StorageError, match=r"None of the 2 checkpoints in .* verifies.\n.*--fresh"):
+        newest_verified(tmp_path, lambda name, error: fell_back.append(name.step))
+    assert fell_back == [2, 1]
+
+
+# --------------------------------------------------------------------------------------------- writing
+
+
+def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
+    folder = tmp_path / "checkpoints"
+
+    def prepare():
+        shutil.rmtree(folder, ignore_errors=True)
+        for step in (1, 2):
+            commit(writer(folder, keep_last=2), step)
+
+    seen = set()
+    kills = 0
+    for _ in killed_at_every_point(prepare, lambda: commit(writer(folder, attempt=2, keep_last=2), 3)):
+        kills += 1
+        for name in names(shelf_at(folder)):
+            verify(folder / str(name))
+        steps = tuple(name.step for name in names(shelf_at(folder)))
+        seen.add(steps)
+        collected = writer(folder, attempt=3).collected
+        assert all(name.startswith(".") for name in collected)
+        assert sorted(p.name for p in folder.iterdir()) == visible(folder)
+    assert kills > 10
+    assert seen == {(1, 2), (1, 2, 3), (2, 3)}
+    assert [name.step for name in names(shelf_at(folder))] == [2, 3]
+
+
+@pytest.mark.parametrize("written", [0, 100, 279, 280])
+def test_a_kill_in_the_middle_of_a_file(tmp_path, written):
+    commit(writer(tmp_path), 1)
+    pid = os.fork()
+    if pid == 0:
+
+        def write(file):
+            file.write(FILES["model.pt"][:written])
+            file.flush()
+            os.kill(os.getpid(), 9)
+
+        writer(tmp_path).commit({"model.pt": write}, progress(2))
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 9
+    assert visible(tmp_path) == ["00000001-1.0"]
+    assert len(writer(tmp_path).collected) == 1
+
+
+def test_a_failed_write_leaves_nothing_and_says_what_stays(tmp_path):
+    commit(writer(tmp_path), 1)
+
+    def full(file):
+        file.write(b"begun")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(
+        StorageError, match=r"(?s)00000002-1.0 could not be written .*No space left.*are untouched"
+    ):
+        writer(tmp_path).commit({"model.pt": full}, progress(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
+
+
+def test_any_other_error_leaves_nothing_either(tmp_path):
+    def fail(file):
+        raise RuntimeError("cannot pickle")
+
+    with pytest.raises(RuntimeError):
+        writer(tmp_path).commit({"model.pt": fail}, progress(2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fenced_writer_commits_nothing_and_removes_nothing(tmp_path):
+    for step in (1, 2, 3):
+        commit(writer(tmp_path), step)
+    newest = {"attempt": 1}
+    stale = writer(tmp_path, still_newest=lambda: newest["attempt"] == 1, keep_last=1)
+
+    def taken_over_meanwhile(file):
+        newest["attempt"] = 2
+        file.write(b"x")
+
+    with pytest.raises(Fenced, match=r"attempt 1, restart 0 is no longer the newest.*\n.*this one ends"):
+        stale.commit({"model.pt": taken_over_meanwhile}, progress(4))
+    assert visible(tmp_path) == ["00000001-1.0", "00000002-1.0", "00000003-1.0"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_writers_of_two_attempts_never_share_a_folder(tmp_path):
+    commit(writer(tmp_path, 1), 5, {"model.pt": b"old"})
+    commit(writer(tmp_path, 2), 5, {"model.pt": b"new"})
+    commit(writer(tmp_path, 2, 1), 5, {"model.pt": b"newer"})
+    assert visible(tmp_path) == ["00000005-1.0", "00000005-2.0", "00000005-2.1"]
+    assert (newest_verified(tmp_path, never).path / "model.pt").read_bytes() == b"newer"
+
+
+def test_a_second_save_of_one_step_is_the_first(tmp_path):
+    one = writer(tmp_path)
+    name, _ = commit(one, 5, {"model.pt": b"first"})
+    assert commit(one, 5, {"model.pt": b"second"}) == (name, 0)
+    assert (tmp_path / str(name) / "model.pt").read_bytes() == b"first"
+
+
+def test_of_two_trees_with_one_name_the_first_stays(tmp_path):
+    trees = [PosixTree(tmp_path / "t") for _ in range(2)]
+    for number, tree in enumerate(trees):
+        with tree.create("f") as file:
+            file.write(b"%d" % number)
+    trees[0].commit("M", b"")
+    with pytest.raises(FileExistsError, match="already there"):
+        trees[1].commit("M", b"")
+    trees[1].abort()
+    assert (tmp_path / "t" / "f").read_bytes() == b"0"
+    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+
+
+def test_a_tree_knows_what_it_wrote(tmp_path):
+    import hashlib
+
+    tree = PosixTree(tmp_path / "t")
+    with tree.create("f") as file:
+        for chunk in (b"abc", bytearray(b"def"), memoryview(b"ghi")):
+            assert file.write(chunk) == 3
+    assert tree.files["f"].size_bytes == 9
+    assert tree.files["f"].sha256 == hashlib.sha256(b"abcdefghi").hexdigest()
+    tree.abort()
+
+
+def test_leftovers_are_collected_and_nothing_else(tmp_path):
+    for name in (".a.1.tmp", ".b.2.gone", ".hidden", "visible.tmp"):
+        (tmp_path / name).mkdir()
+    assert collect_leftovers(tmp_path) == [".a.1.tmp", ".b.2.gone"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "visible.tmp"]
+    assert collect_leftovers(tmp_path / "nothing") == []
+
+
+# ------------------------------------------------------------------------------------------- retention
+
+
+def test_the_newest_stay(tmp_path):
+    one = writer(tmp_path, keep_last=2)
+    for step in range(1, 6):
+        commit(one, step)
+    assert visible(tmp_path) == ["00000004-1.0", "00000005-1.0"]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
+def test_the_best_stays_too(tmp_path, mode, best):
+    one = writer(tmp_path, keep_last=1, best_metric="accuracy", best_mode=mode)
+    for step, accuracy in enumerate([0.5, 0.9, 0.1, 0.5, 0.5], 1):
+        commit(one, step, metrics={"accuracy": accuracy})
+    assert [name.step for name in names(shelf_at(tmp_path))] == [best, 5]
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_a_number_is_never_the_best(tmp_path, mode, odd):
+    one = writer(tmp_path, keep_last=1, best_metric="loss", best_mode=mode)
+    for step, loss in enumerate([odd, 0.5, odd, 0.7 if mode == "min" else 0.3, odd], 1):
+        commit(one, step, metrics={"loss": loss})
+    assert [name.step for name in names(shelf_at(tmp_path))] == [2, 5]
+
+
+def test_the_one_just_committed_stays_though_another_is_ahead(tmp_path):
+    """After a fallback, a damaged checkpoint of a later step is still there."""
+    for step in (8, 9):
+        commit(writer(tmp_path, 1), step)
+    commit(writer(tmp_path, 2, keep_last=1), 5)
+    assert [name.step for name in names(shelf_at(tmp_path))] == [5, 9]
+
+
+def test_one_that_someone_else_removed_is_no_failure(tmp_path, monkeypatch):
+    one = writer(tmp_path, keep_last=1)
+    commit(one, 1)
+
+    def removed_twice(folder):
+        remove_tree(folder)
+        remove_tree(folder)
+
+    monkeypatch.setattr(posix, "remove_tree", removed_twice)
+    commit(one, 2)
+    assert [name.step for name in names(shelf_at(tmp_path))] == [2]
+
+
+def test_one_that_cannot_be_removed_is_told_and_the_new_one_stands(tmp_path, monkeypatch):
+    one = writer(tmp_path, keep_last=1)
+    commit(one, 1)
+
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(posix, "remove_tree", refuse)
+    with pytest.raises(
+        StorageError, match=r"00000002-1.0 is committed, but .*00000001-1.0 cannot be removed"
+    ):
+        commit(one, 2)
+    assert newest_verified(tmp_path, never).manifest.step == 2
+
+
+def test_removal_is_out_of_sight_in_one_step(tmp_path):
+    folder = tmp_path / "00000001-1.0"
+
+    def prepare():
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        commit(writer(tmp_path), 1)
+
+    for _ in killed_at_every_point(prepare, lambda: remove_tree(folder)):
+        if folder.exists():
+            verify(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_is_plain_json(tmp_path):
+    commit(writer(tmp_path), 3)
+    value = json.loads((tmp_path / "00000003-1.0" / MANIFEST).read_text())
+    assert value["format_version"] == 1
+    assert value["step"] == 3
+    assert set(value["files"]) == set(FILES)

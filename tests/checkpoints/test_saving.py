@@ -1,0 +1,294 @@
+"""Saves without stopping the loop: what is saved is what was there when `save` was called."""
+
+import resource
+import threading
+
+import pytest
+import torch
+
+from clustertrain.checkpoints.manifest import names
+from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
+from clustertrain.checkpoints.write import Fenced, Retention, Writer
+from clustertrain.errors import StorageError
+from shelves import shelf_at
+
+
+class Told:
+    """What the saver told of its saves."""
+
+    def __init__(self):
+        self.saved, self.failed = [], []
+
+
+def saver(folder, *, background=True, still_newest=lambda: True):
+    told = Told()
+    writer = Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), still_newest)
+    made = Saver(
+        writer,
+        background=background,
+        on_saved=lambda **fields: told.saved.append(fields),
+        on_failed=told.failed.append,
+    )
+    return made, told
+
+
+def progress(step):
+    return {"step": step, "epoch": 0, "samples_seen": step, "world_size": 1, "metrics": {}, "reason": "every"}
+
+
+def state(value=1.0):
+    return {
+        "model": {"w": torch.full((4, 3), value), "half": torch.full((2,), value, dtype=torch.bfloat16)},
+        "optimizer": {"state": {0: {"exp_avg": torch.full((4, 3), value)}}, "lr": [value, (value, "text")]},
+        "rng": torch.arange(5, dtype=torch.uint8),
+        "step": int(value),
+    }
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_is_saved_is_loaded(tmp_path, background):
+    made, told = saver(tmp_path, background=background)
+    made.save(state(), progress(3))
+    made.finish()
+    (name,) = names(shelf_at(tmp_path))
+    verify(shelf_at(tmp_path), name)
+    assert {p.name for p in (tmp_path / str(name)).iterdir()} == {
+        MODEL_FILE,
+        TRAINING_FILE,
+        "MANIFEST.json",
+    }
+    assert same(load(tmp_path / str(name)), state())
+    (fields,) = told.saved
+    assert (fields["step"], fields["name"], fields["reason"]) == (3, "00000003-1.0", "every")
+    assert 0 <= fields["blocking_s"] <= fields["write_s"]
+    assert fields["bytes"] == sum(p.stat().st_size for p in (tmp_path / str(name)).iterdir())
+
+
+def test_a_state_without_a_model(tmp_path):
+    made, _ = saver(tmp_path)
+    made.save({"mine": torch.ones(2)}, progress(1))
+    made.finish()
+    assert same(load(tmp_path / "00000001-1.0"), {"mine": torch.ones(2)})
+
+
+def test_loading_runs_no_code(tmp_path):
+    made, _ = saver(tmp_path)
+    made.save({"evil": Told}, progress(1))
+    made.finish()
+    with pytest.raises(Exception, match="Weights only load failed"):
+        load(tmp_path / "00000001-1.0")
+
+
+def test_training_goes_on_while_it_is_written_and_is_not_in_it(tmp_path):
+    """The write is held until the live tensors have changed; the checkpoint has the values from before."""
+    trained_on = threading.Event()
+    made, told = saver(tmp_path, still_newest=lambda: trained_on.wait(60))
+    live = state(1.0)
+    made.save(live, progress(1))
+    for tensor in (*live["model"].values(), live["optimizer"]["state"][0]["exp_avg"]):
+        tensor.fill_(99.0)
+    live["step"] = 99
+    live["optimizer"]["lr"][0] = 99.0
+    assert told.saved == []
+    trained_on.set()
+    made.finish()
+    assert same(load(tmp_path / "00000001-1.0"), state(1.0))
+
+
+def test_a_save_that_comes_due_waits_for_the_one_before(tmp_path):
+    gate, entered = threading.Event(), threading.Event()
+
+    def held():
+        entered.set()
+        return gate.wait(60)
+
+    made, told = saver(tmp_path, still_newest=held)
+    made.save(state(1.0), progress(1))
+    assert entered.wait(60)
+    second = threading.Thread(target=made.save, args=(state(2.0), progress(2)))
+    second.start()
+    second.join(0.1)
+    assert second.is_alive()
+    gate.set()
+    second.join()
+    made.finish()
+    assert [fields["step"] for fields in told.saved] == [1, 2]
+    assert told.saved[1]["blocking_s"] >= 0.1
+    for step in (1, 2):
+        assert same(load(tmp_path / f"0000000{step}-1.0"), state(float(step)))
+
+
+def test_a_fenced_save_ends_the_training(tmp_path):
+    made, told = saver(tmp_path, still_newest=lambda: False)
+    made.save(state(), progress(1))
+    made._join()
+    with pytest.raises(Fenced):
+        made.check()
+    with pytest.raises(Fenced):
+        made.save(state(), progress(2))
+    with pytest.raises(Fenced):
+        made.finish()
+    assert told.saved == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_training_survives_a_save_that_fails_and_not_three(tmp_path, background):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    made, told = saver(folder, background=background)
+
+    def spoil():
+        folder.rmdir()
+        folder.write_text("in the way")
+
+    def repair():
+        folder.unlink()
+        folder.mkdir()
+
+    spoil()
+    made.save(state(), progress(1))
+    made._join()
+    made.check()
+    assert len(told.failed) == 1
+    assert "step 1 was not written" in told.failed[0]
+    repair()
+    made.save(state(), progress(2))  # one that succeeds: the count begins again
+    made._join()
+    assert [fields["step"] for fields in told.saved] == [2]
+    made.finish()
+    for path in (folder / "00000002-1.0").iterdir():
+        path.unlink()
+    (folder / "00000002-1.0").rmdir()
+    spoil()
+    with pytest.raises(StorageError) as failure:
+        for step in (3, 4, 5, 6):
+            made.save(state(), progress(step))
+    assert [text.split()[4] for text in told.failed] == ["1", "3", "4", "5"]
+    assert failure.value.exit_code == 4
+    assert "Free space or make it writable" in str(failure.value)
+    with pytest.raises(StorageError):
+        made.finish()
+
+
+def test_what_the_disk_said_is_told_and_not_what_torch_made_of_it(tmp_path):
+    """The limit on file sizes fails the write of a tensor, as a full disk does."""
+    made, told = saver(tmp_path, background=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (text,) = told.failed
+    assert "File too large: 4194304 bytes did not fit after the first" in text
+    assert "Checkpoint 00000001-1.0 could not be written" in text
+    assert list(tmp_path.iterdir()) == []
+    made.save({"model": {"w": torch.zeros(1 << 20)}}, progress(2))
+    assert [fields["step"] for fields in told.saved] == [2]
+
+
+def test_the_buffers_of_the_first_save_are_made_before_it(tmp_path):
+    made, _ = saver(tmp_path)
+    made.reserve({"model": state(7.0)["model"]})
+    made._join()
+    reserved = made._buffers["model"]["w"].data_ptr()
+    made.save(state(), progress(3))
+    made.finish()
+    assert made._buffers["model"]["w"].data_ptr() == reserved
+    assert same(load(tmp_path / "00000003-1.0"), state())  # and nothing of what they held before
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_state_that_cannot_be_saved_is_not_passed_over(tmp_path, background):
+    made, told = saver(tmp_path, background=background)
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="pickle"):
+        made.save({"lock": lock}, progress(1))
+        made._join()
+        made.check()
+    assert len(told.failed) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestCopies:
+    def test_a_copy_shares_nothing(self):
+        live = state()
+        copy = copy_to_host(live)
+        live["model"]["w"].zero_()
+        live["optimizer"]["lr"].append(1)
+        assert same(copy, state())
+
+    def test_the_memory_of_the_last_copy_is_used_again(self):
+        first = copy_to_host(state(1.0))
+        places = {name: tensor.data_ptr() for name, tensor in first["model"].items()}
+        second = copy_to_host(state(2.0), first)
+        assert {name: tensor.data_ptr() for name, tensor in second["model"].items()} == places
+        assert same(second, state(2.0))
+
+    @pytest.mark.parametrize(
+        "new", [torch.ones(5), torch.ones(2, 2), torch.ones(4, dtype=torch.float64), torch.tensor(1.0)]
+    )
+    def test_memory_of_another_shape_or_type_is_not(self, new):
+        copy = copy_to_host({"a": new}, copy_to_host({"a": torch.zeros(4)}))
+        assert same(copy, {"a": new})
+
+    def test_the_number_of_threads_is_as_before(self):
+        before = torch.get_num_threads()
+        copy_to_host(state())
+        assert torch.get_num_threads() == before
+
+    def test_tied_weights_stay_tied(self):
+        weight = torch.rand(3, 3)
+        copy = copy_to_host({"embedding": weight, "head": weight.detach()})
+        assert copy["embedding"] is copy["head"]
+        assert same(copy["head"], weight)
+
+    def test_weights_that_are_no_longer_tied_get_memory_of_their_own(self):
+        weight = torch.rand(3, 3)
+        first = copy_to_host({"embedding": weight, "head": weight})
+        apart = {"embedding": torch.zeros(3, 3), "head": torch.ones(3, 3)}
+        assert same(copy_to_host(apart, first), apart)
+
+    def test_weights_that_become_tied_are_right(self):
+        weight = torch.rand(3, 3)
+        first = copy_to_host({"embedding": torch.zeros(3, 3), "head": torch.ones(3, 3)})
+        assert same(
+            copy_to_host({"embedding": weight, "head": weight}, first), {"embedding": weight, "head": weight}
+        )
+
+    def test_views_of_one_storage_that_differ(self):
+        base = torch.arange(6.0)
+        live = {
+            "all": base,
+            "front": base[:3],
+            "back": base[3:],
+            "t": base.view(2, 3).t(),
+            "every": base[::2],
+        }
+        assert same(copy_to_host(live), {key: value.clone() for key, value in live.items()})
+
+    def test_empty_tensors_and_parameters(self):
+        live = {"a": torch.empty(0), "b": torch.empty(0, 3), "p": torch.nn.Parameter(torch.ones(2))}
+        copy = copy_to_host(live)
+        assert copy["b"].shape == (0, 3)
+        assert not copy["p"].requires_grad
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+    def test_from_a_gpu(self):
+        live = {"a": torch.arange(1000.0, device="cuda"), "b": torch.ones(3)}
+        copy = copy_to_host(live)
+        assert copy["a"].is_pinned()
+        assert same(copy, {"a": torch.arange(1000.0), "b": torch.ones(3)})

@@ -1,0 +1,105 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
+from clustertrain.version import __version__
+
+
+@pytest.fixture
+def cli(tmp_path, monkeypatch):
+    """Calls a command in an empty folder; returns click's result."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, arguments)
+
+
+def test_help_lists_every_command(cli):
+    out = cli("--help").output
+    for command in ("init", "validate", "render", "submit", "run", "ls", "status", "logs", "stop", "ckpt"):
+        assert f"\n  {command} " in out
+
+
+def test_version(cli):
+    assert __version__ in cli("--version").output
+
+
+def test_schema_is_json(cli):
+    assert json.loads(cli("schema").output)["title"] == "clustertrain job file"
+
+
+def test_init_writes_a_job_that_validates(cli, tmp_path):
+    assert cli("init", "my-Run_1").exit_code == 0
+    result = cli("validate", "my-Run_1/job.yaml")
+    assert result.exit_code == 0
+    assert "name: my-run-1" in result.output
+
+
+def test_init_overwrites_nothing(cli, tmp_path):
+    (tmp_path / "task.py").write_text("mine")
+    result = cli("init")
+    assert result.exit_code == EXIT_JOB
+    assert "task.py is there already" in result.stderr
+    assert not (tmp_path / "job.yaml").exists()
+    assert (tmp_path / "task.py").read_text() == "mine"
+
+
+def test_init_where_no_folder_can_be(cli, tmp_path):
+    (tmp_path / "file").touch()
+    assert cli("init", "file/sub").exit_code == EXIT_STORAGE
+
+
+def test_set_reaches_the_job(cli):
+    cli("init")
+    assert "epochs: 3" in cli("validate", "--set", "train.epochs=3").output
+
+
+BAD_JOBS = {
+    "missing": (None, "job.yaml"),
+    "not YAML": ("name: [", "job.yaml:"),
+    "a tag": ("name: !!python/object:os.system x\n", "job.yaml:1"),
+    "an unknown key": ("name: a\nfunction: m:f\nstorge: x\n", "storage"),
+    "a wrong type": ("name: a\nfunction: m:f\nresources: {workers: many}\n", "job.yaml:3"),
+    "no way in": ("name: a\n", "task"),
+    "two ways in": ("name: a\ntask: m:T\nscript: t.py\ntrain: {epochs: 1, batch_size: 1}\n", "both"),
+    "zero workers": ("name: a\nfunction: m:f\nresources: {workers: 0}\n", "workers"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), BAD_JOBS.values(), ids=BAD_JOBS)
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
+    """As the user meets it: the real program, its real stderr."""
+    if text is not None:
+        (tmp_path / "job.yaml").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "clustertrain.cli", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_JOB
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert 1 <= len(done.stderr.splitlines()) <= 4
+    assert done.stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+def test_a_run_that_never_started(cli, command):
+    cli("init", "a")
+    result = cli(command, "a/job.yaml")
+    assert result.exit_code == EXIT_JOB
+    assert "there is no run" in result.stderr
+    assert "clustertrain run" in result.stderr
+
+
+def test_ls_of_nothing(cli):
+    result = cli("ls")
+    assert result.exit_code == 0
+    assert result.output.splitlines() == ["NAME  STATE  STEP  ATTEMPT  FIGURES"]

@@ -1,0 +1,223 @@
+"""`clustertrain data`: what is here of a job's data sets, and is it still what came."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.job.file import dump_job, load_job
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.staging.entry import data_folder
+from web import Answer, serving
+
+BODY = bytes(range(256)) * 1000
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        web.files["/file.bin"] = BODY
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name in ("a/x", "a/y", "z"):
+                info = tarfile.TarInfo(name)
+                info.size = 1000
+                archive.addfile(info, io.BytesIO((name.encode() * 1000)[:1000]))
+        web.files["/images.tar"] = buffer.getvalue()
+        yield web
+
+
+@pytest.fixture
+def job_file(web, tmp_path, monkeypatch):
+    """One data set for the cluster, one for each node, one that is a folder already."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "folder").mkdir()
+    job = {
+        "name": "digits",
+        "function": "m:f",
+        "storage": str(tmp_path / "runs"),
+        "data": {
+            "train": {"uri": f"{web.url}/file.bin?page=hidden", "sha256": hashlib.sha256(BODY).hexdigest()},
+            "images": {"uri": f"{web.url}/images.tar", "extract": True, "per": "node"},
+            "near": {"uri": str(tmp_path / "folder")},
+        },
+    }
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(job, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def data(job_file):
+    return lambda command, *options: CliRunner().invoke(main, ["data", command, str(job_file), *options])
+
+
+def rows(data):
+    """name → (per, state) as `ls` prints them."""
+    lines = data("ls").output.splitlines()
+    state = lines[0].index("STATE")
+    size = lines[0].index("SIZE")
+    return {line.split()[0]: (line.split()[1], line[state:size].strip()) for line in lines[1:]}
+
+
+def folder_of(path):
+    """The data set's folder that holds this name somewhere below `path`."""
+    return next(path.rglob("READY.json")).parent
+
+
+def test_ls_before_and_after(data, tmp_path):
+    assert rows(data) == {
+        "train": ("cluster", "absent"),
+        "images": ("node", "absent"),
+        "near": ("cluster", "in place"),
+    }
+    fetched = data("fetch")
+    assert fetched.exit_code == 0, fetched.output
+    assert "data train: ready after" in fetched.output
+    assert rows(data)["train"] == ("cluster", "ready")
+    assert rows(data)["images"] == ("node", "ready")
+    listed = data("ls").output
+    assert str(tmp_path / "runs" / "data") in listed
+    assert str(tmp_path / "cache" / "clustertrain" / "data") in listed
+    assert "250.0 KiB" in listed
+    assert "hidden" not in listed
+
+
+def test_one_by_name_alone(data):
+    assert data("fetch", "images").exit_code == 0
+    assert rows(data)["train"][1] == "absent"
+    assert rows(data)["images"][1] == "ready"
+    unknown = data("fetch", "other")
+    assert unknown.exit_code == 2
+    assert "There are: train, images, near" in unknown.stderr
+
+
+def test_a_file_that_is_gone_is_said_and_nothing_else_is_hidden(data, job_file, tmp_path):
+    job = yaml.safe_load(job_file.read_text())
+    job["data"]["lost"] = {"uri": str(tmp_path / "lost.bin")}
+    job_file.write_text(yaml.safe_dump(job))
+    assert rows(data)["lost"][1] == "missing"
+    assert rows(data)["train"][1] == "absent"
+
+
+def test_what_a_kill_left_is_shown_and_evicted(data, web, job_file, tmp_path):
+    web.answers = [Answer(hold_after=100_000)]
+    command = [sys.executable, "-m", "clustertrain.cli", "data", "fetch", str(job_file), "train"]
+    with subprocess.Popen(command, env={**os.environ}, stdout=subprocess.PIPE, text=True) as killed:
+        assert "download" in killed.stdout.readline()
+        killed.kill()
+    web.go_on.set()
+    assert rows(data)["train"][1] == "partly"
+    evicted = data("evict", "train")
+    assert evicted.exit_code == 0, evicted.output
+    assert "train  freed" in evicted.output
+    assert "freed 0 B" not in evicted.output
+    left = [path for path in (tmp_path / "runs" / "data").rglob("*") if path.is_file()]
+    assert left == []
+    assert rows(data)["train"][1] == "absent"
+
+
+def test_verify_proves_a_file_and_a_folder(data):
+    data("fetch")
+    verified = data("verify")
+    assert verified.exit_code == 0
+    assert verified.output.splitlines()[:2] == ["train  whole, 250.0 KiB", "images  whole, 2.9 KiB"]
+    assert "near  used where it lies" in verified.output
+
+
+def test_verify_of_what_is_not_there(data):
+    verified = data("verify", "train")
+    assert (verified.exit_code, verified.output) == (0, "train  absent\n")
+
+
+def flip(path: Path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+SPOILS = {
+    "flipped": lambda folder: flip(folder / "a" / "x"),
+    "cut": lambda folder: (folder / "a" / "x").write_bytes(b"short"),
+    "lost": lambda folder: (folder / "z").unlink(),
+    "one-more": lambda folder: (folder / "b").write_bytes(b""),
+    "renamed": lambda folder: (folder / "z").rename(folder / "w"),
+    "swapped": lambda folder: [
+        (folder / "a" / "x").rename(folder / "t"),
+        (folder / "a" / "y").rename(folder / "a" / "x"),
+        (folder / "t").rename(folder / "a" / "y"),
+    ],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_verify_finds_every_change_of_a_folder(data, tmp_path, spoil):
+    data("fetch", "images")
+    SPOILS[spoil](folder_of(tmp_path / "cache") / "content")
+    verified = data("verify", "images")
+    assert verified.exit_code == 4
+    assert "images  differs" in verified.output
+    assert "not what was staged: images" in verified.stderr
+
+
+def test_verify_prints_both_checksums_of_a_file(data, tmp_path):
+    data("fetch", "train")
+    path = folder_of(tmp_path / "runs") / "content" / "file.bin"
+    flip(path)
+    verified = data("verify")
+    assert verified.exit_code == 4
+    assert hashlib.sha256(BODY).hexdigest() in verified.output
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in verified.output
+
+
+def test_the_marker_tells_what_was_unpacked(data, tmp_path):
+    data("fetch", "images")
+    marker = json.loads((folder_of(tmp_path / "cache") / "READY.json").read_text())
+    assert (marker["files"], marker["bytes"], len(marker["digest"])) == (3, 3000, 64)
+
+
+def test_evict_says_what_it_freed_and_leaves_the_rest(data, tmp_path):
+    data("fetch")
+    evicted = data("evict", "train")
+    assert "train  freed 250." in evicted.output
+    assert rows(data) == {
+        "train": ("cluster", "absent"),
+        "images": ("node", "ready"),
+        "near": ("cluster", "in place"),
+    }
+    assert "near  kept" in data("evict").output
+    assert (tmp_path / "folder").is_dir()
+    assert data("fetch").exit_code == 0
+    assert rows(data)["images"][1] == "ready"
+
+
+def test_evict_is_refused_while_a_run_uses_it(data, job_file):
+    data("fetch")
+    job = load_job(job_file)
+    attempt = claim_attempt(RunDir.newest(job.storage.location, job.name))  # this process runs it
+    attempt.run.store.write_atomic(f"{attempt.key}/job.yaml", dump_job(job).encode())
+    refused = data("evict", "train")
+    assert refused.exit_code == 3
+    assert f"train is in use: digits runs (pid {os.getpid()}" in refused.stderr
+    assert rows(data)["train"][1] == "ready"
+    assert data("evict", "train", "--force").exit_code == 0
+    assert rows(data)["train"][1] == "absent"
+    attempt.write("result.json", {"state": "done"})
+
+
+def test_where_nodes_share_no_folder_data_of_the_cluster_comes_to_each(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = tmp_path / "clustertrain" / "data"
+    assert data_folder(tmp_path / "runs", "cluster") == tmp_path / "runs"
+    assert data_folder(tmp_path / "runs", "node") == cache
+    assert data_folder(None, "cluster") == cache

@@ -1,0 +1,85 @@
+"""When the restarts of the worker group end."""
+
+import signal
+
+import pytest
+from ray.train.v2._internal.execution.failure_handling import FailureDecision
+
+from clustertrain.driver.failures import failure_of, note_failure
+from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
+from clustertrain.run.events import read_events
+from clustertrain.run.folder import AttemptRef, RunDir
+
+
+def test_patience_is_renewed_by_every_new_checkpoint():
+    patience = Patience(retries=2, committed_step=0)
+    steps = [0, 0, 10, 10, 20, 20, 20]
+    assert [patience.is_over_after(step) for step in steps] == [False] * 6 + [True]
+    assert patience.text() == (
+        "All 2 restarts in a row without a new committed step are used up (failures.retries); "
+        "the run stands at step 20."
+    )
+
+
+def test_no_retries_is_no_restart_whatever_was_committed():
+    patience = Patience(retries=0, committed_step=5)
+    assert patience.is_over_after(10)
+    assert patience.text() == ""
+
+
+def test_a_checkpoint_that_was_lost_is_no_progress_when_it_comes_again():
+    patience = Patience(retries=1, committed_step=20)
+    assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.write("claim.json", {})
+    return attempt
+
+
+def fails(attempt, watch, restart, **fields):
+    """A start of the group that failed so, and what the watch then decides."""
+    attempt.run.write_json(f"{attempt.restart_key(restart)}/claim.json", {})
+    failure = {"restart": restart, "step": 7, "signal": None, "signature": f"E{restart}", "fatal": False}
+    note_failure(attempt, {**failure, "cause": "error", "text": "E: no", **fields})
+    watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+
+
+def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
+    watch = FailureWatch(AttemptRef.of(attempt), retries=2)
+    fails(attempt, watch, 0)
+    fails(attempt, watch, 1)
+    with pytest.raises(
+        StopRetrying, match=r"E: no\nAll 2 restarts in a row .* at step 0: there is no checkpoint"
+    ):
+        fails(attempt, watch, 2)
+    assert failure_of(attempt, 2)["cause"] == "retries_used_up"
+    told = [(e["restart"], e["of"]) for e in read_events(attempt.run, attempt.events_key)]
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_a_start_that_nobody_could_report_counts_too(attempt):
+    watch = FailureWatch(AttemptRef.of(attempt), retries=1)
+    watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+    with pytest.raises(StopRetrying, match="could not be started"):
+        watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
+
+
+def test_what_would_happen_again_is_not_tried_again(attempt):
+    watch = FailureWatch(AttemptRef.of(attempt), retries=9)
+    with pytest.raises(StopRetrying, match="E: no"):
+        fails(attempt, watch, 0, fatal=True, cause="out_of_memory")
+    assert failure_of(attempt, 0)["cause"] == "out_of_memory"
+
+
+def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
+    watch = FailureWatch(AttemptRef.of(attempt), retries=9)
+    for restart in (0, 1, 2):
+        fails(attempt, watch, restart, signature="rank 1 signal 9", signal=signal.SIGKILL)
+    fails(attempt, watch, 3, signature="E")
+    fails(attempt, watch, 4, signature="E", step=8)
+    with pytest.raises(StopRetrying):
+        fails(attempt, watch, 5, signature="E")
+    assert failure_of(attempt, 5)["cause"] == "same_error_twice"

@@ -1,0 +1,65 @@
+"""Waiting for the pods of the workers, in a real Ray that has the place of one worker."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain.driver.failures import failure_of, note_failure
+from clustertrain.errors import EXIT_CLUSTER
+from clustertrain.run.folder import AttemptRef, RunDir
+
+# Ray is one for a process, so another one waits: first for one worker, then for two, then for two by itself
+# after one was lost, then until it is told to stop.
+WAITING = """
+import json, ray, sys
+from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.driver.retry_policy import FailureWatch
+from clustertrain.driver.connect import wait_for_pods
+from clustertrain.node.ray_settings import WORKER_SLOT
+from clustertrain.run.folder import AttemptRef
+from ray.train.v2._internal.execution.failure_handling import FailureDecision
+
+ray.init(num_cpus=1, resources={WORKER_SLOT: 1}, log_to_driver=False, include_dashboard=False)
+ref = AttemptRef.from_text(sys.argv[1])
+attempt = ref.open()
+wait_for_pods(attempt, 1, 0.0)
+said = []
+watch = FailureWatch(ref, 3, pods_wait_s=0.4)
+for wait in (
+    lambda: wait_for_pods(attempt, 2, 0.3),
+    lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
+    lambda: attempt.ask("stop", {"cause": "user"}) or wait_for_pods(attempt, 2, 60.0),
+):
+    try:
+        wait()
+    except (ClusterError, RunStopped) as error:
+        said.append([type(error).__name__, str(error)])
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_path):
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.write("claim.json", {"world_size": 2})
+    attempt.run.write_json(f"{attempt.restart_key(0)}/claim.json", {})
+    lost = {"restart": 0, "step": 7, "signal": 9, "signature": "rank 1 signal 9", "fatal": False}
+    note_failure(attempt, {**lost, "cause": "killed", "text": "rank 1 was lost with its pod."})
+
+    text = AttemptRef.of(attempt).to_text()
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING, text], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    at_first, after_a_loss, stopped = json.loads(done.stdout.splitlines()[-1])
+    words = "Waiting for pods of 2 workers, have 1 after {} s (kubernetes.start_deadline)."
+    assert at_first[0] == after_a_loss[0] == "ClusterError"
+    assert at_first[1].startswith(words.format("0.3")) and "kubectl describe pod" in at_first[1]
+    assert after_a_loss[1].startswith(words.format("0.4"))
+    assert stopped == ["RunStopped", "Stopped before all pods were there."]
+
+    noted = failure_of(attempt, 0)
+    assert noted["text"].startswith("rank 1 was lost with its pod.\n" + words.format("0.4"))
+    assert noted["kit_exit_code"] == EXIT_CLUSTER

@@ -1,0 +1,606 @@
+"""What a job refuses, what its values become, and that any job is written and read back as itself."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from clustertrain.job.file import dump_job, parse_job
+from clustertrain.job.identity import identity_difference, job_hash
+from clustertrain.job.model import Job, sections
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_client import CHAIN
+
+TASK = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}}
+FUNCTION = {"name": "a", "function": "m:f"}
+SCRIPT = {"name": "a", "script": "train.py"}
+
+
+def refusal(**keys) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Job.model_validate(keys)
+    return str(caught.value)
+
+
+def job(**keys) -> Job:
+    return Job.model_validate(TASK | keys)
+
+
+def test_the_shortest_jobs():
+    assert job().train.epochs == 1
+    assert Job.model_validate(FUNCTION).args == {}
+    assert Job.model_validate(SCRIPT).args == ()
+    assert job().resources.workers == 1
+
+
+def test_a_job_is_frozen_in_every_section():
+    for value in (job(), job().train, job().resources, job().failures.watchdog, job().storage):
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(value, next(iter(type(value).model_fields)), None)
+
+
+def test_every_section_refuses_unknown_keys():
+    paths = [".".join(path) for path, _ in sections()]
+    assert paths == sorted(set(paths), key=paths.index)
+    assert {"", "data.*", "train", "train.lr", "resources", "failures.watchdog", "storage"} <= {*paths}
+    for _, model in sections():
+        assert model.model_config["extra"] == "forbid"
+        assert model.model_config["frozen"]
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 47, "a-1", "resnet-50"])
+def test_name(name):
+    assert job(name=name).name == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "1a", "-a", "a-", "a" * 48, "a_b", "a.b", "é", "a\n"])
+def test_not_a_name(name):
+    assert "must be 1 to 47 of a-z, 0-9 and '-'" in refusal(**TASK | {"name": name})
+
+
+@pytest.mark.parametrize("name", ["train", "a1", "my_data"])
+def test_name_of_data(name):
+    assert job(data={name: {"uri": "x"}}).data[name].uri == "x"
+
+
+@pytest.mark.parametrize("name", ["A", "a-b", "1a", "", "a b", "a\n"])
+def test_not_a_name_of_data(name):
+    assert "should match pattern" in refusal(**TASK, data={name: {"uri": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"name": "a"}, "none of task, function and script is given"),
+        (TASK | {"script": "a.py"}, "both task and script are given"),
+        (SCRIPT | {"function": "m:f"}, "both function and script are given"),
+        (TASK | SCRIPT | FUNCTION, "task and function and script are given"),
+        ({"name": "a", "task": "m:C"}, "the section train is missing"),
+        (FUNCTION | {"train": TASK["train"]}, "stands beside a function"),
+        (SCRIPT | {"train": TASK["train"]}, "stands beside a script"),
+        (SCRIPT | {"checkpoint": {}}, "stands beside a script"),
+        (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),
+        (TASK | {"args": ["--lr", 1]}, "a task takes its arguments by name"),
+        (FUNCTION | {"args": []}, "a function takes its arguments by name"),
+        (TASK | {"task": "m"}, "must be package.module:Name"),
+        (TASK | {"task": "m.py:"}, "must be package.module:Name"),
+        (SCRIPT | {"script": "/abs/train.py"}, "must be a file below `code`"),
+        (SCRIPT | {"script": "../train.py"}, "must be a file below `code`"),
+        (TASK | {"code": "~/x"}, "'~' is not expanded"),
+    ],
+)
+def test_way_in(keys, message):
+    assert message in refusal(**keys)
+
+
+def test_a_script_has_no_section_checkpoint_and_left_empty_is_left_out():
+    assert Job.model_validate(SCRIPT | {"checkpoint": None, "train": None}).script == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"epochs": 1, "steps": 2, "batch_size": 4}, "both epochs and steps"),
+        ({"batch_size": 4}, "none of epochs and steps"),
+        ({"epochs": 1}, "none of batch_size and global_batch_size"),
+        ({"epochs": 1, "batch_size": 4, "global_batch_size": 8}, "both batch_size and global_batch_size"),
+        ({"epochs": 0, "batch_size": 4}, "greater than or equal to 1"),
+        ({"epochs": True, "batch_size": 4}, "must be a whole number"),
+        ({"epochs": 1, "batch_size": 4, "lr": "1e-3"}, "give the learning rate itself to your task"),
+        ({"epochs": 1, "batch_size": 4, "clip_norm": float("inf")}, "must be a number"),
+        ({"epochs": 1, "batch_size": 4, "compile": "on"}, "valid boolean"),
+        ({"epochs": 1, "batch_size": 4, "eval_every": {}}, "none of epochs and steps"),
+        ({"epochs": 1, "batch_size": 4, "eval_every": {"epochs": 1, "steps": 1}}, "both epochs and steps"),
+    ],
+)
+def test_train(train, message):
+    assert message in refusal(**TASK | {"train": train})
+
+
+def test_quantities_are_stored_with_units_in_their_names():
+    made = job(
+        resources={"memory_per_worker": "16Gi"},
+        failures={"grace": "1m30s", "watchdog": {"step": "2h", "stage": "1:30:00", "save": 5}},
+        train={"epochs": "1e1", "batch_size": 4, "clip_norm": "1e-4"},
+    )
+    assert made.resources.memory_per_worker_bytes == 16 * 2**30
+    watch = made.failures.watchdog
+    assert (made.failures.grace_s, watch.step_s, watch.stage_s, watch.save_s) == (90, 7200, 5400, 5)
+    assert (made.train.epochs, made.train.clip_norm) == (10, 1e-4)
+
+
+def test_memory_without_a_unit_is_not_taken_for_gigabytes():
+    assert "a bare number is bytes" in refusal(**TASK, resources={"memory_per_worker": 16})
+
+
+@pytest.mark.parametrize(
+    ("resources", "bounds", "gpus_per_worker"),
+    [
+        ({}, (1, 1), 0),
+        ({"workers": 3}, (3, 3), 0),
+        ({"workers": [2, 8]}, (2, 8), 0),
+        ({"nodes": 2, "gpus_per_node": 4}, (8, 8), 1),
+        ({"nodes": 2, "gpus_per_node": 4, "gpus_per_worker": 1}, (8, 8), 1),
+        ({"nodes": [1, 3], "gpus_per_node": 4}, (4, 12), 1),
+        ({"workers": None, "gpus_per_worker": 2}, (1, 1), 2),
+        ({"workers": 4, "nodes": 2}, (4, 4), 0),
+        ({"workers": [2, 6], "nodes": [1, 3], "gpus_per_worker": 2}, (2, 6), 2),
+    ],
+)
+def test_shape(resources, bounds, gpus_per_worker):
+    made = job(resources=resources).resources
+    assert (made.min_workers, made.max_workers) == bounds
+    assert made.gpus_per_worker == gpus_per_worker
+
+
+@pytest.mark.parametrize(
+    ("resources", "message"),
+    [
+        ({"workers": 0}, "with 1 ≤ min ≤ max"),
+        ({"workers": -1}, "with 1 ≤ min ≤ max"),
+        ({"workers": [0, 2]}, "with 1 ≤ min ≤ max"),
+        ({"workers": [4, 2]}, "with 1 ≤ min ≤ max"),
+        ({"workers": [1, 2, 3]}, "or [min, max]"),
+        ({"workers": 1.5}, "must be a whole number"),
+        ({"workers": True}, "must be a whole number"),
+        ({"workers": 100_001}, "max ≤ 100000"),
+        ({"workers": 2, "nodes": 1, "gpus_per_node": 2}, "both workers and gpus_per_node are given"),
+        ({"nodes": 2}, "none of workers and gpus_per_node is given"),
+        ({"gpus_per_node": 2}, "stands without nodes"),
+        ({"workers": 2, "gpus_per_node": 2}, "stands without nodes"),
+        ({"nodes": 0, "gpus_per_node": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+        ({"nodes": [2, 1], "workers": 2}, "must be a number of nodes, or [min, max], with 1 ≤ min ≤ max"),
+        ({"nodes": 1, "gpus_per_node": 2, "gpus_per_worker": 2}, "there is one worker per GPU"),
+        ({"nodes": 1000, "gpus_per_node": 1000}, "1000 nodes × 1000 GPUs = 1000000 workers"),
+        ({"gpus_per_worker": -1}, "greater than or equal to 0"),
+        ({"cpus_per_worker": 0}, "greater than 0"),
+    ],
+)
+def test_not_a_shape(resources, message):
+    assert message in refusal(**TASK, resources=resources)
+
+
+@pytest.mark.parametrize(
+    ("resources", "nodes", "workers_per_node"),
+    [
+        ({}, (1, 1), 1),
+        ({"workers": [2, 8]}, (1, 1), 8),
+        ({"workers": 4, "nodes": 2}, (2, 2), 2),
+        ({"workers": [2, 6], "nodes": [1, 3]}, (1, 3), 2),
+        ({"nodes": [2, 4], "gpus_per_node": 8}, (2, 4), 8),
+    ],
+)
+def test_workers_on_nodes(resources, nodes, workers_per_node):
+    made = job(resources=resources).resources
+    assert (made.min_nodes, made.max_nodes) == nodes
+    assert made.workers_per_node == workers_per_node
+    if made.nodes is not None:
+        assert (made.min_workers, made.max_workers) == tuple(n * workers_per_node for n in nodes)
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "arithmetic", "remedy"),
+    [
+        (5, 2, "5 / 2 = 2.5 workers per node", "workers: 4"),
+        (2, 4, "2 / 4 = 0.5 workers per node", "workers: 4"),
+        (
+            [2, 9],
+            [1, 3],
+            "2 / 1 = 2 and 9 / 3 = 3 workers per node",
+            "workers: [3, 9]",
+        ),
+        (
+            4,
+            [1, 2],
+            "4 / 1 = 4 and 4 / 2 = 2 workers per node",
+            "workers: [2, 4]",
+        ),
+        (
+            [2, 4],
+            2,
+            "2 / 2 = 1 and 4 / 2 = 2 workers per node",
+            "workers: 4",
+        ),
+        (
+            [3, 6],
+            [2, 4],
+            "3 / 2 = 1.5 and 6 / 4 = 1.5",
+            "workers: [4, 8]",
+        ),
+    ],
+)
+def test_workers_that_do_not_spread_evenly(workers, nodes, arithmetic, remedy):
+    text = refusal(**TASK, resources={"workers": workers, "nodes": nodes})
+    assert arithmetic in text
+    assert f"for example {remedy} " in text  # its whole last line
+
+
+@pytest.mark.parametrize("setting", [{"sync_batchnorm": True}, {"precision": "fp16"}])
+def test_what_needs_a_gpu_is_refused_without_one(setting):
+    train = TASK["train"] | setting
+    text = refusal(**TASK | {"train": train})
+    assert "with 0 GPUs per worker" in text
+    assert "set resources.gpus_per_worker" in text
+    for resources in ({"gpus_per_worker": 1}, {"nodes": 1, "gpus_per_node": 1}):
+        assert job(train=train, resources=resources)
+    assert job(train=TASK["train"] | {"precision": "bf16"})
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulate", "workers", "lines"),
+    [
+        (100, 2, 3, ["3 workers × accumulate 2 = 6, and 100 / 6 = 16.6667", "nearest that fit: 96 and 102"]),
+        (1, 1, 4, ["4 workers × accumulate 1 = 4, and 1 / 4 = 0.25", "nearest that fit: 4"]),
+        (
+            7,
+            1,
+            [2, 4],
+            ["no number of workers from 2 to 4", "workers that would fit: 1 or 7", "4 workers: 4 and 8"],
+        ),
+        (1, 2, [1, 2], ["workers that would fit: none"]),
+    ],
+)
+def test_a_global_batch_that_does_not_divide(batch, accumulate, workers, lines):
+    train = {"epochs": 1, "global_batch_size": batch, "accumulate": accumulate}
+    text = refusal(**TASK | {"train": train}, resources={"workers": workers})
+    assert f"{batch} is not a multiple of workers × accumulate" in text
+    for line in lines:
+        assert line in text
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 12), st.integers(0, 12))
+def test_world_sizes_are_those_that_the_global_batch_divides_into(batch, accumulate, least, more):
+    keys = {
+        "train": {"epochs": 1, "global_batch_size": batch, "accumulate": accumulate},
+        "resources": {"workers": [least, least + more]},
+    }
+    fitting = tuple(n for n in range(least, least + more + 1) if batch % (n * accumulate) == 0)
+    if fitting:
+        assert job(**keys).world_sizes == fitting
+    else:
+        assert "is not a multiple of" in refusal(**TASK | keys)
+
+
+@pytest.mark.parametrize(
+    ("batch", "resources", "counts"),
+    [
+        (12, {"workers": [2, 8]}, (1,)),
+        (12, {"workers": [2, 8], "nodes": [1, 4]}, (1, 2, 3)),
+        (8, {"workers": [2, 6], "nodes": [1, 3]}, (1, 2)),
+        (8, {"nodes": [1, 4], "gpus_per_node": 2}, (1, 2, 4)),
+        (8, {"workers": 4, "nodes": 2}, (2,)),
+    ],
+)
+def test_node_counts_are_those_whose_workers_the_global_batch_divides_into(batch, resources, counts):
+    train = {"epochs": 1, "global_batch_size": batch}
+    assert job(train=train, resources=resources).node_counts == counts
+
+
+def test_a_global_batch_that_divides_on_no_number_of_nodes():
+    train = {"epochs": 1, "global_batch_size": 9}
+    text = refusal(**TASK | {"train": train}, resources={"workers": [2, 6], "nodes": [1, 3]})
+    assert "no number of workers from 2 to 6 (2 on each node)" in text
+
+
+def test_without_a_global_batch_every_world_size_will_do():
+    assert job(resources={"workers": [2, 4]}).world_sizes == (2, 3, 4)
+    assert Job.model_validate(FUNCTION | {"resources": {"workers": [2, 3]}}).world_sizes == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "runs",
+        "/data/x",
+        "./a b",
+        "s3://bucket/p",
+        "file:///d/x",
+        "https://h/x?v=1",
+        "http://h:80/x",
+        "a@b/c",
+    ],
+)
+def test_data_uri(uri):
+    assert job(data={"d": {"uri": uri}}).data["d"].uri == uri
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "at least 1 character"),
+        ("ftp://h/x", "must be a path, or begin with file://"),
+        ("file://host/x", "three slashes"),
+        ("s3:///key", "names no bucket"),
+        ("https:///x", "names no host"),
+        ("a\nb", "of printable characters"),
+    ],
+)
+def test_not_a_data_uri(uri, message):
+    assert message in refusal(**TASK, data={"d": {"uri": uri}})
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://me:hunter2@h/x",
+        "s3://KEY:hunter2@bucket/x",
+        "https://h/x?X-Amz-Signature=hunter2",
+        "https://h/x?a=1&token=hunter2",
+        "https://h/x?password=hunter2",
+    ],
+)
+def test_a_credential_is_refused_and_not_repeated(uri):
+    for keys in (
+        {"data": {"d": {"uri": uri}}},
+        {"storage": uri},
+        {"storage": {"uri": "s3://b", "endpoint": uri}},
+    ):
+        text = refusal(**TASK, **keys)
+        assert "holds a credential" in text
+        assert "hunter2" not in text
+
+
+def test_storage_is_a_uri_or_a_mapping():
+    assert job(storage="s3://b/p").storage == job(storage={"uri": "s3://b/p"}).storage
+    assert job(storage={"uri": "s3://b", "endpoint": "http://h:9000"}).storage.endpoint == "http://h:9000"
+    for entry in ({"region": "eu"}, {"endpoint": "http://h"}, {"profile": "p"}, {"addressing": "path"}):
+        for keys in (
+            {"storage": {"uri": "runs"} | entry},
+            {"data": {"d": {"uri": "https://h/x"} | entry}},
+            {"data": {"d": {"uri": "x"} | entry}},
+        ):
+            assert "are for s3://bucket/… alone" in refusal(**TASK, **keys)
+    assert "must be the address of an S3 server" in refusal(
+        **TASK, storage={"uri": "s3://b", "endpoint": "h"}
+    )
+    assert "begin with s3://" in refusal(**TASK, storage="https://h/x")
+
+
+def test_a_location_says_how_s3_is_reached():
+    options = {"endpoint": "http://h:9000", "region": "eu", "profile": "p", "addressing": "path"}
+    made = job(storage={"uri": "s3://b/p", **options, "retry": "90s"})
+    assert made.storage.location == Location("s3://b/p", **options, retry_s=90)
+    assert job(storage="s3://b").storage.location == Location("s3://b", addressing="auto", retry_s=600)
+    assert job(storage="runs").storage.location == Location("runs")
+    assert job(data={"d": {"uri": "s3://d", **options}}).data["d"].location == Location("s3://d", **options)
+    assert "'auto', 'path' or 'virtual'" in refusal(**TASK, storage={"uri": "s3://b", "addressing": "x"})
+    assert "greater than 0" in refusal(**TASK, storage={"uri": "s3://b", "retry": 0})
+
+
+def test_data_on_s3_is_reached_like_the_storage_unless_it_says_else():
+    storage = {"uri": "s3://b", "endpoint": "http://h:9000", "region": "eu", "profile": "p", "retry": 5}
+    data = {
+        "same": {"uri": "s3://d/k"},
+        "own": {"uri": "s3://d/k", "region": "us"},
+        "web": {"uri": "https://h/x"},
+        "path": {"uri": "x"},
+    }
+    made = job(storage=storage, data=data)
+    assert made.data_location("same") == replace(made.storage.location, uri="s3://d/k")
+    assert made.data_location("own") == Location("s3://d/k", region="us", retry_s=5)
+    assert made.data_location("web") == Location("https://h/x")
+    assert made.data_location("path") == Location("x")
+    assert job(data=data).data_location("same") == Location("s3://d/k")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "access_key",
+        "secret_key",
+        "aws_access_key_id",
+        "aws_secret_access_key",
+        "secret",
+        "session_token",
+        "token",
+    ],
+)
+def test_a_secret_under_a_key_is_refused_and_not_repeated(key):
+    for keys in (
+        {"storage": {"uri": "s3://b", key: "hunter2"}},
+        {"storage": {"uri": "runs", key.upper(): "hunter2"}},
+        {"data": {"d": {"uri": "s3://b/k", key.replace("_", "-"): "hunter2"}}},
+    ):
+        text = refusal(**TASK, **keys)
+        assert "holds a credential" in text
+        assert CHAIN in text
+        assert "hunter2" not in text
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+def test_credentials_are_refused_in_env(name):
+    text = refusal(**TASK, env={name: "hunter2"})
+    assert "holds a credential" in text
+    assert CHAIN in text
+    assert "hunter2" not in text
+    assert job(env={"AWS_PROFILE": "p", "AWS_REGION": "eu"}).env == {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
+
+
+def test_sha256():
+    assert job(data={"d": {"uri": "x", "sha256": "AB" * 32}}).data["d"].sha256 == "ab" * 32
+    assert "must be 64 hexadecimal digits" in refusal(**TASK, data={"d": {"uri": "x", "sha256": "ab"}})
+
+
+@pytest.mark.parametrize("value", [2**63, "\ud800", {"\ud800": 1}, [[2**70]]])
+def test_arguments_are_what_a_file_can_hold(value):
+    assert "must hold" in refusal(**TASK, args={"a": value})
+
+
+def test_environment_and_arguments_of_a_script_are_text():
+    made = Job.model_validate(SCRIPT | {"args": ["--lr", 0.5, 3], "env": {"N": 8, "A": "x"}})
+    assert made.args == ("--lr", "0.5", "3")
+    assert made.env == {"N": "8", "A": "x"}
+    for keys in (
+        {"env": {"A": "x\0"}},
+        {"env": {"A B": "x"}},
+        {"env": {"A": True}},
+        {"args": ["\0"]},
+        {"args": [[]]},
+    ):
+        refusal(**SCRIPT | keys)
+
+
+# ------------------------------------------------------------------------------------ the round trip
+
+COUNTS = st.integers(1, 10**6)
+SECONDS = st.floats(0.001, 1e6)
+PRINTABLE = st.text(st.characters(exclude_categories=("C",)).filter(str.isprintable), min_size=1, max_size=12)
+WORDS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def some(**optional):
+    return st.fixed_dictionaries({}, optional=optional)
+
+
+def either(**choices):
+    return st.one_of([st.fixed_dictionaries({key: value}) for key, value in choices.items()])
+
+
+def merged(*parts):
+    return st.tuples(*parts).map(lambda made: {key: value for part in made for key, value in part.items()})
+
+
+PATHS = PRINTABLE.map("/data/".__add__)
+SHARED = some(
+    data=st.dictionaries(
+        st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True),
+        merged(
+            st.fixed_dictionaries({"uri": PATHS.filter(lambda path: "?" not in path)}),
+            some(sha256=st.just("ab" * 32), extract=st.booleans(), per=st.sampled_from(["cluster", "node"])),
+        ),
+        max_size=2,
+    ),
+    resources=merged(
+        st.just({})
+        | either(workers=COUNTS.map(lambda n: n % 100 + 1) | st.just([2, 5]))
+        | st.sampled_from(
+            [
+                {"nodes": 2, "gpus_per_node": 4},
+                {"nodes": [1, 3], "gpus_per_node": 4},
+                {"nodes": [1, 3], "workers": [2, 6]},
+            ]
+        ),
+        some(cpus_per_worker=st.floats(0.1, 64), memory_per_worker=st.integers(2**20, 2**50)),
+    ),
+    storage=PATHS.filter(lambda path: "?" not in path)
+    | merged(
+        st.just({"uri": "s3://b/$p", "endpoint": "http://h:9000", "region": "eu", "profile": "$x"}),
+        some(retry=SECONDS, addressing=st.sampled_from(["auto", "path", "virtual"])),
+    ),
+    failures=some(
+        retries=st.integers(0, 9),
+        grace=SECONDS,
+        watchdog=some(stage=SECONDS, first_step=SECONDS, step=SECONDS, evaluation=SECONDS, save=SECONDS),
+    ),
+    env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True), WORDS, max_size=3),
+    code=PATHS,
+    image=PRINTABLE.map("/images/{}/a".format),
+    slurm=some(
+        partition=st.sampled_from(["gpu,short", "0123", "1e5", "on", "null"]),
+        time_limit=SECONDS,
+        exclusive=st.booleans(),
+        setup=st.lists(PRINTABLE.map("echo {}".format), max_size=2),
+        environment=st.just(["AWS_PROFILE"]),
+        python=PATHS,
+        options=st.just(["--nodelist=node[1-3]"]),
+    ),
+)
+
+
+def checkpoint(**every):
+    return some(
+        checkpoint=some(
+            every=either(steps=COUNTS, minutes=SECONDS, **every),
+            keep_last=COUNTS,
+            keep_best=st.fixed_dictionaries({"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"])}),
+            **{"async": st.booleans()},
+        )
+    )
+
+
+TRAIN = merged(
+    either(epochs=COUNTS, steps=COUNTS),
+    either(batch_size=COUNTS, global_batch_size=COUNTS.map(lambda n: n * 3_491_888_400)),  # lcm of 1 to 20
+    some(
+        seed=st.integers(0, 2**40),
+        precision=st.sampled_from(["fp32", "bf16"]),
+        clip_norm=st.floats(1e-6, 1e6),
+        compile=st.booleans(),
+        lr=some(scaling=st.sampled_from(["linear", "sqrt"]), base_batch_size=COUNTS, warmup_steps=COUNTS),
+        eval_every=either(epochs=COUNTS, steps=COUNTS),
+        log_every=COUNTS,
+        loader_workers=COUNTS,
+    ),
+)
+NAMED_ARGS = some(args=st.dictionaries(WORDS, VALUES, max_size=3))
+JOBS = st.one_of(
+    merged(
+        st.just({"name": "a", "task": "m.n:C"}),
+        st.fixed_dictionaries({"train": TRAIN}),
+        NAMED_ARGS,
+        checkpoint(epochs=COUNTS),
+        SHARED,
+    ),
+    merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, checkpoint(), SHARED),
+    merged(st.just({"name": "a", "script": "x/train.py"}), some(args=st.lists(WORDS, max_size=3)), SHARED),
+)
+
+
+def fits(keys) -> bool:
+    """A global batch divides by every number of workers up to 20 alone."""
+    workers = keys.get("resources", {}).get("workers", 1)
+    return "global_batch_size" not in keys.get("train", {}) or isinstance(workers, list) or workers <= 20
+
+
+@settings(deadline=None)
+@given(JOBS.filter(fits))
+def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):
+    job = Job.model_validate(keys)
+    text = dump_job(job)
+    again = parse_job(text, "job.yaml")
+    assert again == job
+    assert dump_job(again) == text
+    assert job_hash(again) == job_hash(job)
+    assert identity_difference(job, again) == []
+
+
+def test_a_function_saves_by_the_clock_unless_told_otherwise():
+    function = {"name": "a", "function": "m:f"}
+    assert Job.model_validate(function).checkpoint.every.minutes == 10
+    assert Job.model_validate(function | {"checkpoint": {"keep_last": 1}}).checkpoint.every.minutes == 10
+    told = Job.model_validate(function | {"checkpoint": {"every": {"steps": 5}}}).checkpoint.every
+    assert (told.steps, told.minutes, told.epochs) == (5, None, None)
+    with pytest.raises(ValidationError, match="only a function's own loop knows its epochs"):
+        Job.model_validate(function | {"checkpoint": {"every": {"epochs": 1}}})

@@ -1,0 +1,291 @@
+"""What `slurm` may say: a value is one word of one option of sbatch, or it is refused."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from pydantic import ValidationError
+
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_JOB
+from clustertrain.job.file import dump_job, load_job, parse_job
+from clustertrain.job.identity import identity_difference
+from clustertrain.job.model import Job
+from clustertrain.job.slurm import BREAKING_OPTIONS, KIT_OPTIONS
+
+FUNCTION = {"name": "a", "function": "m:f"}
+EVERYTHING = {
+    "partition": "gpu,short",
+    "account": "physics.team-1",
+    "qos": "normal",
+    "reservation": "course_2026",
+    "constraint": "a100&nvlink",
+    "time_limit": "1d12h",
+    "exclusive": True,
+    "job_name": "a.b+c",
+    "dependency": "afterok:1:2",
+    "signal": "USR1",
+    "lead_time": "2m",
+    "at_time_limit": "requeue",
+    "nodes_wait": "10m",
+    "setup": ["module load cuda", 'export PATH="${HOME}/bin:$PATH"'],
+    "environment": ["AWS_PROFILE", "WANDB_API_KEY"],
+    "container": "podman",
+    "mounts": ["/data", "/scratch:/tmp/scratch", "/sets:/sets:ro"],
+    "python": "/opt/x y/bin/python",
+    "gpus_as": "gpus-per-node",
+    "gpu_type": "a100",
+    "memory_as": "mem-per-cpu",
+    "output": "logs/slurm",
+    "options": ["--mail-type=END", "--nice=100"],
+}
+
+
+def job(**slurm) -> Job:
+    image = {"image": "train:1"} if slurm.get("container", "none") != "none" else {}
+    return Job.model_validate(FUNCTION | image | {"slurm": slurm})
+
+
+def refusal(**slurm) -> str:
+    with pytest.raises(ValidationError) as caught:
+        job(**slurm)
+    return str(caught.value)
+
+
+def test_every_key_is_read_and_written_back():
+    made = job(**EVERYTHING)
+    assert {field.alias or name for name, field in type(made.slurm).model_fields.items()} == {*EVERYTHING}
+    assert (made.slurm.time_limit_s, made.slurm.lead_time_s, made.slurm.nodes_wait_s) == (129_600, 120, 600)
+    assert parse_job(dump_job(made), "job.yaml") == made
+    assert dump_job(parse_job(dump_job(made), "job.yaml")) == dump_job(made)
+
+
+def test_where_it_runs_is_no_part_of_which_run_it_is():
+    plain = Job.model_validate(FUNCTION)
+    assert identity_difference(plain, job(**EVERYTHING)) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("constraint", "[rack1|rack2]"),
+        ("constraint", "(a100*2&ib)|h100"),
+        ("dependency", "singleton"),
+        ("dependency", "afterok:1?afterany:2"),
+        ("dependency", "after:12+10,afternotok:3"),
+        ("partition", "gpu"),
+        ("account", "user@domain"),
+        ("output", "/scratch/logs/me"),
+        ("gpu_type", "nvidia_a100-sxm4-80gb"),
+        ("python", "python3.11"),
+        ("lead_time", 65_535),
+    ],
+)
+def test_what_real_sites_write(key, value):
+    made = job(**{key: value}).slurm
+    assert value in made.model_dump(by_alias=True).values()
+
+
+@pytest.mark.parametrize(
+    ("slurm", "message"),
+    [
+        ({"signal": "KILL"}, "'USR1', 'USR2' or 'TERM'"),
+        ({"at_time_limit": "ignore"}, "'stop' or 'requeue'"),
+        ({"lead_time": "65536s"}, "at most 65535s"),
+        ({"lead_time": 0}, "greater than 0"),
+        ({"time_limit": 0}, "greater than 0"),
+        ({"setup": "module load cuda"}, "valid tuple"),
+        ({"setup": [" "]}, "one line of shell"),
+        ({"setup": ["module load \\"]}, "without a backslash"),
+        ({"setup": ["#SBATCH --nodes=9"]}, "put it under slurm.options"),
+        ({"setup": ["#PBS -l nodes=9"]}, "put it under slurm.options"),
+        ({"environment": ["A B"]}, "should match pattern"),
+        ({"environment": ["A=b"]}, "should match pattern"),
+        ({"mounts": ["data"], "container": "podman"}, "must be /folder"),
+        ({"mounts": ["/a:/b:rx"], "container": "podman"}, "must be /folder"),
+        ({"mounts": ["/a,/b"], "container": "podman"}, "must be /folder"),
+        ({"mounts": ["/a:b"], "container": "podman"}, "must be /folder"),
+        ({"mounts": ["/a"]}, "/a stands without a container"),
+        ({"output": "~/logs"}, "'~' is not expanded"),
+        ({"output": "logs of mine"}, "letters, digits and"),
+        ({"output": "logs-%j"}, "letters, digits and"),
+        ({"python": "~/python"}, "'~' is not expanded"),
+        ({"python": "--version"}, "and not an option"),
+    ],
+)
+def test_refused(slurm, message):
+    assert message in refusal(**slurm)
+
+
+@pytest.mark.parametrize("name", ["ALL", "NONE", "NIL", "all"])
+def test_words_that_sbatch_would_take_for_the_whole_environment_are_no_names(name):
+    assert "so that no secret of a login travels unseen" in refusal(environment=[name])
+
+
+@pytest.mark.parametrize("container", ["apptainer", "pyxis", "podman"])
+def test_a_container_needs_an_image(container):
+    with pytest.raises(ValidationError, match=f"{container} stands without image"):
+        Job.model_validate(FUNCTION | {"slurm": {"container": container}})
+    assert Job.model_validate(FUNCTION | {"image": "train:1"}).slurm.container == "none"
+
+
+def test_a_sif_file_is_for_apptainer():
+    keys = FUNCTION | {"image": "/images/train.sif"}
+    assert Job.model_validate(keys | {"slurm": {"container": "apptainer"}}).image == "/images/train.sif"
+    with pytest.raises(ValidationError, match=r"only apptainer runs a \.sif file"):
+        Job.model_validate(keys | {"slurm": {"container": "podman"}})
+
+
+@pytest.mark.parametrize("image", ["", " ", "-v", "a\nb", "a\x07", " train:1"])
+def test_not_an_image(image):
+    with pytest.raises(ValidationError, match="must be an image"):
+        Job.model_validate(FUNCTION | {"image": image})
+
+
+# --------------------------------------------------------------------------------------- raw options
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--mail-type=END,FAIL",
+        "--mail-user=me@example.org",
+        "--nice",
+        "--nodelist=node[1-3,7]",
+        "--exclude=node9",
+        "--licenses=matlab:2",
+        "--begin=now+1hour",
+        "--time-min=10",
+        "--wait-all-nodes=1",
+        "--array=0-3%2",
+        "--comment=%j",
+    ],
+)
+def test_options(option):
+    assert job(options=[option]).slurm.options == (option,)
+
+
+@pytest.mark.parametrize("name", sorted({**KIT_OPTIONS, **BREAKING_OPTIONS}))
+def test_options_that_the_kit_says_itself_or_that_break_a_run(name):
+    for option in (f"--{name}", f"--{name}=1"):
+        text = refusal(options=[option])
+        if name in KIT_OPTIONS:
+            assert f"--{name} is what the kit says itself, from {KIT_OPTIONS[name]}" in text
+            assert "--nodes" in text.partition("its own are ")[2]
+        else:
+            assert f"--{name} is not for a job of the kit" in text
+
+
+@pytest.mark.parametrize("option", ["--part=x", "--no=5", "--exclu", "--sig=B:9@1", "--test", "--o=/etc/x"])
+def test_a_shortened_name_is_the_option_that_sbatch_takes_it_for(option):
+    text = refusal(options=[option])
+    assert "is what the kit says itself" in text or "is not for a job of the kit" in text
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-N5",
+        "-p",
+        "nodes=3",
+        "--",
+        "--comment=a b",
+        "--comment=a --nodes=9",
+        "--comment 'a'",
+        '--comment="a"',
+        "--comment=a#b",
+        "--comment=a\\b",
+        "--comment=a\n#SBATCH --nodes=9",
+        "--comment=",
+        "--comment=é",
+        "--Nice",
+    ],
+)
+def test_what_sbatch_would_split_is_no_option(option):
+    assert "must be one long option with its value" in refusal(options=[option])
+
+
+# --------------------------------------------------------------------- through the file, as users meet it
+
+IN_SBATCH_LINES = ("partition", "account", "qos", "reservation", "constraint", "job_name", "dependency")
+IN_LISTS = ("options", "environment", "mounts")
+ALWAYS_REFUSED = {
+    "newline": "a\nb",
+    "directive": "a\n#SBATCH --nodes=9",
+    "return": "a\rb",
+    "bell": "a\ab",
+    "escape": "\x1b[31m",
+    "delete": "a\x7f",
+    "nul": "a\0",
+    "separator": "a\u2028b",
+    "next-line": "a\x85b",
+}
+REFUSED_IN_SBATCH_LINES = {
+    "space": "a --nodes=9",
+    "double": 'a"b',
+    "single": "a'b",
+    "substitution": "$(touch canary)",
+    "backticks": "`touch canary`",
+    "comment": "a #b",
+    "semicolon": "a;touch canary",
+    "backslash": "a\\b",
+    "unicode": "é",
+    "empty": "",
+}
+
+
+def answer(tmp_path, keys):
+    """What `clustertrain validate` says of this job."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    result = CliRunner().invoke(main, ["validate", str(path)])
+    return result.exit_code, result.stderr.replace(str(path), "job.yaml")
+
+
+def with_value(key, value):
+    keys = FUNCTION | {"image": "train:1"}
+    if key == "image":
+        return keys | {"image": value}
+    mounted = {"container": "podman"} if key == "mounts" else {}
+    return keys | {"slurm": mounted | {key: [value] if key in (*IN_LISTS, "setup") else value}}
+
+
+@pytest.mark.parametrize("value", ALWAYS_REFUSED.values(), ids=ALWAYS_REFUSED)
+@pytest.mark.parametrize(
+    "key", [*IN_SBATCH_LINES, *IN_LISTS, "gpu_type", "output", "python", "image", "setup"]
+)
+def test_control_characters_are_refused_in_every_text(tmp_path, key, value):
+    code, text = answer(tmp_path, with_value(key, value))
+    assert code == EXIT_JOB
+    assert text.startswith("error: job.yaml:")
+    assert len(text.splitlines()) in (2, 3)
+    assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("value", REFUSED_IN_SBATCH_LINES.values(), ids=REFUSED_IN_SBATCH_LINES)
+@pytest.mark.parametrize("key", [*IN_SBATCH_LINES, "gpu_type", "output", "options", "environment"])
+def test_what_sbatch_or_a_shell_would_split_is_refused_in_an_sbatch_line(tmp_path, key, value):
+    code, text = answer(tmp_path, with_value(key, value))
+    assert code == EXIT_JOB
+    assert text.startswith("error: job.yaml:")
+    assert len(text.splitlines()) in (2, 3)
+
+
+def test_numbers_are_text_where_a_name_is_meant(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text("name: a\nfunction: m:f\nslurm: {account: 0123, partition: 1e5, qos: on}\n")
+    made = load_job(path).slurm
+    assert (made.account, made.partition, made.qos) == ("0123", "1e5", "on")
+
+
+def test_variables_are_replaced_in_paths_and_left_to_the_shell_in_setup(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "name: a\nfunction: m:f\nimage: ${IMAGES}/a.sif\nslurm:\n"
+        "  {container: apptainer, python: '${SW}/python', output: '${SW}', mounts: ['${SW}:/sw'],\n"
+        "   setup: ['echo ${SW} $(date)']}\n"
+    )
+    made = load_job(path, environ={"SW": "/sw$1", "IMAGES": "/images"}, sets=["slurm.output=logs"])
+    assert (made.image, made.slurm.python) == ("/images/a.sif", "/sw$1/python")
+    assert made.slurm.mounts == ("/sw$1:/sw",)
+    assert made.slurm.setup == ("echo ${SW} $(date)",)
+    assert parse_job(dump_job(made), "job.yaml") == made

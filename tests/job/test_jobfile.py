@@ -1,0 +1,529 @@
+"""Job files on disk: places of errors, --set, ${NAME}, the round trip, and what makes it the same run."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.job.file import LARGEST_FILE_BYTES, dump_job, load_job, parse_job
+from clustertrain.job.identity import FREE_TRAIN_KEYS, identity, identity_difference, job_hash
+from clustertrain.job.model import Job
+
+TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
+SCRIPT = "name: a\nscript: train.py\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text: str | bytes, *sets: str, **environ: str) -> Job:
+        path = tmp_path / "job.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load_job(path, sets, environ)
+
+    return load
+
+
+@pytest.fixture
+def refusal(load, tmp_path):
+    def refusal(text: str | bytes, *sets: str, **environ: str) -> str:
+        with pytest.raises(JobError) as caught:
+            load(text, *sets, **environ)
+        assert caught.value.exit_code == EXIT_JOB
+        message = str(caught.value).replace(f"{tmp_path}{os.sep}", "")
+        assert 2 <= len(message.splitlines()) <= 3, message
+        return message
+
+    return refusal
+
+
+# ------------------------------------------------------------------------------------ places of errors
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TASK + "trian: {}\n", "job.yaml:4:1: unknown key 'trian'\ndid you mean 'train'?"),
+        (TASK + "train2:\n", "job.yaml:4:1: unknown key 'train2'\ndid you mean 'train'?"),
+        (
+            "name: a\ntask: m:C\ntrain:\n  epcohs: 1\n  batch_size: 4\n",
+            "job.yaml:4:3: train: unknown key 'epcohs'\ndid you mean 'epochs'?",
+        ),
+        (
+            TASK + "failures:\n  watchdog:\n    setp: 2h\n",
+            "job.yaml:6:5: failures.watchdog: unknown key 'setp'\ndid you mean 'step'?",
+        ),
+        (
+            TASK + "data:\n  d: {uri: x, sha: 1}\n",
+            "job.yaml:5:15: data.d: unknown key 'sha'\ndid you mean 'sha256'?",
+        ),
+        (TASK + "workers: 2", "job.yaml:4:1: unknown key 'workers'\ndid you mean 'resources.workers'?"),
+        (
+            TASK + "resources: {env: 1}",
+            "job.yaml:4:13: resources: unknown key 'env'\ndid you mean 'env' at the top level?",
+        ),
+        (
+            TASK + "zzz: 2",
+            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, data, "
+            "train, checkpoint, resources, storage, failures, env, code",
+        ),
+        ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
+        (
+            TASK + "data:\n  d: {}",
+            "job.yaml:5:3: data.d: the key 'uri' is missing\nit has no default: add it",
+        ),
+        (
+            TASK + "failures: {retries: many}",
+            "job.yaml:4:21: failures.retries: 'many' is not accepted\n"
+            "must be a whole number, such as 3 or 1e3",
+        ),
+        (
+            TASK + "failures: {retries: -1}",
+            "job.yaml:4:21: failures.retries: -1 is not accepted\nmust be at least 0",
+        ),
+        (
+            TASK + "failures: 3",
+            "job.yaml:4:11: failures: 3 is not accepted\nmust be a mapping with keys such as retries",
+        ),
+        (
+            TASK + "data: [x]",
+            "job.yaml:4:7: data: a list is not accepted\nmust be a mapping of names to values",
+        ),
+        (
+            TASK + "data: {A: {uri: x}}",
+            "job.yaml:4:8: data: 'A' cannot be a name here\nmust match ^[a-z][a-z0-9_]*$",
+        ),
+        (
+            "name: on\n" + SCRIPT[8:],
+            "job.yaml:1:7: name: true is not accepted\n"
+            "must be text, and YAML reads on, yes, off and no as true and false\nwrite it in quotes",
+        ),
+        (
+            "name: 3\n" + SCRIPT[8:],
+            'job.yaml:1:7: name: 3 is not accepted\nmust be text\nwrite it in quotes: "3"',
+        ),
+        (
+            "name: A_b\n" + SCRIPT[8:],
+            "job.yaml:1:7: name: 'A_b' is not accepted\n"
+            "must be 1 to 47 of a-z, 0-9 and '-', from a letter to "
+            "a letter or digit (a Kubernetes name)\nfor example: a-b",
+        ),
+        (
+            "name: a\ntask: m:C\ntrain:\n  epochs: 1\n  batch_size: 1\n  precision: bf61\n",
+            "job.yaml:6:14: train.precision: 'bf61' is not accepted\n"
+            "must be 'fp32', 'bf16' or 'fp16'\ndid you mean 'bf16'?",
+        ),
+        (
+            "name: a\ntask: m:C\nscript: x.py\n",
+            "job.yaml:3:1: script: both task and script are given\n"
+            "exactly one of task, function and script may be: leave the others out",
+        ),
+        (
+            "name: a\n",
+            "job.yaml:1:1: none of task, function and script is given\n"
+            "exactly one of them is needed, for example task: package.module:Class",
+        ),
+        (
+            SCRIPT + "checkpoint:\n  keep_last: 3\n",
+            "job.yaml:3:1: checkpoint: this section stands beside a script\n"
+            "a script saves its own checkpoints\n"
+            "it finds the folder for them in CLUSTERTRAIN_CHECKPOINT_DIR",
+        ),
+        (
+            "name: a\ntask: m:C\nresources: {workers: 3}\ntrain:\n  epochs: 1\n  global_batch_size: 100\n",
+            "job.yaml:6:3: train.global_batch_size: 100 is not a multiple of workers × accumulate\n"
+            "3 workers × accumulate 1 = 3, and 100 / 3 = 33.3333\nnearest that fit: 99 and 102",
+        ),
+        (
+            "name: a\nname: b\n",
+            "job.yaml:2:1: the key 'name' is there twice\nit is first at job.yaml:1:1: remove one",
+        ),
+        ("name: [\n", "job.yaml:2:1: not YAML: "),
+        ("x: !!python/object:os.system {}", "job.yaml:1:4: the tag !!python/object:os.system\n"),
+        ("", "job.yaml:1:1: the job file is empty\n"),
+        ("# only a comment\n", "job.yaml:1:1: the job file is empty\n"),
+        ("- a\n", "job.yaml:1:1: the job file is a list\nit must be a mapping of keys"),
+        ("\n\ntext", "job.yaml:3:1: the job file is 'text'\n"),
+        (b"name: a\nx: \xff", "job.yaml:2:4: byte 0xff is not UTF-8\nsave the job file as UTF-8 text"),
+        (b"x" * (LARGEST_FILE_BYTES + 1), "job.yaml: is larger than 1 MiB\n"),
+        (TASK + '"a\\nb": 3', "job.yaml:4:1: unknown key 'a\\nb'\n"),
+        ("name: A\nscript: 3\n", "job.yaml:1:7: name: 'A' is not accepted (the first of 2 problems)\n"),
+    ],
+)
+def test_an_error_names_its_place_the_value_the_rule_and_the_remedy(refusal, text, message):
+    assert refusal(text).startswith(message)
+
+
+def test_a_missing_file_says_what_to_type(tmp_path):
+    with pytest.raises(JobError, match=r"clustertrain init$") as caught:
+        load_job(tmp_path / "none.yaml")
+    assert str(caught.value).startswith(f"{tmp_path}/none.yaml: there is no such file\n")
+    assert caught.value.exit_code == EXIT_JOB
+
+
+def test_a_folder_is_no_job_file(tmp_path):
+    with pytest.raises(JobError, match=r"is a folder\nname the job file in it, such as .*job\.yaml"):
+        load_job(tmp_path)
+    with pytest.raises(JobError, match="cannot be read"):
+        load_job(tmp_path / ("n" * 300))
+
+
+def test_a_folder_that_no_job_could_name_is_refused(tmp_path):
+    (tmp_path / "a\nb").mkdir()
+    (tmp_path / "a\nb" / "job.yaml").write_text(TASK)
+    with pytest.raises(JobError, match="control characters") as caught:
+        load_job(tmp_path / "a\nb" / "job.yaml")
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_byte_order_mark_and_a_string_path(tmp_path):
+    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + TASK.encode())
+    assert load_job(str(tmp_path / "job.yaml")).name == "a"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("1:30:00", 5400), ("'1:30:00'", 5400), ("0:30", 30), ("2h", 7200), ("5e2", 500)]
+)
+def test_durations_in_quotes_and_without(load, written, seconds):
+    assert load(TASK + f"failures: {{grace: {written}}}").failures.grace_s == seconds
+
+
+@pytest.mark.parametrize(
+    "key", ["failures.retries", "resources.workers", "train.clip_norm", "resources.memory_per_worker"]
+)
+def test_base_60_is_never_a_number_where_no_duration_is_meant(refusal, key):
+    assert f"{key}: '1:30' is not accepted" in refusal(TASK, f"{key}=1:30")
+
+
+def test_four_parts_are_not_read_in_base_60(refusal, load):
+    assert "must be a duration" in refusal(TASK + "failures: {grace: 1:0:0:0}")
+    assert load(TASK + "args: {limit: 1:30:00}").args == {"limit": "1:30:00"}
+
+
+def test_on_and_off_are_booleans_where_one_is_expected_alone(load, refusal):
+    assert load(TASK + "checkpoint: {async: off}").checkpoint.async_ is False
+    assert load(TASK + "env: {A: on, B: 1.10, C: 010}").env == {"A": "on", "B": "1.10", "C": "010"}
+    assert load(SCRIPT + "args: [--flag, on, 1e-4]").args == ("--flag", "on", "1e-4")
+    assert load(TASK + "args: {a: true, lr: 1e-4}").args == {"a": True, "lr": 1e-4}
+    assert "train.epochs: true is not accepted" in refusal(TASK, "train.epochs=yes")
+    assert "on is a boolean to YAML 1.1" in refusal(TASK + "args: {a: on}")
+    assert "must be true or false" in refusal(TASK + "checkpoint: {async: 'off'}")
+
+
+def test_a_bomb_of_aliases_is_bounded(refusal):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 20)]
+    begun = time.monotonic()
+    assert "more than 50000 values" in refusal("\n".join(lines))
+    assert time.monotonic() - begun < 60
+
+
+# --------------------------------------------------------------------------------------------- --set
+
+
+def test_set_replaces_adds_and_makes_sections(load):
+    made = load(
+        TASK,
+        "train.epochs=3",
+        "train.lr.scaling=linear",
+        "failures.watchdog.step=1:30:00",
+        "resources.workers=[2, 4]",
+        "data.d.uri=s3://b/k",
+        "data.d.sha256=" + "0" * 64,
+        "env.A=010",
+        "args={lr: 1e-3}",
+        "args.momentum=0.9",
+        "train.epochs=5",
+    )
+    assert (made.train.epochs, made.train.lr.scaling, made.resources.workers) == (5, "linear", (2, 4))
+    assert (made.failures.watchdog.step_s, made.env) == (5400, {"A": "010"})
+    assert (made.data["d"].uri, made.args) == ("s3://b/k", {"lr": 1e-3, "momentum": 0.9})
+
+
+def test_set_to_null_leaves_the_key_out(load):
+    sets = ("resources.workers=null", "resources.nodes=2", "resources.gpus_per_node=4")
+    assert load(TASK + "resources: {workers: 2}", *sets).resources.max_workers == 8
+
+
+def test_the_value_of_a_set_may_hold_an_equals_sign_and_variables(load):
+    made = load(TASK, "env.OPTS=--a=b", "storage=${S}/runs", S="s3://b")
+    assert (made.env["OPTS"], made.storage.uri) == ("--a=b", "s3://b/runs")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epcohs=3", "--set train.epcohs=3: train: unknown key 'epcohs'\ndid you mean 'epochs'?"),
+        (
+            "failures.watchdog.setp=3",
+            "--set failures.watchdog.setp=3: failures.watchdog: unknown key 'setp'\n",
+        ),
+        ("wrokers=3", "--set wrokers=3: unknown key 'wrokers'\n"),
+        ("train.epochs=x", "--set train.epochs=x: train.epochs: 'x' is not accepted\nmust be a whole number"),
+        ("train.steps=3", "--set train.steps=3: train.steps: both epochs and steps are given\n"),
+        ("train.epochs", "--set train.epochs: is not KEY=VALUE\n"),
+        ("=3", "--set =3: is not KEY=VALUE\n"),
+        ("a..b=3", "--set a..b=3: is not KEY=VALUE\n"),
+        ("name.x=3", "--set name.x=3: name is 'a', which has no keys\nset the whole of it: --set name=…"),
+        ("train.epochs=[", "--set train.epochs=[: not YAML: "),
+        ("train.epochs=!!int 3", "--set train.epochs=!!int 3: the tag !!int\n"),
+        ("args={a: 1, a: 2}", "--set args={a: 1, a: 2}: the key 'a' is there twice\n"),
+        ("name=${X}", "--set name=${X}: name: '${X}' is not accepted\n"),
+        ("name=a\nb", "--set name=a\\nb: name: 'a b' is not accepted\n"),
+    ],
+)
+def test_an_error_of_a_set_says_so(refusal, override, message):
+    assert refusal(TASK, override).startswith(message)
+
+
+def test_a_credential_in_a_set_is_not_repeated(refusal):
+    for uri in ("https://me:hunter2@h/x", "https://h/x?token=hunter2"):
+        text = refusal(TASK, f"data.d.uri={uri}")
+        assert "holds a credential" in text
+        assert "hunter2" not in text
+    for key in ("storage.secret_access_key", "data.d.access-key", "env.AWS_SECRET_ACCESS_KEY"):
+        text = refusal(TASK, f"{key}=hunter2")
+        assert text.startswith(f"--set {key}=…: ")
+        assert "holds a credential" in text
+        assert "hunter2" not in text
+
+
+def test_a_credential_in_a_file_is_pointed_at_and_not_repeated(refusal):
+    text = refusal(TASK + "storage:\n  uri: s3://b\n  secret_key: hunter2\n")
+    assert re.match(r".*:\d+:3: storage.secret_key: holds a credential", text)
+    assert "~/.aws/credentials" in text
+    assert "hunter2" not in text
+
+
+# -------------------------------------------------------------------------------------------- ${NAME}
+
+
+def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
+    made = load(
+        TASK + "storage: {uri: 's3://${B}/p', profile: '${P:-dev}'}\ndata: {d: {uri: '${D}/x'}}\n"
+        "env: {A: '${B}-${B}', C: 'a$$b', E: '${EMPTY}', F: '${EMPTY:-f}'}\ncode: ${CODE}\n",
+        B="b",
+        D="/d",
+        CODE="src",
+        EMPTY="",
+    )
+    assert (made.storage.uri, made.storage.profile, made.data["d"].uri) == ("s3://b/p", "dev", "/d/x")
+    assert made.env == {"A": "b-b", "C": "a$b", "E": "", "F": "f"}
+    assert made.code == str(tmp_path / "src")
+    assert parse_job(dump_job(made), "x") == made
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("name: ${X}\nscript: a.py", "name"),
+        ("name: a\nscript: ${X}.py", "script"),
+        ("name: a\nscript: a.py\nargs: ['--out=${X}']", "args.0"),
+        (TASK + "args: {a: {b: '${X}'}}", "args.a.b"),
+        (TASK + "data: {d: {uri: x, sha256: '${X}'}}", "data.d.sha256"),
+        (TASK + "failures: {grace: '${X}'}", "failures.grace"),
+    ],
+)
+def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
+    message = refusal(text, X="x")
+    assert f": {key}: '" in message
+    rule = "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone"
+    assert rule in message
+
+
+def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
+    assert refusal(TASK + "storage: ${SCRATCH}/x\n") == (
+        "job.yaml:4:10: storage: needs the environment variable SCRATCH, which is not set\n"
+        "export SCRATCH=…, or give a default: ${SCRATCH:-default}"
+    )
+    assert "a '$' that begins no ${NAME}" in refusal(TASK + "env: {A: $HOME}\n")
+
+
+def test_paths_are_relative_to_the_file(load, tmp_path):
+    made = load(TASK + "code: ./src\ndata: {d: {uri: ../x}, e: {uri: 's3://b/k'}, f: {uri: /abs}}\n")
+    assert (made.code, made.storage.uri) == (str(tmp_path / "src"), str(tmp_path / "runs"))
+    assert [entry.uri for entry in made.data.values()] == [str(tmp_path.parent / "x"), "s3://b/k", "/abs"]
+    assert load(TASK).code == str(tmp_path)
+
+
+# ------------------------------------------------------------------------------------- writing it
+
+
+def test_a_loaded_job_survives_a_dollar_in_a_path(load):
+    made = load(TASK + "storage: 'a$$b'\nargs: {a: '$x'}\n")
+    assert made.storage.uri.endswith("/a$b")
+    assert parse_job(dump_job(made), "x") == made
+
+
+def test_a_dump_writes_every_default_out(load):
+    text = dump_job(load(TASK))
+    assert "  retries: 3\n" in text
+    assert "    stage: 2h\n" in text
+    assert "checkpoint" not in dump_job(load(SCRIPT))
+
+
+# -------------------------------------------------------------------------------------------- garbage
+
+LINES = st.sampled_from(
+    [
+        "name: a",
+        "task: m:C",
+        "script: x.py",
+        "train:",
+        "  epochs: 1",
+        "  lr: {",
+        "args: &a [*a]",
+        "args: {a: 1:30}",
+        "data: {d: {uri: s3://b}}",
+        "  batch_size: 010",
+        "resources: {workers: [1, 0]}",
+        "env: {A: ${B}}",
+        "storage:",
+        "  uri: !!x y",
+        "? [a]",
+        "- x",
+        "---",
+        "...",
+        "%YAML 9.9",
+        "failures: {watchdog: {step: 1:99}}",
+        "<<: {a: b}",
+        "'a: \"",
+        "\t",
+        "  global_batch_size: 7",
+        "x: ",
+        "\n y",
+        "checkpoint: {async: on}",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.one_of(st.text(), st.lists(LINES | st.text(max_size=9), max_size=9).map("\n".join)))
+@example("name: a\nx: {\ud800: 1}".encode("utf-8", "surrogatepass").decode("utf-8", "replace"))
+@example("%TAG ! !\n%TAG ! !\n--- a")
+@example('"\\x')
+def test_any_text_is_a_job_or_a_short_job_error(text):
+    try:
+        assert isinstance(parse_job(text, "job.yaml"), Job)
+    except JobError as error:
+        assert 2 <= len(str(error).splitlines()) <= 4
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.binary(),
+    st.lists(st.text(max_size=12).map("train.epochs={}".format) | st.text(max_size=12), max_size=2),
+)
+def test_any_bytes_and_sets_are_a_job_or_a_short_job_error(tmp_path_factory, raw, sets):
+    for before in (b"", TASK.encode()):
+        path = tmp_path_factory.getbasetemp() / "any.yaml"
+        path.write_bytes(before + raw)
+        try:
+            assert isinstance(load_job(path, sets, {}), Job)
+        except JobError as error:
+            assert 2 <= len(str(error).splitlines()) <= 4
+
+
+# ------------------------------------------------------------------------------------------- identity
+
+
+def change(load, *sets: str, text: str = TASK) -> list[str]:
+    old, new = load(text), load(text, *sets)
+    lines = identity_difference(old, new)
+    assert (job_hash(old) == job_hash(new)) == (not lines) == (identity(old) == identity(new))
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("train.seed=1", "train.seed: 0 → 1"),
+        ("train.batch_size=8", "train.batch_size: 4 → 8"),
+        ("train.precision=bf16", 'train.precision: "fp32" → "bf16"'),
+        ("train.lr.scaling=linear", 'train.lr.scaling: "none" → "linear"'),
+        ("train.accumulate=2", "train.accumulate: 1 → 2"),
+        ("train.clip_norm=1", "train.clip_norm: null → 1.0"),
+        ("train.compile=true", "train.compile: false → true"),
+        ("train.find_unused_parameters=true", "train.find_unused_parameters: false → true"),
+        ("task=m:D", 'task: "m:C" → "m:D"'),
+        ("args.lr=0.1", "args.lr: absent → 0.1"),
+        ("data.d.extract=true", "data.d.extract: absent → true"),
+    ],
+)
+def test_what_makes_it_another_run(load, override, line):
+    more = ["data.d.uri=/x"] if override.startswith("data") else []
+    assert line in change(load, *more, override)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.epochs=9",
+        "train.log_every=1",
+        "train.eval_every.epochs=2",
+        "train.loader_workers=4",
+        "checkpoint.keep_last=1",
+        "resources.workers=4",
+        "resources.memory_per_worker=1Gi",
+        "failures.retries=0",
+        "failures.watchdog.step=1h",
+        "storage=s3://b/x",
+        "storage={uri: s3://b, endpoint: http://h, region: eu, addressing: path, retry: 5}",
+        "env.A=b",
+        "code=elsewhere",
+    ],
+)
+def test_what_may_change(load, override):
+    assert change(load, override) == []
+
+
+def test_how_data_is_reached_may_change(load):
+    reached = ["endpoint=http://h", "region=eu", "profile=p", "addressing=path"]
+    text = TASK + "data: {d: {uri: 's3://b/k'}}\n"
+    assert change(load, *(f"data.d.{option}" for option in reached), text=text) == []
+
+
+def test_every_key_of_train_is_decided():
+    arithmetic = {
+        "batch_size",
+        "global_batch_size",
+        "seed",
+        "precision",
+        "accumulate",
+        "clip_norm",
+        "compile",
+    }
+    arithmetic |= {"sync_batchnorm", "find_unused_parameters", "lr"}
+    assert set(
+        Job.model_validate(
+            {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}
+        ).train.__dict__
+    ) == (arithmetic | FREE_TRAIN_KEYS)
+
+
+def test_data_with_a_checksum_may_move(load):
+    bare = TASK + "data: {d: {uri: /x}}\n"
+    summed = TASK + f"data: {{d: {{uri: /x, sha256: '{'0' * 64}'}}}}\n"
+    assert change(load, "data.d.uri=/y", text=bare) == ['data.d.uri: "/x" → "/y"']
+    assert change(load, "data.d.uri=/y", "data.d.per=node", text=summed) == []
+    assert len(change(load, f"data.d.sha256={'1' * 64}", text=summed)) == 1
+
+
+def test_keys_with_dots_are_not_mixed_up():
+    def made(args):
+        return Job.model_validate({"name": "a", "function": "m:f", "args": args})
+
+    assert identity_difference(made({"a.b": 1}), made({"a": {"b": 1}}))
+    assert identity_difference(made({"a": 1}), made({"a": 1.0})) == ["args.a: 1 → 1.0"]
+    assert identity_difference(made({"a": {}}), made({})) == ["args.a: {} → absent"]
+
+
+def test_the_submit_side_imports_neither_torch_nor_ray():
+    code = "import clustertrain.job.file, sys; print({'torch', 'ray', 'numpy', 'rich'} & {*sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"

@@ -1,0 +1,122 @@
+"""docs/job-file.md says what the models say, and what it promises is so."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import job_schema, load_job
+from clustertrain.job.model import sections
+from clustertrain.job.reference import EXAMPLE, reference_markdown
+
+PAGE = Path(__file__).parents[2] / "docs" / "job-file.md"
+
+
+def test_the_page_is_up_to_date():
+    command = "python -m clustertrain.job.reference > docs/job-file.md"
+    assert PAGE.read_text("utf-8") == reference_markdown(), (
+        f"docs/job-file.md is stale; refresh it with: {command}"
+    )
+
+
+def test_the_command_that_refreshes_it_prints_it():
+    command = [sys.executable, "-X", "utf8", "-m", "clustertrain.job.reference"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.decode() == reference_markdown()
+    schema = subprocess.run([*command, "--schema"], capture_output=True, check=True).stdout
+    assert json.loads(schema) == job_schema()
+
+
+def test_every_key_stands_in_its_section_with_a_meaning():
+    tables = dict(re.findall(r"### `?(.+?)`?\n(.*?)(?=\n### |\Z)", reference_markdown(), re.DOTALL))
+    for path, model in sections():
+        table = tables[".".join(path) or "The top level"]
+        for name, info in model.model_fields.items():
+            row = re.search(rf"^\| `{info.alias or name}` \| (.+) \| (.*) \| (.+) \|$", table, re.MULTILINE)
+            assert row, f"{'.'.join(path)}.{name} has no row"
+            assert info.description, f"{'.'.join(path)}.{name} has no docstring"
+            assert (row[2] == "**required**") == info.is_required()
+
+
+def test_every_link_leads_to_a_section():
+    page = reference_markdown()
+    headings = {re.sub(r"[^\w-]", "", line[4:]) for line in page.splitlines() if line.startswith("### ")}
+    links = set(re.findall(r"\]\(#([^)]*)\)", page))
+    assert links
+    assert links <= headings
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "default"),
+    [
+        ("stage", "duration", "`2h`"),
+        ("memory_per_worker", "size", ""),
+        ("cpus_per_worker", "number, more than 0", "`1`"),
+        ("seed", "whole number, at least 0", "`0`"),
+        ("precision", "`fp32`, `bf16`, `fp16`", "`fp32`"),
+        ("compile", "true or false", "`false`"),
+        ("workers", "whole number, at least 1, or [min, max]", ""),
+        ("data", "mapping of names, see [`data.*`](#data)", ""),
+        ("args", "mapping of anything, or list of text", ""),
+        ("env", "mapping of text", ""),
+    ],
+)
+def test_kind_and_default_are_as_people_write_them(key, kind, default):
+    assert f"| `{key}` | {kind} | {default} |" in reference_markdown()
+
+
+def test_the_example_is_a_job(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE)
+    job = load_job(path, environ={})
+    assert job.resources.memory_per_worker_bytes == 32 * 2**30
+    assert job.failures.watchdog.first_step_s == 5400
+    assert job.storage.uri == str(tmp_path / "runs" / "experiments")
+
+
+def test_the_error_that_the_page_shows_is_the_error_that_is_given(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE.replace("epochs: 20", "epcohs: 20"))
+    with pytest.raises(JobError) as caught:
+        load_job(path)
+    assert str(caught.value).replace(f"{tmp_path}/", "") in reference_markdown()
+
+
+def test_the_sets_that_the_page_shows_are_taken(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE)
+    sets = re.findall(r'--set "?([\w.]+=(?:\[.*?\]|[^\s"`]+))', reference_markdown())
+    assert len(sets) >= 4
+    job = load_job(path, sets, environ={})
+    assert (job.train.epochs, job.train.precision, job.data["train"].uri) == (3, "bf16", "/data/cifar")
+
+
+def test_the_schema_accepts_jobs_and_refuses_unknown_keys(tmp_path):
+    schema = job_schema()
+    assert schema["properties"]["train"]["description"]
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["name"]
+    for definition in schema["$defs"].values():
+        for value in definition.get("properties", {}).values():
+            assert "description" in value or "$ref" in value
+    if importlib.util.find_spec("jsonschema") is None:
+        return
+    from jsonschema import Draft202012Validator as Validator
+
+    path = tmp_path / "job.yaml"
+    path.write_text(EXAMPLE)
+    Validator.check_schema(schema)
+    validator = Validator(schema)
+    job = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}, "failures": {"grace": "2h"}}
+    assert validator.is_valid(job)
+    assert validator.is_valid(load_job(path, environ={}).model_dump(mode="json", by_alias=True))
+    assert validator.is_valid(
+        job | {"resources": {"workers": [1, 2]}, "storage": "s3://b", "args": {"lr": 0.1}}
+    )
+    assert not validator.is_valid(job | {"trian": {}})
+    assert not validator.is_valid(job | {"train": {"epcohs": 1}})
+    assert not validator.is_valid(job | {"resources": {"workers": 0}})

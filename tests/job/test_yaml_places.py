@@ -1,0 +1,139 @@
+"""YAML as plain data with places: what is read, where it stood, and what is refused at its line."""
+
+import time
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clustertrain.errors import JobError
+from clustertrain.job.yaml_reader import MOST_VALUES, Document, JobDumper, Place, Reader
+
+
+def read(text: str, expected: str = "typed") -> Document:
+    return Reader(
+        text, lambda line, column: Place((line, column), f"f:{line}:{column}"), lambda _: expected
+    ).document(())
+
+
+def refusal(text: str, expected: str = "typed") -> str:
+    with pytest.raises(JobError) as caught:
+        read(text, expected)
+    return str(caught.value)
+
+
+def test_every_key_and_value_has_its_place():
+    document = read("a: 1\nb:\n  c: [x, yy]\n")
+    assert document.data == {"a": 1, "b": {"c": ["x", "yy"]}}
+    where = {path: (key.order, value.order) for path, (key, value) in document.places.items()}
+    assert where[("a",)] == ((1, 1), (1, 4))
+    assert where[("b", "c")] == ((3, 3), (3, 6))
+    assert where[("b", "c", 1)] == ((3, 10), (3, 10))
+
+
+def test_nearest_leaves_out_keys_that_are_only_in_the_model():
+    assert read("a: {b: 1}").nearest(("a", "int", "b", 3)) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E5", 1e5),
+        ("3", 3),
+        ("1_000", 1000),
+        ("0x10", 16),
+        ("09", "09"),
+        ("1:30:00", "1:30:00"),
+        ("1:30.5", "1:30.5"),
+        ("on", True),
+        ("No", False),
+        ("true", True),
+        ("'on'", "on"),
+        ("~", None),
+    ],
+)
+def test_scalar(written, value):
+    result = read(f"a: {written}").data["a"]
+    assert result == value
+    assert type(result) is type(value)
+
+
+@pytest.mark.parametrize("written", ["1.10", "010", "on", "1:30", "2026-01-01", "1e3"])
+def test_text_is_exactly_as_written_where_text_is_expected(written):
+    assert read(f"a: {written}", "text").data == {"a": written}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nx: !!python/object:os.system {}", "f:2:4: the tag !!python/object:os.system"),
+        ("a: !mine 3", "f:1:4: the tag !mine"),
+        ("a: !<x%0Ay> 3", "f:1:4: the tag x\\ny\n"),
+        ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' is there twice\nit is first at f:1:1"),
+        ("a: {b: 1, b: 2}", "f:1:11: the key 'b' is there twice"),
+        ("a: [\n", "f:2:1: not YAML: expected the node content"),
+        ("a: 1\n\tb: 2", "f:2:1: not YAML: found character '\\t'"),
+        ("a: 1\n---\nb: 2", "not YAML: but found another document"),
+        ("a: \x01", "f:1:4: not YAML: the character"),
+        ('a: "\\UFFFFFFFF"', "not YAML: "),
+        ('a: "\\ud800"', "f:1:4: half a character"),
+        ("a: *b", "f:1:4: not YAML: found undefined alias 'b'"),
+        ("a: &a {b: 1}\nc:\n  <<: *a", "f:3:3: the merge key <<"),
+        ("1: a", "f:1:1: the key 1 is not text to YAML\nwrite it in quotes"),
+        ("on: a", "f:1:1: the key on is not text"),
+        ("? [a]\n: b", "f:1:3: a key is a list or a mapping"),
+        ("a: 2026-01-01", "f:1:4: 2026-01-01 is a date to YAML"),
+        ("a: 010", "f:1:4: 010 is octal to YAML 1.1, and decimal to YAML 1.2"),
+        ("a: 99999999999999999999", "f:1:4: 99999999999999999999 is no number of 64 bits"),
+        (f"a: {'9' * 5000}", "…"),
+        ("a: 0x_", "f:1:4: 0x_ is no number of 64 bits"),
+    ],
+)
+def test_refused_with_its_place(text, message):
+    assert message in refusal(text)
+
+
+@pytest.mark.parametrize("word", ["on", "off", "yes", "no", "On"])
+def test_a_boolean_of_yaml_1_1_is_refused_where_no_type_tells_what_it_means(word):
+    assert f"f:1:4: {word} is a boolean to YAML 1.1" in refusal(f"a: {word}", "any")
+    assert read(f"a: '{word}'", "any").data == {"a": word}
+
+
+def test_aliases_repeat_what_they_name():
+    assert read("a: &x {k: 1}\nb: *x").data == {"a": {"k": 1}, "b": {"k": 1}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 16)),
+        "a: &a [*a]",
+        "[" * 100_000,
+        "- " * 1000,
+        f"[{'x, ' * (3 * MOST_VALUES)}]",
+    ],
+    ids=["bomb", "itself", "deep", "deep blocks", "long"],
+)
+def test_size_is_bounded(text):
+    begun = time.monotonic()
+    assert "more than" in refusal(text)
+    assert time.monotonic() - begun < 60
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(PLAIN)
+def test_what_is_dumped_is_read_back(value):
+    text = yaml.dump({"a": value}, Dumper=JobDumper, allow_unicode=True)
+    for expected in ("typed", "any"):
+        assert read(text, expected).data == {"a": value}
+    assert yaml.safe_load(text) == {"a": value}, "and by other readers of YAML 1.1"

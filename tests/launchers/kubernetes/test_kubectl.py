@@ -1,0 +1,155 @@
+"""What the kit makes of kubectl's words. The kubectl here is a fake that says them; tests/kubernetes has a
+real one, and a real API server.
+"""
+
+import os
+
+import pytest
+
+from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_there
+from clustertrain.launchers.kubernetes.look import failed_there
+from clustertrain.launchers.shell import CommandFailed, CommandMissing
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """fake(code, stderr, stdout) puts a kubectl on PATH that says so; one that `hangs` does not end."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def put(code, stderr="", stdout="", hangs=False):
+        (tmp_path / "stderr").write_text(stderr)
+        (tmp_path / "stdout").write_text(stdout)
+        says = 'echo "$@" >argv; echo $$ >pid; cat stdout; cat stderr >&2'
+        ends = "exec sleep 60" if hangs else f"exit {code}"
+        kubectl = tmp_path / "kubectl"
+        kubectl.write_text(f"#!/bin/sh\ncd {tmp_path}\n{says}\n{ends}\n")
+        kubectl.chmod(0o755)
+        return tmp_path / "argv"
+
+    return put
+
+
+FORBIDDEN = (
+    'Error from server (Forbidden): rayjobs.ray.io is forbidden: User "system:serviceaccount:team:ci" cannot '
+    'list resource "rayjobs" in API group "ray.io" in the namespace "team"'
+)
+EXEC = (
+    'Error from server (Forbidden): pods "h" is forbidden: User "ci" cannot create resource "pods/exec" in '
+    'API group "" in the namespace "team"'
+)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind", "said"),
+    [
+        (FORBIDDEN, Forbidden, "system:serviceaccount:team:ci may not list rayjobs.ray.io"),
+        (EXEC, Forbidden, "ci may not create pods/exec"),
+        (
+            'error: the server doesn\'t have a resource type "rayjobs"',
+            ClusterError,
+            "KubeRay operator is not",
+        ),
+        ('error: the server doesn\'t have a resource type "localqueues"', NotFound, "localqueues"),
+        (
+            'error: unable to recognize "-": no matches for kind "RayJob" in version "ray.io/v1"',
+            ClusterError,
+            "knows no RayJob",
+        ),
+        ('error: context "there" does not exist', NoAnswer, "kubernetes.context"),
+        (
+            "The connection to the server localhost:8080 was refused - did you specify the right host?",
+            NoAnswer,
+            "no cluster to talk to",
+        ),
+        (
+            "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",
+            NoAnswer,
+            "does not answer: Unable to connect",
+        ),
+        ("The connection to the server 10.0.0.1:6443 was refused", NoAnswer, "does not answer"),
+        ("error: You must be logged in to the server (Unauthorized)", ClusterError, "Log in again"),
+        ('Error from server (NotFound): rayjobs.ray.io "digits" not found', NotFound, '"digits" not found'),
+        (
+            'Error from server (Forbidden): pods "x" is forbidden: exceeded quota: small',
+            CommandFailed,
+            "exceeded quota: small",
+        ),
+    ],
+)
+def test_every_refusal_says_what_to_do(fake, stderr, kind, said):
+    fake(1, f"E1121 20:00:00 memcache.go:265] noise\n{stderr}\n")
+    with pytest.raises(ClusterError) as caught:
+        Kubectl("team", "there")("get", "rayjobs.ray.io")
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    assert caught.value.exit_code == EXIT_CLUSTER
+    assert 2 <= len(str(caught.value).splitlines()) <= 3
+
+
+def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CommandMissing, match="kubectl is not on PATH"):
+        Kubectl()("version")
+
+
+def test_one_that_hangs_is_a_cluster_that_does_not_answer(fake):
+    fake(0, hangs=True)
+    with pytest.raises(NoAnswer, match="did not end within"):
+        Kubectl("team")("get", "pods", timeout_s=0.5)
+
+
+def test_context_and_namespace_come_first_and_are_left_out_where_none_is_named(fake):
+    argv = fake(0, stdout='{"items": []}')
+    assert Kubectl("team", "there").list("pods", "a=b") == []
+    assert argv.read_text().split() == [
+        "--context=there",
+        "--namespace=team",
+        "get",
+        "pods",
+        "--output=json",
+        "--selector=a=b",
+    ]
+    Kubectl()("version")
+    assert argv.read_text().split() == ["version"]
+
+
+def test_a_command_in_a_pod_has_its_own_exit_code(fake):
+    fake(2, "error: wrong\nmend it\ncommand terminated with exit code 2\n", "some words\n")
+    done = Kubectl().exec("h", "main", "python")
+    assert (done.code, done.stdout) == (2, "some words\n")
+    error = failed_there(done.code, done.stderr)
+    assert type(error) is JobError and str(error) == "wrong\nmend it"
+    assert type(failed_there(4, "")) is StorageError
+
+
+def test_a_pod_that_is_gone_is_no_command_that_failed(fake):
+    fake(1, 'Error from server (NotFound): pods "h" not found\n')
+    with pytest.raises(NotFound):
+        Kubectl().exec("h", "main", "python")
+
+
+def test_what_it_prints_comes_line_by_line_and_its_failure_at_the_end(fake):
+    fake(1, "error: unexpected EOF\n", "one\ntwo\n")
+    lines = Kubectl().lines("logs", "h")
+    assert [next(lines), next(lines)] == ["one", "two"]
+    with pytest.raises(NoAnswer):
+        next(lines)
+
+
+def test_whoever_stops_reading_ends_it(fake, tmp_path):
+    fake(0, stdout="one\n", hangs=True)
+    lines = Kubectl().lines("logs", "--follow")
+    assert next(lines) == "one"
+    lines.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):
+    stderr = "error: data digits not found\ncommand terminated with exit code 4\n"
+    fake(4, stderr)
+    assert ended_there(stderr)
+    with pytest.raises(CommandFailed) as caught:
+        list(Kubectl().lines("exec", "h"))
+    assert caught.value.code == 4

@@ -1,0 +1,288 @@
+"""What is rendered for Kubernetes: pods that are restricted, paths that they see, goldens as they are."""
+
+import base64
+import io
+import random
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clusters.kube_client import path as programs
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import load_job, parse_job
+from clustertrain.job.kubernetes import merged_patch
+from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
+from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
+from clustertrain.launchers.kubernetes.submit import render
+from clustertrain.run.begin import Options
+from clustertrain.version import RAY_VERSION
+
+CHECKOUT = Path(__file__).parents[3]
+K8S = CHECKOUT / "k8s"
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make_job(**changes):
+        (tmp_path / "m.py").write_text("x = 1\n")
+        sections = {
+            "name": "run-1",
+            "task": "m:T",
+            "train": {"epochs": 1, "batch_size": 4},
+            "image": "localhost/clustertrain:dev",
+            **changes,
+        }
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
+        return load_job(tmp_path / "job.yaml")
+
+    return make_job
+
+
+def of_kind(objects, kind):
+    return [each for each in objects if each["kind"] == kind]
+
+
+def ray_job(objects):
+    return of_kind(objects, "RayJob")[0]
+
+
+def pod_specs(objects):
+    spec = ray_job(objects)["spec"]
+    cluster = spec["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    templates = [group["template"] for group in groups] + [spec["submitterPodTemplate"]]
+    return [template["spec"] for template in templates]
+
+
+def containers(spec):
+    return [*spec["containers"], *spec.get("initContainers", [])]
+
+
+def test_every_pod_keeps_to_the_restricted_standard(make):
+    for spec in pod_specs(manifests(make())):
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in containers(spec):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
+    job = make(failures={"grace": "45s"}, kubernetes={"ttl": "5m", "start_deadline": "10m"})
+    spec = ray_job(manifests(job))["spec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert (spec["ttlSecondsAfterFinished"], spec["preRunningDeadlineSeconds"]) == (300, 600)
+    assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    assert spec["rayClusterSpec"]["rayVersion"] == RAY_VERSION
+    head, worker, _ = pod_specs(manifests(job))
+    assert head["terminationGracePeriodSeconds"] == worker["terminationGracePeriodSeconds"] == 75
+    assert head["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "head"
+    environment = {each["name"]: each.get("value") for each in head["containers"][0]["env"]}
+    assert environment["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
+    resources = worker["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"] == {"cpu": "1"}
+
+
+def test_the_one_version_of_ray_is_that_of_the_constraints():
+    assert f"\nray=={RAY_VERSION} " in (CHECKOUT / "constraints.txt").read_text()
+
+
+def test_pods_follow_from_resources(make):
+    objects = manifests(
+        make(resources={"workers": [2, 8], "nodes": [1, 4], "gpus_per_worker": 2, "memory_per_worker": "8Gi"})
+    )
+    group = ray_job(objects)["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (1, 4, 4)
+    assert group["template"]["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "2",
+        "memory": "17Gi",
+        "nvidia.com/gpu": "4",
+    }
+    assert group["rayStartParams"]["resources"] == "'{\"clustertrain_worker\": 2}'"
+
+
+def test_code_and_the_data_below_it_travel(make, tmp_path):
+    (tmp_path / "set.csv").write_text("1,2\n")
+    job = make(data={"set": {"uri": "set.csv"}})
+    config = of_kind(manifests(job), "ConfigMap")[0]
+    assert config["immutable"] is True
+    inside = parse_job(config["data"]["job.yaml"], "job.yaml")
+    packed = base64.b64decode(config["binaryData"]["code.tar.gz"])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        assert {"m.py", "set.csv", "job.yaml"} <= set(archive.getnames())
+    assert inside.data["set"].uri == f"{inside.code}/set.csv"
+    assert inside.storage.uri == "/mnt/clustertrain/runs"
+    name = config["metadata"]["name"]
+    (tmp_path / "m.py").write_text("x = 2\n")
+    assert of_kind(manifests(job), "ConfigMap")[0]["metadata"]["name"] != name
+
+
+def test_the_name_does_not_depend_on_where_the_folder_lies(make, tmp_path):
+    first = of_kind(manifests(make()), "ConfigMap")[0]
+    shutil.copytree(tmp_path, tmp_path.parent / f"{tmp_path.name}-moved")
+    moved = load_job(tmp_path.parent / f"{tmp_path.name}-moved" / "job.yaml")
+    assert of_kind(manifests(moved), "ConfigMap")[0] == first
+
+
+def test_code_in_the_image_does_not_travel(make):
+    objects = manifests(make(kubernetes={"code_in_image": "/app"}))
+    assert "binaryData" not in of_kind(objects, "ConfigMap")[0]
+    assert all("initContainers" not in spec for spec in pod_specs(objects))
+
+
+def test_code_that_is_too_large_is_refused(make, tmp_path):
+    (tmp_path / "noise.bin").write_bytes(random.Random(0).randbytes(MOST_CODE_BYTES + 1))
+    with pytest.raises(StorageError, match=r"when packed, and an object of Kubernetes has room for 900,000"):
+        manifests(make())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": None}, "image is not given"),
+        (
+            {"kubernetes": {"volumes": []}},
+            "is on no volume, and what pods keep for themselves goes with them",
+        ),
+        ({"data": {"d": {"uri": "/srv/set.csv"}}}, "is a file of this machine, which no pod sees"),
+    ],
+)
+def test_what_no_pod_can_see_is_refused(make, changes, message):
+    with pytest.raises(JobError, match=message):
+        manifests(make(**changes))
+
+
+def test_storage_on_a_volume_and_on_s3_stay_as_they_are(make):
+    volume = {"volumes": [{"mount": "/data", "claim": "d"}, {"mount": "/data/runs", "claim": "r"}]}
+    assert in_pods(make(storage="/data/runs/x", kubernetes=volume)).storage.uri == "/data/runs/x"
+    assert in_pods(make(storage="s3://b/p")).storage.uri == "s3://b/p"
+
+
+@pytest.mark.parametrize("storage", ["s3://b/p", {"uri": "s3://b/p", "region": "eu-west-1"}])
+def test_storage_on_s3_needs_no_volume(make, storage):
+    for kubernetes in ({}, {"namespace": "team"}):
+        assert volumes(make(storage=storage, kubernetes=kubernetes)) == ()
+    data = {"volumes": [{"mount": "/data", "claim": "d"}]}
+    assert [each.claim for each in volumes(make(storage=storage, kubernetes=data))] == ["d"]
+
+
+def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
+    def outgoing(job):
+        policies = of_kind(manifests(job), "NetworkPolicy")
+        head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
+        return [rule["ports"] for rule in head["spec"]["egress"] if "to" not in rule]
+
+    assert outgoing(make()) == [[{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]]
+    s3 = make(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
+    assert outgoing(s3)[1:] == [[{"protocol": "TCP", "port": 9000}]]
+
+
+def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
+    def hooks(**sections):
+        head, worker, _ = pod_specs(manifests(make(**sections)))
+        return [sorted(spec["containers"][0]["lifecycle"]) for spec in (head, worker)]
+
+    assert hooks() == [["preStop"], ["preStop"]]
+    assert hooks(storage="s3://b/p") == [["preStop"], ["postStart", "preStop"]]
+
+
+def test_a_patch_has_the_last_word(make):
+    patch = {"spec": {"ttlSecondsAfterFinished": 5, "submitterConfig": None}}
+    spec = ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]
+    assert spec["ttlSecondsAfterFinished"] == 5
+    assert "submitterConfig" not in spec
+
+
+def test_a_merge_patch_is_that_of_rfc_7396():
+    assert merged_patch({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": None}, "d": [2]}) == {
+        "a": {"c": 2},
+        "d": [2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("queue", "label"),
+    [
+        ({"name": "q", "priority_class": "high"}, ("kueue.x-k8s.io/priority-class", "high")),
+        ({"kind": "volcano", "name": "q"}, ("volcano.sh/queue-name", "q")),
+        ({"kind": "yunikorn", "name": "q"}, ("yunikorn.apache.org/queue", "q")),
+    ],
+)
+def test_a_queue_is_a_label(make, queue, label):
+    labels = ray_job(manifests(make(kubernetes={"queue": queue})))["metadata"]["labels"]
+    assert label in labels.items()
+
+
+def test_options_of_the_start_reach_the_entrypoint(make):
+    entrypoint = ray_job(manifests(make(), Options(retry=True, fresh=True)))["spec"]["entrypoint"]
+    assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --retry"
+
+
+def test_what_is_rendered_is_what_yaml_reads(make):
+    job = make(kubernetes={"namespace": "team-a"})
+    assert list(yaml.safe_load_all(render(job))) == manifests(job)
+    assert all(each["metadata"]["namespace"] == "team-a" for each in manifests(job))
+
+
+def test_the_golden_render_is_what_its_job_file_gives():
+    """The archive's bytes depend on the zlib that packs; what it holds, and its name, do not."""
+    golden = list(yaml.safe_load_all((K8S / "rayjob-digits.yaml").read_text()))
+    fresh = manifests(load_job(K8S / "digits.yaml"))
+    for objects in (golden, fresh):
+        packed = of_kind(objects, "ConfigMap")[0]["binaryData"]
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["code.tar.gz"]))) as archive:
+            packed["code.tar.gz"] = [(member.name, member.size, member.mode) for member in archive]
+    assert golden == fresh, (
+        "clustertrain render --to kubernetes k8s/digits.yaml > k8s/base/rayjob-digits.yaml"
+    )
+
+
+def kustomized(folder):
+    if (kubectl := shutil.which("kubectl", path=programs())) is None:
+        pytest.skip("no kubectl: make kube-tools builds one")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("overlay", ["kind", "gpu"])
+def test_an_overlay_says_namespace_and_image_once(overlay):
+    text = (K8S / "overlays" / overlay / "kustomization.yaml").read_text()
+    assert text.count("\nnamespace:") == text.count("newName:") == 1
+    objects = kustomized(K8S / "overlays" / overlay)
+    assert {each["metadata"]["namespace"] for each in objects} == {"training"}
+    images = {container["image"] for spec in pod_specs(objects) for container in containers(spec)}
+    assert len(images) == 1
+    assert not images & {"localhost/clustertrain:dev"}
+
+
+@pytest.mark.kubernetes
+def test_every_component_can_be_added_to_the_base(tmp_path):
+    shutil.copytree(K8S, tmp_path / "k8s", symlinks=True)
+    components = sorted(path.name for path in (K8S / "components").iterdir())
+    assert components == ["kueue", "monitoring", "pvc", "s3-secret", "volcano"]
+    own = tmp_path / "k8s" / "own"
+    own.mkdir()
+    kustomization = {"resources": ["../base"], "components": [f"../components/{c}" for c in components]}
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    objects = kustomized(own)
+    labels = ray_job(objects)["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == labels["volcano.sh/queue-name"] == "training"
+    head, worker, submitter = pod_specs(objects)
+    assert head["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert worker["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert "envFrom" not in submitter["containers"][0]
+    assert of_kind(objects, "PodMonitor")
+
+
+def test_to_yaml_keeps_no_references():
+    shared = {"a": 1}
+    assert "&" not in to_yaml([{"x": shared, "y": shared}])

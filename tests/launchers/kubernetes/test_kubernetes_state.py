@@ -1,0 +1,350 @@
+"""Where a run stands, from objects as the API server gives them; tests/kubernetes asks a real one."""
+
+import json
+
+import pytest
+
+from clustertrain.launchers.kubernetes.pod_problems import seconds, time_of, troubles
+from clustertrain.launchers.kubernetes.state import ANY, NATIVE_STATES, Seen, exit_code, join, native_of
+from clustertrain.observe.status_json import Told
+from clustertrain.run.states import STATES
+
+MADE = "2026-11-21T20:00:00Z"
+MADE_AT = seconds(MADE)
+DEPLOYMENTS = ["", "Initializing", "Waiting", "Running", "Complete", "Failed", "ValidationFailed"]
+DEPLOYMENTS += ["Suspending", "Suspended", "Retrying"]
+JOBS = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
+REASONS = ["", "SubmissionFailed", "DeadlineExceeded", "PreRunningDeadlineExceeded", "AppFailed"]
+REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFailed"]
+
+
+def rayjob(deployment="Running", job="RUNNING", reason="", message="", labels=None, **spec):
+    status = {"jobDeploymentStatus": deployment, "jobStatus": job, "reason": reason, "message": message}
+    groups = [{"groupName": "workers", "replicas": 2}]
+    return {
+        "metadata": {
+            "name": "digits",
+            "namespace": "team",
+            "uid": "u1",
+            "creationTimestamp": MADE,
+            "labels": labels or {},
+        },
+        "spec": {"submissionMode": "K8sJobMode", "rayClusterSpec": {"workerGroupSpecs": groups}, **spec},
+        "status": {"rayClusterName": "digits-abc", "startTime": MADE, **status},
+    }
+
+
+def pod(name, role, state="running", phase="Running", **status):
+    containers = status.pop("containers", [{"name": "main", "state": {state: {}} if state else {}}])
+    return {
+        "metadata": {"name": name, "labels": {"clustertrain.io/role": role}},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "shared"}}]},
+        "status": {"phase": phase, "containerStatuses": containers, **status},
+    }
+
+
+def pending(name="w1", role="worker", message="0/1 nodes are available: 1 Insufficient cpu."):
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return pod(name, role, phase="Pending", containers=[], conditions=[why])
+
+
+def event(reason, message, kind="Pod", name="w1", at="2026-11-21T20:00:09Z"):
+    about = {"kind": kind, "name": name}
+    return {
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "involvedObject": about,
+        "lastTimestamp": at,
+    }
+
+
+HEAD, WORKERS = pod("h", "head"), (pod("w1", "worker"), pod("w2", "worker"))
+SUBMITTER = pod("s", "submitter")
+ALL = (HEAD, *WORKERS, SUBMITTER)
+
+
+def ended(state="done", cause="finished", code=0, at=MADE_AT + 30, restarts=False):
+    return Told(
+        1,
+        at,
+        state,
+        cause,
+        "the text",
+        over=not restarts,
+        of_result=True,
+        exit_code=code,
+        rows=(("step", "9"),),
+    )
+
+
+def running(state="running", cause="training"):
+    return Told(1, MADE_AT + 30, state, cause)
+
+
+# ------------------------------------------------------------------------------------------- KubeRay's words
+
+
+@pytest.mark.parametrize("key", NATIVE_STATES)
+def test_every_state_of_a_rayjob_means_one_of_ours(key):
+    meaning = NATIVE_STATES[key]
+    assert meaning.cause in STATES[meaning.state].causes
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@pytest.mark.parametrize("job", JOBS)
+def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, job):
+    for reason in REASONS:
+        meaning = native_of(deployment, job, reason)
+        assert "does not know" not in meaning.text
+        assert STATES[meaning.state].final == (deployment in ("Complete", "Failed", "ValidationFailed"))
+
+
+def test_a_state_to_come_means_that_the_run_lives():
+    assert native_of("Scheduling", "RUNNING", "").state == "waiting"
+    assert (("", ANY, ANY) in NATIVE_STATES) and native_of("Running", "NEW_ONE", "").state == "running"
+
+
+def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
+    assert Seen(rayjob("", "", suspend=True)).native == NATIVE_STATES["Suspended", ANY, ANY]
+
+
+# ------------------------------------------------------------------------------------------------ the joining
+
+
+@pytest.mark.parametrize(
+    ("deployment", "told", "state", "over"),
+    [
+        ("Running", running(), "running", False),
+        ("Running", running("staging", "data"), "staging", False),
+        ("Running", running("waiting", "workers"), "waiting", False),
+        ("Running", ended(), "done", True),  # Ray has not noticed yet
+        ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
+        ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
+        ("Running", Told(), "waiting", False),
+        ("Running", None, "waiting", False),
+        ("Running", Told(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting", False),
+    ],
+)
+def test_a_run_with_pods_stands_as_its_files_say(deployment, told, state, over):
+    standing = join(Seen(rayjob(deployment), ALL), told)
+    assert (standing.state, standing.over) == (state, over)
+    assert standing.cause in STATES[state].causes
+
+
+def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
+    over = Seen(rayjob("Complete", "SUCCEEDED"))
+    assert join(over, Told()).state == "lost"
+    assert join(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
+    assert join(over, None).state == "done"  # nothing but its word is known
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "state", "cause", "code"),
+    [
+        ("AppFailed", "Job entrypoint command failed with exit code 2, last\nerror: no", "failed", "job", 2),
+        ("AppFailed", "Job entrypoint command failed with exit code 4, last", "failed", "data", 4),
+        ("AppFailed", "Submitter completed but Ray job not found", "failed", "error", 1),
+        ("SubmissionFailed", "BackoffLimitExceeded", "failed", "cluster", 3),
+        ("PreRunningDeadlineExceeded", "passed", "failed", "cluster", 3),
+        ("DeadlineExceeded", "passed", "lost", "time_limit", 1),
+        ("ValidationFailed", "spec is wrong", "failed", "job", 2),
+    ],
+)
+def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, code):
+    seen = Seen(rayjob("Failed", "FAILED", reason, message))
+    for told in (None, Told(), ended(at=MADE_AT - 900)):
+        standing = join(seen, told)
+        assert (standing.state, standing.cause, standing.over) == (state, cause, True)
+        assert exit_code(seen, told, standing) == code
+
+
+def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
+    message = (
+        "Job entrypoint command failed with exit code 2, last available logs:\nx\nerror: wrong\nmend it\n"
+    )
+    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", message)), None).text == "failed\nwrong\nmend it"
+
+
+def test_a_deadline_names_what_the_pods_waited_for():
+    seen = Seen(rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed"), (pending(),))
+    assert "1 Insufficient cpu" in join(seen, None).text
+
+
+def test_the_result_counts_when_the_rayjob_failed():
+    told = ended("stopped", "user", 75)
+    seen = Seen(rayjob("Failed", "FAILED", "AppFailed"))
+    standing = join(seen, told)
+    assert (standing.state, standing.over, exit_code(seen, told, standing)) == ("stopped", True, 75)
+
+
+def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
+    seen = Seen(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
+    told = ended("preempted", "preempted", 75, restarts=True)
+    standing = join(seen, told)
+    assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
+    assert standing.text == "reached kubernetes.deadline; submit it again to go on"
+    assert exit_code(seen, told, standing) == 75
+
+
+def test_a_failure_that_kuberay_retries_is_not_the_end():
+    told = ended("failed", "error", 1)
+    assert join(Seen(rayjob(backoffLimit=0), ALL), told).over
+    assert not join(Seen(rayjob(backoffLimit=1), ALL), told).over
+    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), told).over
+
+
+def test_without_a_rayjob_the_files_alone_tell():
+    assert join(Seen(None), ended("stopped", "user", 75)).state == "stopped"
+    assert join(Seen(None), Told()).state == "cancelled"
+    assert join(Seen(None), running()).state == "lost"
+
+
+def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
+    waits = Seen(
+        rayjob(), (HEAD, WORKERS[1], pending(message="0/1 nodes: 1 node(s) were unschedulable"), SUBMITTER)
+    )
+    standing = join(waits, running("waiting", "workers"))
+    assert standing.state == "waiting" and "were unschedulable" in standing.text
+    assert "its driver has not begun" in join(Seen(rayjob(), ALL), Told()).text
+    assert join(Seen(rayjob(), WORKERS), None).cause == "nodes"
+
+
+# ------------------------------------------------------------------------------------------------------ Kueue
+
+
+def workload(*conditions):
+    return {"status": {"conditions": list(conditions)}}
+
+
+QUEUED = {"kueue.x-k8s.io/queue-name": "team"}
+NO_QUOTA = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "insufficient quota"}
+
+
+def test_kueue_says_why_a_run_is_queued():
+    seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(NO_QUOTA))
+    standing = join(seen, None)
+    assert (standing.state, standing.cause) == ("queued", "scheduler")
+    assert standing.text == "waits in queue team of Kueue: Pending: insufficient quota"
+
+
+def test_a_preempted_run_is_queued_again():
+    evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "to make room"}
+    seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(evicted, NO_QUOTA))
+    standing = join(seen, ended("preempted", "preempted", 75, restarts=True))
+    assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
+    assert "evicted (Preempted): to make room; Pending: insufficient quota; it goes on after" in standing.text
+
+
+def test_a_run_that_no_queue_has_is_held():
+    standing = join(Seen(rayjob("Suspended", "", suspend=True)), None)
+    assert (standing.state, standing.cause) == ("queued", "held")
+    assert "Kueue has not looked" in join(Seen(rayjob("Suspended", "", labels=QUEUED)), None).text
+
+
+# --------------------------------------------------------------------------------------------------- troubles
+
+
+def container(state, **details):
+    return pod("w1", "worker", phase="Pending", containers=[{"name": "c", "state": {state: details}}])
+
+
+@pytest.mark.parametrize(
+    ("thing", "events", "said"),
+    [
+        (pending(), [], "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."),
+        (container("waiting", reason="ErrImagePull", message="no\nsuch"), [], "ErrImagePull: no such"),
+        (
+            container("waiting", reason="ImagePullBackOff", message="back-off"),
+            [],
+            "ImagePullBackOff: back-off",
+        ),
+        (container("waiting", reason="CreateContainerConfigError", message='secret "s"'), [], 'secret "s"'),
+        (container("waiting", reason="CrashLoopBackOff"), [], "again and again (CrashLoopBackOff)"),
+        (container("terminated", reason="Error", exitCode=3), [], "container c ended with code 3"),
+        (container("terminated", reason="OOMKilled", exitCode=137), [], "killed at its memory limit"),
+        (
+            container("waiting", reason="ContainerCreating"),
+            [
+                event("FailedMount", 'configmap "gone" not found'),
+                event("Unhealthy", "later", at="2027-01-01T00:00:00Z"),
+            ],
+            'FailedMount: configmap "gone" not found',
+        ),
+        (
+            pending(message="pod has unbound immediate PersistentVolumeClaims"),
+            [event("FailedBinding", "no storage class is set", "PersistentVolumeClaim", "shared")],
+            "PersistentVolumeClaims; claim shared: FailedBinding: no storage class is set",
+        ),
+        (
+            pod("w1", "worker", phase="Failed", reason="Evicted", message="low on disk"),
+            [],
+            "Evicted: low on disk",
+        ),
+    ],
+)
+def test_what_keeps_a_pod_from_running(thing, events, said):
+    (trouble,) = troubles([thing], events, {})
+    assert said in trouble.text and trouble.text.startswith("pod w1: ") and trouble.blocks
+
+
+def test_the_same_trouble_of_two_pods_is_told_once():
+    (trouble,) = troubles([pending("w1"), pending("w2")], [], {})
+    assert trouble.text.startswith("2 pods (w1, w2): ")
+
+
+@pytest.mark.parametrize("thing", [*ALL, container("waiting", reason="PodInitializing")])
+def test_pods_that_run_or_are_on_their_way_have_no_trouble(thing):
+    assert troubles([thing], [], {}) == []
+
+
+@pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
+def test_a_container_that_was_killed_and_runs_again_blocks_nothing(reason):
+    killed = {"terminated": {"reason": reason, "exitCode": 137}}
+    again = pod("w1", "worker", containers=[{"name": "c", "state": {"running": {}}, "lastState": killed}])
+    (trouble,) = troubles([again], [], {})
+    assert not trouble.blocks and "started again" in trouble.text
+    assert (reason in trouble.text) == (reason == "OOMKilled")
+
+
+def test_a_pod_that_is_leaving_has_no_trouble():
+    leaving = pending()
+    leaving["metadata"]["deletionTimestamp"] = MADE
+    assert troubles([leaving], [], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "there", "said"),
+    [
+        ("FailedToCreateHeadPod", "RayCluster", (), "the head's pod cannot be made: exceeded quota: small"),
+        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "pods of workers cannot be made: exceeded quota"),
+        (
+            "FailedCreate",
+            "Job",
+            (HEAD, *WORKERS),
+            "the submitter's pod cannot be made: exceeded quota: small",
+        ),
+    ],
+)
+def test_a_pod_that_is_not_even_made(reason, kind, there, said):
+    message = '(combined from similar events): pods "digits-x" is forbidden: exceeded quota: small'
+    seen = Seen(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
+    assert said in join(seen, None).text
+    assert Seen(rayjob(), ALL, seen.events).troubles == []  # it is there by now
+
+
+def test_the_time_of_an_event_is_its_last():
+    assert time_of(event("a", "b", at="2026-11-21T20:00:09Z")) == MADE_AT + 9
+    newer = {"lastTimestamp": None, "eventTime": "2026-11-21T20:00:01.500000Z", "series": None}
+    assert time_of(newer) == MADE_AT + 1.5
+    assert time_of({}) == 0.0
+
+
+# ---------------------------------------------------------------------------------------- what the pods tell
+
+
+def test_what_a_pod_tells_is_read_from_among_other_lines():
+    told = ended()
+    line = json.dumps({**told.__dict__})
+    assert Told.parsed(f"a warning\n{line}\nanother") == told
+    assert Told.parsed('error: no\n{"other": 1}') is None

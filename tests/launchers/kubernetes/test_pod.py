@@ -1,0 +1,121 @@
+"""What a pod of a RayJob does beside training, where no cluster is needed; tests/kubernetes has the rest."""
+
+import time
+
+import pytest
+import yaml
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.file import dump_job, load_job
+from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
+from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
+from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
+from clustertrain.run.begin import is_same_start
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
+from clustertrain.run.snapshot import take_snapshot
+from clustertrain.version import __version__
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    sections = {
+        "name": "a",
+        "task": "m:T",
+        "train": {"epochs": 1, "batch_size": 4},
+        "storage": "runs",
+        "failures": {"grace": "3s"},
+    }
+    (tmp_path / "m.py").write_text("x = 1\n")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(sections))
+    loaded = load_job(tmp_path / "job.yaml")
+    (tmp_path / "inside.yaml").write_text(dump_job(loaded))
+    for name, value in {
+        "JOB": str(tmp_path / "inside.yaml"),
+        "NAMESPACE": "team",
+        "RAYJOB": "a",
+        "POD": "a-head-1",
+        "VERSION": __version__,
+    }.items():
+        monkeypatch.setenv(f"CLUSTERTRAIN_{name}", value)
+    return loaded
+
+
+def attempt_of(job, **fields):
+    return claim_attempt(RunDir.newest(job.storage.location, job.name), world_size=1, **fields)
+
+
+def test_the_heads_pod_asks_for_an_end_and_waits_for_the_result(job):
+    attempt = attempt_of(job)
+    began = time.monotonic()
+    assert pod_leaving.main("head") == 0
+    assert 3 <= time.monotonic() - began < 10, "the grace time, when nobody answers"
+    assert attempt.asked("stop")["state"] == "preempted"
+
+
+def test_a_stop_that_was_asked_for_keeps_its_cause(job):
+    attempt = attempt_of(job)
+    attempt.ask("stop", {"cause": "user"})
+    pod_leaving.main("head")
+    assert attempt.asked("stop") == {"cause": "user"}
+
+
+def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
+    attempt = attempt_of(job)
+    assert pod_leaving.main("worker") == 0
+    assert attempt.asked("save")["pod"] == "a-head-1"
+    assert attempt.asked("stop") is None
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
+    attempt = attempt_of(job)
+    write_result(attempt, Result("done", "finished", 0))
+    began = time.monotonic()
+    assert pod_leaving.main(role) == 0
+    assert time.monotonic() - began < 2
+    assert attempt.asked("stop") is attempt.asked("save") is None
+
+
+def test_a_second_start_follows_the_first_to_its_end(job, capsys):
+    attempt = attempt_of(job, allocation=pod.this_start())  # by this process, which lives
+    assert is_same_start(attempt, pod.this_start())
+    said = []
+
+    class Screen:
+        def say(self, text):
+            said.append(text)
+            write_result(attempt, Result("done", "finished", 0, step=7))
+
+    result = pod._follow_the_one_before(job, pod.this_start(), Screen())
+    assert (result.state, result.step) == ("done", 7)
+    assert "attempt 1 lives" in said[0]
+
+
+def test_another_rayjob_is_not_followed(job, monkeypatch):
+    attempt_of(job, allocation=pod.this_start())
+    monkeypatch.setenv("CLUSTERTRAIN_NAMESPACE", "another")
+    assert pod._follow_the_one_before(job, pod.this_start(), None) is None
+
+
+def test_an_image_of_another_version_is_refused(job, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERTRAIN_VERSION", "9.9.9")
+    assert pod.main([]) == ClusterError.exit_code
+    told = capsys.readouterr().err
+    assert f"The image has clustertrain {__version__}, and the RayJob was rendered for 9.9.9" in told
+
+
+def test_code_is_unpacked_and_again_where_it_was_before(job, tmp_path):
+    archive = tmp_path / "code.tar.gz"
+    archive.write_bytes(take_snapshot(job).code)
+    (tmp_path / "work").mkdir()  # a volume of the pod
+    for _ in range(2):
+        assert pod_code.main(str(archive), str(tmp_path / "work" / "code")) == 0
+        assert (tmp_path / "work" / "code" / "m.py").read_text() == "x = 1\n"
+
+
+def test_an_archive_that_is_damaged_is_told(tmp_path, capsys):
+    (tmp_path / "code.tar.gz").write_bytes(b"no archive")
+    assert pod_code.main(str(tmp_path / "code.tar.gz"), str(tmp_path / "code")) == 4
+    assert capsys.readouterr().err.startswith("error: ")

@@ -1,0 +1,134 @@
+"""The share of a node that is ours, from SLURM's variables and from what the kernel holds us to."""
+
+import os
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.slurm.agent import allocation
+from clustertrain.launchers.slurm.agent.allocation import check_room, read_allocation, run_name
+
+STEP = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_CLUSTER_NAME": "site",
+    "SLURM_NODEID": "1",
+    "CLUSTERTRAIN_NODES": "n1,n2",
+    "SLURM_CPUS_ON_NODE": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_cgroup(monkeypatch):
+    """What holds this very machine is not of interest here."""
+    monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=()))
+    monkeypatch.setattr(allocation, "_cpu_quota", lambda: None)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+def share(**variables):
+    return read_allocation({**STEP, **variables})
+
+
+def job(resources):
+    return parse_job(f"name: a\nfunction: m:f\nresources: {resources}\n", "job.yaml")
+
+
+def test_who_it_is():
+    found = share()
+    assert (found.host, found.is_head, found.nodes, found.restart) == ("n2", False, ("n1", "n2"), 0)
+    assert found.record == {
+        "scheduler": "slurm",
+        "cluster": "site",
+        "job_id": "12",
+        "restart": 0,
+        "nodes": ["n1", "n2"],
+    }
+    assert share(SLURM_RESTART_COUNT="3").restart == 3
+
+
+@pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NODEID"])
+def test_elsewhere_it_is_refused(missing):
+    with pytest.raises(ClusterError, match="no task of a SLURM step"):
+        read_allocation({key: value for key, value in STEP.items() if key != missing})
+
+
+@pytest.mark.parametrize(
+    ("variables", "cpus"),
+    [
+        ({}, 1),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "6"}, 6),
+        ({"SLURM_CPUS_ON_NODE": "64"}, 8),  # the affinity holds us to less
+    ],
+)
+def test_cpus(variables, cpus):
+    assert share(**variables).cpus == cpus
+
+
+def test_a_cpu_quota_counts(monkeypatch):
+    monkeypatch.setattr(allocation, "_cpu_quota", lambda: 2.5)
+    assert share(SLURM_CPUS_ON_NODE="64").cpus == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "gpus"),
+    [
+        ({}, 0),
+        ({"SLURM_GPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_GPUS_ON_NODE": "4", "CUDA_VISIBLE_DEVICES": "2,3"}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f1a,MIG-0c"}, 2),
+    ],
+    ids=str,
+)
+def test_gpus(variables, gpus):
+    assert share(**variables).gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("variables", "mib"),
+    [
+        ({}, None),
+        ({"SLURM_MEM_PER_NODE": "800"}, 800),
+        ({"SLURM_MEM_PER_NODE": "0"}, None),  # SLURM's word for all of the node
+        ({"SLURM_MEM_PER_CPU": "500", "SLURM_CPUS_ON_NODE": "4"}, 2000),
+    ],
+    ids=str,
+)
+def test_memory(variables, mib):
+    assert share(**variables).memory_bytes == (None if mib is None else mib * 2**20)
+
+
+def test_the_least_limit_of_a_cgroup_counts(monkeypatch):
+    cgroups = [SimpleNamespace(limit_bytes=size) for size in (None, 300 * 2**20, 900 * 2**20)]
+    monkeypatch.setattr(allocation, "read_limits", partial(SimpleNamespace, cgroups=cgroups))
+    assert share(SLURM_MEM_PER_NODE="800").memory_bytes == 300 * 2**20
+
+
+def test_a_share_that_is_too_small_is_an_arithmetic():
+    with pytest.raises(ClusterError) as caught:
+        check_room(job("{workers: 4, nodes: 2, cpus_per_worker: 3}"), share(SLURM_CPUS_ON_NODE="4"))
+    assert "2 workers a node × 3 CPUs = 6, and SLURM gave n2 4" in str(caught.value)
+    check_room(job("{workers: 4, nodes: 2, cpus_per_worker: 2}"), share(SLURM_CPUS_ON_NODE="4"))
+
+
+@pytest.mark.parametrize(
+    ("resources", "what"),
+    [
+        ("{workers: 2, nodes: 2, gpus_per_worker: 2}", "GPUs"),
+        ("{workers: 2, nodes: 2, memory_per_worker: 1Gi}", "MiB of memory"),
+    ],
+)
+def test_gpus_and_memory_count_as_well(resources, what):
+    with pytest.raises(ClusterError, match=what):
+        check_room(job(resources), share(SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800"))
+
+
+def test_each_task_of_an_array_is_a_run_of_its_own():
+    one = job("{workers: 1}")
+    assert run_name(one, {}) == "a"
+    assert run_name(one, {"SLURM_ARRAY_TASK_ID": "7"}) == "a-7"
+    assert share(SLURM_ARRAY_JOB_ID="11", SLURM_ARRAY_TASK_ID="7").job_id == "11_7"

@@ -1,0 +1,104 @@
+"""Why SLURM ends a job, from its own words as measured with SLURM 22.05; and what two processes share."""
+
+import subprocess
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+from clustertrain.launchers.slurm.agent.mailbox import Mailbox, ending_of
+
+NOW = datetime(2026, 11, 21, 16, 0, 0)
+KILL_WAIT = "\nKillWait                = 10 sec"
+
+
+def line(state, **fields):
+    words = {"JobId": "5", "JobState": state, "Restarts": "0", "PreemptTime": "None", **fields}
+    return " ".join(f"{key}={value}" for key, value in words.items()) + KILL_WAIT
+
+
+def ending(answer, *, restart=0, is_lead=False):
+    return ending_of(answer, restart=restart, is_lead=is_lead, now=100.0, wall_s=NOW.timestamp())
+
+
+def at(seconds):
+    return (NOW + timedelta(seconds=seconds)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_lead", "restart", "cause"),
+    [
+        (line("RUNNING", PreemptTime=at(-1), EndTime=at(15)), False, 0, "preempted"),
+        (line("RUNNING", PreemptTime=at(-1), EndTime=at(15)), True, 0, "preempted"),
+        (line("COMPLETING", PreemptTime=at(0)), False, 0, "preempted"),
+        (line("PREEMPTED"), False, 0, "preempted"),
+        (line("COMPLETING"), False, 0, "cancelled"),
+        (line("CANCELLED"), False, 0, "cancelled"),
+        (line("COMPLETING", Restarts="1"), False, 0, "requeued"),
+        (line("PENDING", Restarts="1"), False, 0, "requeued"),
+        (line("COMPLETING", Restarts="1"), False, 1, "cancelled"),
+        (line("RUNNING", EndTime=at(60)), True, 0, "time_limit"),
+        (line("TIMEOUT"), False, 0, "time_limit"),
+        (line("COMPLETING", RunTime="00:01:03", TimeLimit="00:01:00"), False, 0, "time_limit"),
+        (line("COMPLETING", RunTime="00:00:40", TimeLimit="00:01:00"), False, 0, "cancelled"),
+        (line("COMPLETING", RunTime="00:00:40", TimeLimit="UNLIMITED"), False, 0, "cancelled"),
+        (line("RUNNING", EndTime=at(60)), False, 0, "terminated"),
+        ("", False, 0, "terminated"),
+        ("", True, 0, "time_limit"),
+        ("slurm_load_jobs error: Unable to contact slurm controller", False, 0, "terminated"),
+    ],
+)
+def test_the_cause(answer, is_lead, restart, cause):
+    assert ending(answer, is_lead=is_lead, restart=restart).cause == cause
+
+
+def test_the_deadline_leaves_three_seconds_before_the_kill():
+    preempted = ending(line("RUNNING", PreemptTime=at(0), EndTime=at(15)))
+    assert preempted.deadline == pytest.approx(100 + 15 + 10 - 3)
+    cancelled = ending(line("COMPLETING", EndTime=at(0)))
+    assert cancelled.deadline == pytest.approx(100 + 10 - 3)
+    unknown = ending("")
+    assert unknown.deadline == pytest.approx(100 + 30 - 3)  # SLURM's default KillWait
+
+
+def test_an_end_in_the_past_is_now():
+    assert ending(line("RUNNING", PreemptTime=at(-9), EndTime=at(-5))).deadline == pytest.approx(107)
+
+
+def test_a_question_is_answered_by_the_other_side(tmp_path):
+    """The other side is a shell, as it is in the script."""
+    shell = subprocess.Popen(
+        ["bash", "-c", "while ! [ -e ask ]; do sleep 0.05; done; rm ask; echo JobState=RUNNING > answer"],
+        cwd=tmp_path,
+    )
+    try:
+        assert Mailbox(tmp_path).ask() == "JobState=RUNNING\n"
+    finally:
+        assert shell.wait(10) == 0
+
+
+def test_silence_ends_after_five_seconds(tmp_path):
+    began = time.monotonic()
+    assert Mailbox(tmp_path).ask() == ""
+    assert 4.9 < time.monotonic() - began < 15
+
+
+def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("clustertrain.launchers.slurm.agent.mailbox._ANSWER_WITHIN_S", 0.3)
+    (tmp_path / "answer").write_text("JobState=RUNNING")
+    assert Mailbox(tmp_path).ask() == ""
+
+
+def test_signals_and_the_verdict(tmp_path):
+    mail = Mailbox(tmp_path)
+    assert not mail.has_lead() and not mail.has_term()
+    (tmp_path / "lead").touch()
+    (tmp_path / "term").touch()
+    assert mail.has_lead() and mail.has_term()
+    mail.decide("requeue", 75)
+    assert (tmp_path / "verdict").read_text() == "requeue 75\n"
+
+
+def test_without_a_batch_shell_there_is_no_mailbox(tmp_path):
+    assert Mailbox.of_this_job({}) is None
+    assert Mailbox.of_this_job({"CLUSTERTRAIN_MAIL": str(tmp_path)}) is not None

@@ -1,0 +1,63 @@
+"""The command and the environment of Ray on a node: every port given, no secret, no rank of another's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
+from clustertrain.node.ports import Ports
+
+JOB = parse_job(
+    "name: a\nfunction: m:f\n"
+    "resources: {workers: 4, nodes: 2, cpus_per_worker: 1.5, gpus_per_worker: 1, memory_per_worker: 2Gi}\n",
+    "job.yaml",
+)
+
+
+def parameters(head):
+    ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
+    command = ray_command(
+        JOB, host="n1", address="10.0.0.1", ports=ports, folder=Path("/tmp/ct-1"), head=head
+    )
+    return json.loads(command[-1]), ports
+
+
+@pytest.mark.parametrize("head", [None, "10.0.0.1:20100"])
+def test_every_port_is_of_the_block_and_none_twice(head):
+    found, ports = parameters(head)
+    single = [value for key, value in found.items() if key.endswith("port") and "worker" not in key]
+    workers = range(found["min_worker_port"], found["max_worker_port"] + 1)
+    assert len(set(single)) == len(single) == (7 if head is None else 6)
+    assert all(ports.first <= port <= ports.last for port in (*single, *workers))
+    assert not set(single) & set(workers)
+    assert found["max_worker_port"] == ports.last - 2  # two left for the process groups of scripts
+
+
+def test_sizes_are_those_of_the_job():
+    found, _ = parameters(None)
+    sizes = (found["num_cpus"], found["num_gpus"], found["memory"], found["resources"])
+    assert sizes == (3, 2, 4 * 2**30, {"clustertrain_worker": 2})
+    assert found["include_dashboard"] is False
+
+
+def environment(environ, **changes):
+    fields = {"interface": "eth0", "nccl_interface": None, "ports": Ports(1, 2), "code": "/code", **changes}
+    return node_environment(environ, token_path=Path("/tmp/ct-1/token"), **fields)
+
+
+def test_no_secret_and_no_task_of_srun_gets_through():
+    secrets = {"CLUSTERTRAIN_TOKEN": "s3cret", "RAY_AUTH_TOKEN": "s3cret", "CLUSTERTRAIN_SUBMISSION": "{}"}
+    tasks = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "RAY_ADDRESS": "auto"}
+    found = environment({**secrets, **tasks, "SLURM_JOB_ID": "7", "HOME": "/home/u"})
+    assert not {*secrets, *tasks} & found.keys()
+    assert "s3cret" not in str(found)
+    assert (found["SLURM_JOB_ID"], found["RAY_AUTH_MODE"]) == ("7", "token")
+
+
+def test_the_interface_is_named_unless_the_user_did():
+    assert environment({})["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "NCCL_SOCKET_IFNAME" not in environment({})
+    assert environment({}, nccl_interface="eth0")["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert environment({"GLOO_SOCKET_IFNAME": "ib0"})["GLOO_SOCKET_IFNAME"] == "ib0"

@@ -1,0 +1,173 @@
+"""What `sinfo` prints, in the words of several versions and sites, and which of it can run a job."""
+
+import re
+
+import pytest
+import yaml
+
+from clustertrain.errors import ClusterError
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.slurm.partitions import Need, Nodes, check, parse
+from clustertrain.launchers.slurm.script import render
+
+# A made-up site, in the columns of the real command: %P|%a|%l|%L|%s|%D|%c|%B|%m|%G
+SITE = """\
+cpu*|up|2-00:00:00|1:00:00|1-infinite|20|32|UNLIMITED|128000|(null)
+gpu|up|1-00:00:00|n/a|1-4|6|64|UNLIMITED|512000|gpu:a100:4(S:0-1)
+gpu|up|1-00:00:00|n/a|1-4|2|64|UNLIMITED|1024000|gpu:h100:8(S:0-1)
+mig|up|infinite|n/a|1-infinite|3|16|UNLIMITED|64000|gpu:1g.5gb:7,gpu:a100:1,nvme:1
+short|up|10:00|n/a|1-infinite|20|32|8|128000|(null)
+old|down|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
+closed|drain|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
+"""
+
+
+def need(**slurm):
+    resources = slurm.pop("resources", {"workers": 2, "nodes": 2})
+    job = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
+    return Need.of(parse_job(yaml.safe_dump(job), "job.yaml"))
+
+
+def refusal(wanted, **slurm):
+    with pytest.raises(ClusterError) as caught:
+        check(need(**slurm), parse(SITE), wanted)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 2
+    return lines
+
+
+def test_partitions_are_read_with_all_their_kinds_of_nodes():
+    found = {partition.name: partition for partition in parse(SITE)}
+    assert list(found) == ["cpu", "gpu", "mig", "short", "old", "closed"]
+    assert [name for name, partition in found.items() if partition.is_default] == ["cpu"]
+    assert (found["cpu"].most_s, found["cpu"].default_s) == (2 * 86_400, 3600)
+    assert (found["short"].most_s, found["short"].default_s, found["mig"].most_s) == (600, None, None)
+    assert (found["gpu"].most_nodes, found["cpu"].most_nodes) == (4, None)
+    assert found["gpu"].nodes == (
+        Nodes(6, 64, 512000, {"a100": 4}),
+        Nodes(2, 64, 1024000, {"h100": 8}),
+    )
+    assert found["mig"].nodes[0].gpus == {"1g.5gb": 7, "a100": 1}
+    assert found["short"].nodes[0].cpus == 8  # MaxCPUsPerNode
+    assert found["old"].nodes[0].gpus == {"": 2}
+    assert found["cpu"].nodes[0].gpus == {}
+
+
+def test_what_is_no_line_of_it_is_left_out():
+    assert parse("") == []
+    assert parse("CLUSTER: sim\n\ncpu*|up\n") == []
+
+
+FITS = {
+    "the default": (None, {}),
+    "a named one": ("gpu", {"time_limit": "1d"}),
+    "one of several": ("short,gpu", {"time_limit": "1h"}),
+    "all GPUs of a node": ("gpu", {"resources": {"nodes": 2, "gpus_per_node": 8}}),
+    "a type": ("gpu", {"gpu_type": "a100", "resources": {"nodes": 4, "gpus_per_node": 4}}),
+    "a slice": ("mig", {"gpu_type": "1g.5gb", "resources": {"nodes": 3, "gpus_per_node": 7}}),
+    "the least of a range": ("gpu", {"resources": {"workers": [4, 40], "nodes": [4, 40]}}),
+    "memory to the last": ("cpu", {"resources": {"workers": 1, "memory_per_worker": "125952Mi"}}),
+}
+
+
+@pytest.mark.parametrize(("wanted", "slurm"), FITS.values(), ids=FITS)
+def test_what_fits_is_let_through(wanted, slurm):
+    chosen = check(need(**slurm), parse(SITE), wanted)
+    assert chosen.name in (wanted or "cpu").split(",")
+
+
+REFUSED = {
+    "no such partition": ("gpus", {}, "has no partition gpus", "It has: closed, cpu, gpu, mig, old, short."),
+    "one of several is none": ("gpu,gqu", {}, "has no partition gqu", "It has:"),
+    "down": ("old", {}, "partition old is down", "could run it: cpu, gpu, mig, short"),
+    "drained": ("closed", {}, "partition closed is drain", "cpu"),
+    "too long": (
+        "short",
+        {"time_limit": "20m"},
+        "slurm.time_limit is 20m, and partition short allows 10m",
+        "cpu",
+    ),
+    "too many nodes for a job": (
+        "gpu",
+        {"resources": {"workers": 5, "nodes": 5}},
+        "resources.nodes is 5, and partition gpu allows a job 4",
+        "cpu, short",
+    ),
+    "too many nodes": (
+        "mig",
+        {"resources": {"workers": 4, "nodes": 4}},
+        "resources.nodes is 4, with 1 CPUs each, and partition mig has 3 such nodes",
+        "cpu, gpu, short",
+    ),
+    "too many GPUs": (
+        "gpu",
+        {"resources": {"workers": 3, "gpus_per_worker": 3}},
+        "3 workers × 3 GPUs = 9 GPUs on each node, and a node of partition gpu has 8 at most",
+        "No partition here",
+    ),
+    "no GPUs at all": (
+        None,
+        {"resources": {"workers": 1, "gpus_per_worker": 1}},
+        "1 workers × 1 GPUs = 1 GPUs on each node, and a node of partition cpu has 0 at most",
+        "gpu, mig",
+    ),
+    "too many of a type": (
+        "gpu",
+        {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
+        "= 8 GPUs of type a100 on each node, and a node of partition gpu has 4 at most",
+        "No partition here",
+    ),
+    "too few nodes of a kind": (
+        "gpu",
+        {"resources": {"nodes": 3, "gpus_per_node": 8}},
+        "resources.nodes is 3, with 8 CPUs, 8 GPUs each, and partition gpu has 2 such nodes",
+        "could run it: mig.",
+    ),
+    "too many CPUs": (
+        "cpu",
+        {"resources": {"workers": 2, "cpus_per_worker": 20}},
+        "2 workers × 20 CPUs = 40 CPUs on each node, and a node of partition cpu has 32 at most",
+        "gpu",
+    ),
+    "too much memory": (
+        "cpu",
+        {"resources": {"workers": 2, "memory_per_worker": "64Gi"}},
+        "2 workers × 65536 MiB + 2048 MiB for Ray = 133120 MiB of memory on each node, "
+        "and a node of partition cpu has 128000 at most",
+        "gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wanted", "slurm", "said", "remedy"), REFUSED.values(), ids=REFUSED)
+def test_what_can_never_run_is_refused_with_the_arithmetic(wanted, slurm, said, remedy):
+    first, second = refusal(wanted, **slurm)
+    assert said in first
+    assert remedy in second
+
+
+def test_a_cluster_without_a_default_partition():
+    with pytest.raises(ClusterError, match=r"has no default.\nName one: gpu, mig"):
+        check(need(), [partition for partition in parse(SITE) if not partition.is_default], None)
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"workers": 3, "cpus_per_worker": 1.5, "memory_per_worker": "1Gi"},
+        {"workers": 10, "cpus_per_worker": 1.1, "memory_per_worker": "1500MB"},
+        {"workers": [2, 6], "nodes": [1, 3]},
+        {"nodes": 2, "gpus_per_node": 4},
+    ],
+    ids=str,
+)
+def test_what_is_checked_is_what_is_asked_for(resources):
+    """The numbers of the check are those of the #SBATCH lines."""
+    job = parse_job(yaml.safe_dump({"name": "a", "function": "m:f", "resources": resources}), "job.yaml")
+    script = render(job, job_path="job.yaml", python="python3", lead_s=60).script.decode()
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script, re.MULTILINE))
+    wants = Need.of(job)
+    assert wants.nodes == int(asked["nodes"].partition("-")[0])
+    assert wants.cpus == int(asked["cpus-per-task"])
+    assert wants.gpus == int(asked.get("gres", "gpu:0").removeprefix("gpu:"))
+    assert wants.memory_mib == int(asked.get("mem", "0M").removesuffix("M"))

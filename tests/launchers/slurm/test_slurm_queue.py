@@ -1,0 +1,125 @@
+"""What needs no cluster; tests/slurm/test_watching.py asks a real one."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clustertrain.launchers.shell import CommandFailed
+from clustertrain.launchers.slurm.queue import (
+    NATIVE_STATES,
+    QueueState,
+    ask,
+    cluster_name,
+    look_up,
+    reason_text,
+)
+from clustertrain.run.states import STATES
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """commands(squeue="…") puts shell scripts of these names on an otherwise empty PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def put(**scripts):
+        for name, script in scripts.items():
+            path = Path(tmp_path, name)
+            path.write_text(f"#!/bin/sh\n{script}\n")
+            path.chmod(0o755)
+
+    return put
+
+
+@pytest.mark.parametrize("native", NATIVE_STATES)
+def test_every_state_of_slurm_means_one_of_ours(native):
+    meaning = NATIVE_STATES[native]
+    assert meaning.cause in STATES[meaning.state].causes
+    state = QueueState("1", native)
+    assert [state.is_waiting, state.has_nodes, state.is_over].count(True) == 1
+
+
+def test_the_reason_is_shown_with_what_it_means():
+    assert QueueState("1", "PENDING", "Resources").text == "PENDING (Resources: waits until enough is free)"
+    assert QueueState("1", "RUNNING").text == "RUNNING"
+    assert QueueState("1", "CANCELLED", "Priority").text == "CANCELLED"  # why it waited before
+    assert reason_text("QOSMaxGRESPerUser") == "QOSMaxGRESPerUser: a limit of its qos"
+    assert reason_text("AssocGrpCpuLimit") == "AssocGrpCpuLimit: a limit of its account"
+    drained = "ReqNodeNotAvail, UnavailableNodes:node1"
+    assert reason_text(drained) == f"{drained}: nodes that it needs are down, drained or reserved"
+    assert reason_text("SomethingNew") == "SomethingNew"
+
+
+def test_columns_are_told_apart_whatever_the_reason_says(commands):
+    commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|0||May | be: held, (soon)|'")
+    assert look_up(["7"])["7"] == QueueState(
+        "7",
+        "PENDING",
+        "May | be: held, (soon)",
+        2,
+        cluster="sim",
+        submitted_at=look_up(["7"])["7"].submitted_at,
+    )
+    assert look_up(["7"])["7"].submitted_at is not None
+
+
+def test_without_squeue_nothing_is_known_and_it_is_said(commands):
+    assert ask(["7"]).silence == "squeue is not on PATH here"
+
+
+def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
+    commands(squeue="exit 9")
+    assert ask([]).silence is None
+
+
+def test_a_controller_that_is_down_is_no_error(commands):
+    commands(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    with pytest.raises(CommandFailed):
+        look_up(["7"])
+    said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
+    assert ask(["7"]).silence == said
+
+
+def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
+    """SQUEUE_PARTITION=low would hide all other jobs; another form of time could not be read."""
+    for name in ("SQUEUE_PARTITION", "SQUEUE_FORMAT", "SLURM_TIME_FORMAT"):
+        monkeypatch.setenv(name, "low")
+    monkeypatch.setenv("SLURM_CONF", "kept")
+    given = Path(os.environ["PATH"], "given")
+    commands(squeue=f"export -p > {given}; exit 0")
+    look_up(["7"])
+    assert "low" not in given.read_text()
+    assert "SLURM_CONF='kept'" in given.read_text()
+
+
+FORGOTTEN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
+
+def test_accounting_remembers_what_the_controller_forgot(commands):
+    """A fake, for words that are hard to come by; a real slurmdbd is asked in slurm/test_accounting.py."""
+    commands(
+        squeue=FORGOTTEN,
+        sacct="echo '7|CANCELLED by 1000|sim|None assigned'; echo '8|OUT_OF_MEMORY|sim|node[1-2]'",
+        scontrol="echo 'ClusterName             = sim'",
+    )
+    answer = ask(["7", "8", "9"])
+    assert (answer.jobs["7"].meaning.state, answer.jobs["7"].nodes) == ("cancelled", "")
+    assert answer.jobs["8"] == QueueState(
+        "8", "OUT_OF_MEMORY", restarts=None, nodes="node[1-2]", cluster="sim"
+    )
+    assert "9" not in answer.jobs
+    assert (answer.silence, answer.cluster) == (None, "sim")
+
+
+@pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", None])
+def test_accounting_is_not_needed(commands, sacct):
+    commands(squeue=FORGOTTEN, **({"sacct": sacct} if sacct else {}))
+    answer = ask(["7"])
+    assert (answer.jobs, answer.silence, answer.cluster) == ({}, None, None)
+
+
+def test_a_cluster_whose_name_cannot_be_asked_has_none(commands):
+    commands(scontrol="echo 'ClusterName             = dawn'")
+    assert cluster_name() == "dawn"
+    commands(scontrol="exit 1")
+    assert cluster_name() is None

@@ -1,0 +1,421 @@
+"""The script of a job: what it asks SLURM for, that values stay values, and that the goldens are fresh."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.script import lead_time_s, render
+
+ROOT = Path(__file__).parents[3]
+GOLDENS = sorted(path.stem for path in (ROOT / "slurm").glob("*.sbatch"))
+FUNCTION = {"name": "a", "function": "m:f", "storage": "/runs", "code": "/code"}
+
+
+def job(slurm=None, **keys) -> Job:
+    return Job.model_validate(FUNCTION | keys | {"slurm": slurm or {}})
+
+
+def script(made, job_path="job.yaml", python="/sw/python", lead_s=90.0) -> str:
+    return render(made, job_path=job_path, python=python, lead_s=lead_s).script.decode()
+
+
+def options(made, **arguments) -> dict[str, str]:
+    """The #SBATCH lines, as option and value."""
+    lines = [line for line in script(made, **arguments).splitlines() if line.startswith("#SBATCH --")]
+    found = [line.removeprefix("#SBATCH --").partition("=") for line in lines]
+    assert len({option for option, _, _ in found}) == len(found)
+    return {option: value for option, _, value in found}
+
+
+def evaluated(text: str, folder: Path, **environ: str) -> list[str]:
+    """What bash makes of the part before the templates: the words of launch, then job and at_time_limit."""
+    head, mark, _ = re.split("^(# From here on the script|# A task around podman)", text, flags=re.M)[:3]
+    assert mark
+    done = subprocess.run(
+        ["/bin/bash", "-u", "-c", head + '\nprintf "%s\\0" "${launch[@]}" "$job" "$at_time_limit"'],
+        cwd=folder,
+        env={"PATH": "/nowhere", "SLURM_JOB_NUM_NODES": "2"} | environ,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr == b""
+    return done.stdout.decode().split("\0")[:-1]
+
+
+# ------------------------------------------------------------------------------------------------ goldens
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_scripts_in_the_repository_are_what_is_rendered(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("CLUSTERTRAIN_SITE", raising=False)
+    command = ["render", "--to", "slurm", f"slurm/{name}.yaml"]
+    result = CliRunner().invoke(main, command)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden = (ROOT / "slurm" / f"{name}.sbatch").read_bytes()
+    assert result.stdout_bytes == golden, (
+        f"refresh it: clustertrain {' '.join(command)} > slurm/{name}.sbatch"
+    )
+    assert str(ROOT) not in golden.decode()
+
+
+def test_there_are_goldens():
+    assert {"digits", "script"} <= {*GOLDENS}
+
+
+def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    result = CliRunner().invoke(
+        main, ["render", "--to", "slurm", "slurm/digits.yaml", "--set", "slurm.qos=low"]
+    )
+    assert "#SBATCH --qos=low\n" in result.stdout
+    assert "without --set" in result.stderr
+
+
+# -------------------------------------------------------------------------------------- what is asked for
+
+
+def test_the_least_script():
+    asked = options(job())
+    assert asked == {
+        "job-name": "a",
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "cpus-per-task": "1",
+        "signal": "B:USR2@90",
+        "requeue": "",
+        "export": "HOME,USER,LOGNAME,SHELL,LANG,CLUSTERTRAIN_SUBMISSION",
+        "output": "./%x-%j.out",
+        "open-mode": "append",
+    }
+    assert render(job(), job_path="j", python="p", lead_s=1).argv == ("sbatch", "--parsable", "--export=ALL")
+
+
+GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
+
+
+@pytest.mark.parametrize(
+    ("resources", "slurm", "asked"),
+    [
+        ({"workers": [2, 6], "nodes": [1, 3]}, {}, {"nodes": "1-3", "cpus-per-task": "2"}),
+        ({"workers": [2, 8]}, {}, {"nodes": "1", "cpus-per-task": "8"}),
+        ({"workers": 10, "cpus_per_worker": 1.1}, {}, {"cpus-per-task": "11"}),
+        ({"workers": 3, "cpus_per_worker": 0.5}, {}, {"cpus-per-task": "2"}),
+        (GPUS, {}, {"nodes": "2", "cpus-per-task": "5", "gres": "gpu:4", "mem": f"{2 * 3072 + 2048}M"}),
+        (GPUS, {"gpu_type": "a100"}, {"gres": "gpu:a100:4", "gpus-per-node": None}),
+        (GPUS, {"gpus_as": "gpus-per-node"}, {"gpus-per-node": "4", "gres": None}),
+        (GPUS, {"gpus_as": "gpus-per-node", "gpu_type": "a100"}, {"gpus-per-node": "a100:4"}),
+        (GPUS, {"memory_as": "mem-per-cpu"}, {"mem-per-cpu": "1639M", "mem": None}),  # 8192 / 5 = 1638.4
+        ({"nodes": 2, "gpus_per_node": 8}, {}, {"nodes": "2", "gres": "gpu:8", "cpus-per-task": "8"}),
+        ({"workers": 1, "memory_per_worker": 2**20 + 1}, {}, {"mem": "2050M"}),
+        ({}, {"gpu_type": "a100", "exclusive": True}, {"gres": None, "mem": None, "exclusive": ""}),
+    ],
+)
+def test_resources_as_the_site_is_asked_for_them(resources, slurm, asked):
+    found = options(job(slurm, resources=resources))
+    assert {option: found.get(option) for option in asked} == asked
+
+
+def test_no_more_nodes_than_the_global_batch_divides_into():
+    train = {"epochs": 1, "global_batch_size": 8}
+    made = Job.model_validate(
+        {"name": "a", "task": "m:C", "train": train, "resources": {"workers": [2, 6], "nodes": [1, 3]}}
+    )
+    assert options(made)["nodes"] == "1-2"
+
+
+def test_what_only_slurm_has():
+    words = {
+        "partition": "gpu,short",
+        "account": "physics",
+        "qos": "low",
+        "reservation": "course",
+        "constraint": "[rack1|rack2]",
+        "dependency": "afterok:1:2",
+    }
+    more = {
+        "signal": "TERM",
+        "job_name": "b.c",
+        "output": "logs/",
+        "environment": ["AWS_PROFILE"],
+        "options": ["--nice=100", "--reboot"],
+    }
+    asked = options(job(words | more))
+    assert {option: asked[option] for option in words} == words
+    assert asked["signal"] == "B:TERM@90"
+    assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
+    assert asked["export"].endswith(",CLUSTERTRAIN_SUBMISSION,AWS_PROFILE")
+    assert (asked["nice"], asked["reboot"]) == ("100", "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1800, "00:30:00"), (59.5, "00:01:00"), (90_061, "1-01:01:01"), ("100d", "100-00:00:00")],
+)
+def test_the_time_limit_as_slurm_writes_it(seconds, text):
+    assert options(job({"time_limit": seconds}))["time"] == text
+
+
+def test_the_lead_time_is_whole_seconds_upwards():
+    assert options(job(), lead_s=60.2)["signal"] == "B:USR2@61"
+
+
+@pytest.mark.parametrize(
+    ("slurm", "grace", "measured_save_s", "lead_s"),
+    [
+        ({}, "30s", None, 90),
+        ({}, "5m", None, 360),
+        ({}, "30s", 10.0, 60),  # 2 × 10 + 30 = 50
+        ({}, "30s", 100.0, 230),
+        ({}, "30s", 1e6, 65_535),
+        ({"lead_time": "45s"}, "30s", 100.0, 45),
+    ],
+)
+def test_the_lead_time(slurm, grace, measured_save_s, lead_s):
+    assert lead_time_s(job(slurm, failures={"grace": grace}), measured_save_s) == lead_s
+
+
+# ---------------------------------------------------------------------------------- values stay values
+
+
+def srun(cpus=1):
+    step = ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", f"--cpus-per-task={cpus}"]
+    return [*step, "--export=ALL"]
+
+
+AGENT = ["-m", "clustertrain.launchers.slurm.agent"]
+
+
+def test_the_step_without_a_container(tmp_path):
+    words = evaluated(script(job({"at_time_limit": "requeue"})), tmp_path)
+    assert words == [*srun(), "/sw/python", *AGENT, "job.yaml", "requeue"]
+
+
+NASTY = {
+    "space": "a b",
+    "single": "a'b",
+    "double": 'a"b',
+    "substitution": "$(touch canary)",
+    "backticks": "`touch canary`",
+    "semicolon": "a; touch canary",
+    "pipe": "a|touch canary",
+    "glob": "*",
+    "backslash": "a\\",
+    "unicode": "é 漢",
+    "parenthesis": ") touch canary (",
+    "comment": "a #b",
+}
+
+
+@pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
+def test_nothing_in_a_value_is_executed(tmp_path, value):
+    text = script(job(), job_path=f"{value}/job.yaml", python=f"/sw/{value}/python")
+    subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+    assert evaluated(text, tmp_path) == [
+        *srun(),
+        f"/sw/{value}/python",
+        *AGENT,
+        f"{value}/job.yaml",
+        "stop",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
+@pytest.mark.parametrize("container", ["apptainer", "pyxis", "podman"])
+def test_nothing_in_a_value_is_executed_with_a_container(tmp_path, container, value):
+    slurm = {"container": container, "mounts": [f"/m {value}:/in/{value}:ro"]}
+    made = job(slurm, image=f"/images/{value}", storage=f"/runs/{value}", code=f"/code/{value}")
+    text = script(made, job_path=f"{value}/job.yaml")
+    subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+    words = evaluated(text, tmp_path)
+    together = "\n".join(words)
+    for whole in (
+        f"/runs/{value}:/runs/{value}",
+        f"/code/{value}:/code/{value}",
+        f"/m {value}:/in/{value}:ro",
+    ):
+        assert whole in together
+    assert any(word.endswith(f"/images/{value}") for word in words)
+    assert words[-2] == f"{tmp_path}/{value}/job.yaml"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job_path", ["a\n#SBATCH --nodes=9", "a\rb", "\x1b[31m"])
+def test_a_path_that_would_leave_its_comment_is_refused(job_path):
+    with pytest.raises(JobError, match="control characters\n"):
+        script(job(), job_path=job_path)
+
+
+def test_setup_runs_first_and_as_it_stands(tmp_path):
+    setup = ['export FROM_SETUP="$(echo x)y"', "job=overwritten", "launch=overwritten"]
+    text = script(job({"setup": setup}))
+    words = evaluated(text.replace("launch=(", 'launch=( "$FROM_SETUP"', 1), tmp_path)
+    assert words == ["xy", *srun(), "/sw/python", *AGENT, "job.yaml", "stop"]
+
+
+# ------------------------------------------------------------------------------------------- containers
+
+DATA = {
+    "file": {"uri": "/data/a.tar"},
+    "uri": {"uri": "file:///sets/b"},
+    "inside": {"uri": "/code/c.tar"},
+    "web": {"uri": "https://example.org/d.tar"},
+}
+
+
+def in_container(tmp_path, container, image, job_path="x/job.yaml", **resources):
+    slurm = {"container": container, "mounts": ["/m", "/n:/o:ro"], "environment": ["AWS_PROFILE"]}
+    made = job(slurm, image=image, data=DATA, resources=resources)
+    words = evaluated(script(made, python="python3", job_path=job_path), tmp_path, TMPDIR="/big tmp")
+    assert words[-5:-2] == ["python3", *AGENT]
+    assert words[-2] == str(tmp_path / job_path)
+    return words[len(srun()) : -5]
+
+
+def mounts(tmp_path):
+    return [
+        "/big tmp:/big tmp",
+        f"{tmp_path}/x:{tmp_path}/x",
+        "/runs:/runs",
+        "/code:/code",
+        "/data/a.tar:/data/a.tar:ro",
+        "/sets/b:/sets/b:ro",
+        "/m:/m",
+        "/n:/o:ro",
+    ]
+
+
+def test_apptainer(tmp_path):
+    words = in_container(tmp_path, "apptainer", "/images/a.sif")
+    binds = [word for mount in mounts(tmp_path) for word in ("--bind", mount)]
+    assert words == ["apptainer", "exec", *binds, "/images/a.sif"]
+    assert in_container(tmp_path, "apptainer", "a.sif", gpus_per_worker=1)[2] == "--nv"
+
+
+@pytest.mark.parametrize("image", ["team/train:1", "docker://team/train:1"])
+def test_apptainer_takes_an_image_from_a_registry(tmp_path, image):
+    assert in_container(tmp_path, "apptainer", image)[-1] == "docker://team/train:1"
+
+
+def test_pyxis(tmp_path):
+    assert in_container(tmp_path, "pyxis", "train:1") == [
+        "--container-image=train:1",
+        f"--container-mounts={','.join(mounts(tmp_path))}",
+        "--no-container-mount-home",
+        "--no-container-remap-root",
+        "--no-container-entrypoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "enroot"),
+    [
+        ("registry.example.org/team/train:1", "registry.example.org#team/train:1"),
+        ("docker://localhost:5000/train", "localhost:5000#train"),
+        ("registry.example.org#team/train:1", "registry.example.org#team/train:1"),
+        ("team/train:1", "team/train:1"),
+        ("/images/a.b/train.sqsh", "/images/a.b/train.sqsh"),
+    ],
+)
+def test_pyxis_is_told_the_registry_apart(tmp_path, image, enroot):
+    assert in_container(tmp_path, "pyxis", image)[0] == f"--container-image={enroot}"
+
+
+def test_podman(tmp_path):
+    userns = "host" if os.geteuid() == 0 else "keep-id"
+    words = in_container(tmp_path, "podman", "registry.example.org/train:1")
+    assert words == [
+        *("bash", "-c", 'hear "$@"', "hear"),
+        *("podman", "--runtime=crun", "run", "--rm", "--network=host", "--ipc=host", "--uts=host"),
+        "--cgroups=disabled",
+        *(f"--userns={userns}", "--security-opt=label=disable", "--ulimit=host", "--entrypoint="),
+        *("--env=CLUSTERTRAIN_*", "--env=SLURM_*", "--env=CUDA_VISIBLE_DEVICES", "--env=TMPDIR"),
+        "--env=AWS_PROFILE",
+        *(f"--volume={mount}" for mount in mounts(tmp_path)),
+        "registry.example.org/train:1",
+    ]
+    assert "--device=nvidia.com/gpu=all" in in_container(tmp_path, "podman", "a", gpus_per_worker=1)
+
+
+def test_runs_on_s3_need_no_mount(tmp_path):
+    made = job({"container": "podman"}, image="a", storage="s3://bucket/runs")
+    assert not [word for word in evaluated(script(made), tmp_path) if "bucket" in word]
+
+
+def test_without_a_temporary_folder_of_its_own_it_is_tmp(tmp_path):
+    made = job({"container": "podman"}, image="a")
+    assert "--volume=/tmp:/tmp" in evaluated(script(made, job_path="/jobs/job.yaml"), tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/runs,2", "/runs:2"])
+def test_a_path_that_no_container_can_have_is_refused(path):
+    made = job({"container": "apptainer"}, image="a", storage=path)
+    with pytest.raises(JobError, match=f"{path}: a path with ',' or ':', which apptainer cannot bring"):
+        script(made)
+    assert script(job(storage=path))
+
+
+def test_what_a_container_lacks_ends_with_exit_code_2(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(FUNCTION | {"slurm": {"container": "podman"}}))
+    result = CliRunner().invoke(main, ["render", "--to", "slurm", str(tmp_path / "job.yaml")])
+    assert result.exit_code == EXIT_JOB
+    assert "slurm.container: podman stands without image\n" in result.stderr
+    assert result.stdout == ""
+
+
+# ------------------------------------------------------------------------------------------- shellcheck
+
+EVERY_KIND = {
+    "plain": {},
+    "range": {"resources": {"workers": [2, 6], "nodes": [1, 3]}},
+    "gres": {"resources": GPUS},
+    "gpus-per-node": {"resources": GPUS, "slurm": {"gpus_as": "gpus-per-node", "gpu_type": "a100"}},
+    "mem-per-cpu": {"resources": GPUS, "slurm": {"memory_as": "mem-per-cpu", "exclusive": True}},
+    "words": {
+        "slurm": {
+            "constraint": "[a|b]",
+            "dependency": "singleton",
+            "time_limit": "2d",
+            "at_time_limit": "requeue",
+        }
+    },
+    "setup": {"slurm": {"setup": ["module load cuda/12", "export NCCL_DEBUG=WARN"], "environment": ["A"]}},
+    "options": {"slurm": {"options": ["--nodelist=node[1-3]", "--mail-user=a@example.org"]}},
+    **{
+        f"{container}{'-gpus' * gpus}": {
+            "image": "registry.example.org/train:1",
+            "resources": {"gpus_per_worker": gpus},
+            "data": DATA,
+            "slurm": {"container": container, "mounts": ["/a b:/c"], "environment": ["AWS_PROFILE"]},
+        }
+        for container in ("apptainer", "pyxis", "podman")
+        for gpus in (0, 1)
+    },
+}
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing_in_any_script(tmp_path):
+    for kind, keys in EVERY_KIND.items():
+        for folder in ("", "/jobs/of mine/"):
+            path = tmp_path / f"{kind}{'-absolute' if folder else ''}.sbatch"
+            path.write_text(script(job(**keys), job_path=f"{folder}job.yaml"))
+    goldens = [str(ROOT / "slurm" / f"{name}.sbatch") for name in GOLDENS]
+    scripts = sorted(str(path) for path in tmp_path.iterdir())
+    assert len(scripts) == 2 * len(EVERY_KIND)
+    done = subprocess.run(["shellcheck", *scripts, *goldens], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -1,0 +1,129 @@
+import pytest
+
+from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
+from clustertrain.launchers.slurm.state import Files, join
+from clustertrain.run.result import Result
+from clustertrain.run.states import STATES
+
+DONE = Result("done", "finished", 0)
+FAILED = Result("failed", "error", 1, text="eels")
+STOPPED = Result("stopped", "user", 75)
+PREEMPTED = Result("preempted", "preempted", 75)
+DOWN = "SLURM does not answer: Unable to contact slurm controller"
+FORGOTTEN = None
+BEATS = "pid 7 on node1"
+OVER, GOES_ON = True, False
+
+
+def files(restart=None, result=None, live="waiting", cancelled=False):
+    """Of job 12, which made attempt 3 at `restart`; None: the newest attempt, if any, is of another job."""
+    return Files(
+        "12", 3 if restart is not None else None, restart is not None, restart or 0, result, live, cancelled
+    )
+
+
+def job(native, restarts=0, reason="", nodes="", exit_code=None):
+    return QueueState("12", native, reason, restarts, nodes, exit_code=exit_code)
+
+
+NEVER = files()
+AFTER_ANOTHER = Files("12", attempt=2, result=FAILED)
+FIRST = files(0, live="running")
+TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
+CASES = {
+    # what the files say, what SLURM says, who has a heartbeat: where the run stands, and whether it is over
+    "submitted": (NEVER, job("PENDING", reason="Priority"), None, "queued (scheduler)", GOES_ON),
+    "submitted again": (AFTER_ANOTHER, job("PENDING"), None, "queued (scheduler)", GOES_ON),
+    "held": (NEVER, job("REQUEUE_HOLD"), None, "queued (held)", GOES_ON),
+    "booting": (NEVER, job("CONFIGURING"), None, "waiting (nodes)", GOES_ON),
+    "started": (NEVER, job("RUNNING"), None, "waiting (nodes)", GOES_ON),
+    "started after another": (AFTER_ANOTHER, job("RUNNING"), None, "waiting (nodes)", GOES_ON),
+    "its workers come": (files(0), job("RUNNING"), None, "waiting (workers)", GOES_ON),
+    "stages": (files(0, live="staging"), job("RUNNING"), None, "staging (data)", GOES_ON),
+    "trains": (FIRST, job("RUNNING"), None, "running (training)", GOES_ON),
+    "trains, a new word": (FIRST, job("LEVITATING"), None, "running (training)", GOES_ON),
+    "suspended": (FIRST, job("SUSPENDED"), None, "waiting (suspended)", GOES_ON),
+    "is being killed": (FIRST, job("COMPLETING"), None, "running (training)", GOES_ON),
+    "cancelled while it came up": (NEVER, job("COMPLETING"), None, "waiting (nodes)", GOES_ON),
+    "done, tidies up": (files(0, DONE), job("RUNNING"), None, "done (finished)", OVER),
+    "preempted, tidies up": (files(0, PREEMPTED), job("RUNNING"), None, "preempted (preempted)", GOES_ON),
+    "preempted, leaves": (files(0, PREEMPTED), job("COMPLETING", 1), None, "preempted (preempted)", GOES_ON),
+    "requeued": (files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, "queued (requeued)", GOES_ON),
+    "requeued, lost a node": (FIRST, job("PENDING", 1), None, "queued (requeued)", GOES_ON),
+    "requeued and held": (FIRST, job("REQUEUE_HOLD", 1), None, "queued (held)", GOES_ON),
+    "requeued by hand": (files(0, FAILED), job("PENDING", 1), None, "queued (requeued)", GOES_ON),
+    "started again": (files(0, PREEMPTED), job("RUNNING", 1), None, "waiting (nodes)", GOES_ON),
+    "trains again": (files(1, live="running"), job("RUNNING", 1), None, "running (training)", GOES_ON),
+    "done, ended": (files(0, DONE), job("COMPLETED"), None, "done (finished)", OVER),
+    "failed, ended": (files(0, FAILED), job("FAILED"), None, "failed (error)", OVER),
+    "preempted for good": (files(0, PREEMPTED), job("PREEMPTED"), None, "preempted (preempted)", OVER),
+    "cancelled in the queue": (NEVER, job("CANCELLED"), None, "cancelled (cancelled)", OVER),
+    "cancelled later": (files(0, PREEMPTED), job("CANCELLED", 1), None, "cancelled (cancelled)", OVER),
+    "done, then cancelled": (files(0, DONE), job("CANCELLED", 1), None, "done (finished)", OVER),
+    "killed after a requeue": (files(0, PREEMPTED), job("NODE_FAIL", 1), None, "lost (node_fail)", OVER),
+    "nothing left to do": (files(0, PREEMPTED), job("COMPLETED", 1), None, "preempted (preempted)", OVER),
+    "lost a node": (FIRST, job("NODE_FAIL"), None, "lost (node_fail)", OVER),
+    "out of memory": (FIRST, job("OUT_OF_MEMORY"), None, "lost (out_of_memory)", OVER),
+    "out of time": (FIRST, job("TIMEOUT"), None, "lost (time_limit)", OVER),
+    "did not boot": (NEVER, job("BOOT_FAIL"), None, "lost (boot_fail)", OVER),
+    "its script failed": (NEVER, job("FAILED"), None, "lost (vanished)", OVER),
+    "its script was refused": (NEVER, job("FAILED", exit_code=3), None, "failed (cluster)", OVER),
+    "no progress": (files(0, PREEMPTED), job("FAILED", 1, exit_code=1), None, "failed (error)", OVER),
+    "its agent was killed": (files(0), job("FAILED", exit_code=1), None, "lost (vanished)", OVER),
+    "a code of its own": (NEVER, job("FAILED", exit_code=9), None, "lost (vanished)", OVER),
+    "by accounting": (FIRST, job("NODE_FAIL", None), None, "lost (node_fail)", OVER),
+    "by accounting, done": (files(3, DONE), job("COMPLETED", None), None, "done (finished)", OVER),
+    "forgotten, done": (files(0, DONE), FORGOTTEN, None, "done (finished)", OVER),
+    "forgotten, preempted": (files(0, PREEMPTED), FORGOTTEN, None, "preempted (preempted)", OVER),
+    "forgotten, dead": (FIRST, FORGOTTEN, None, "lost (vanished)", OVER),
+    "forgotten, alive": (FIRST, FORGOTTEN, BEATS, "running (training)", GOES_ON),
+    "forgotten, never started": (NEVER, FORGOTTEN, None, "lost (vanished)", OVER),
+    "forgotten, taken out": (files(cancelled=True), FORGOTTEN, None, "cancelled (cancelled)", OVER),
+    "forgotten, taken out later": (TAKEN_OUT_LATER, FORGOTTEN, None, "cancelled (cancelled)", OVER),
+    "forgotten, stopped before": (files(0, STOPPED, cancelled=True), FORGOTTEN, None, "stopped (user)", OVER),
+    "silent, done": (files(0, DONE), DOWN, None, "done (finished)", OVER),
+    "silent, preempted": (files(0, PREEMPTED), DOWN, None, "preempted (preempted)", GOES_ON),
+    "silent, alive": (FIRST, DOWN, BEATS, "running (training)", GOES_ON),
+    "silent, dead": (FIRST, DOWN, None, "lost (vanished)", GOES_ON),
+    "silent, submitted": (NEVER, DOWN, None, "queued (scheduler)", GOES_ON),
+    "silent, taken out": (files(cancelled=True), DOWN, None, "cancelled (cancelled)", OVER),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_a_run_stands(case):
+    its_files, said, beats, stands, over = CASES[case]
+    queued, silence = (None, DOWN) if said is DOWN else (said, None)
+    standing = join(its_files, queued, silence, lambda: beats)
+    assert (f"{standing.state} ({standing.cause})", standing.over) == (stands, over)
+    assert standing.cause in STATES[standing.state].causes
+    assert standing.of_result == (its_files.result is not None and standing.state == its_files.result.state)
+
+
+@pytest.mark.parametrize("native", NATIVE_STATES)
+@pytest.mark.parametrize("result", [None, DONE, PREEMPTED], ids=["none", "done", "preempted"])
+@pytest.mark.parametrize("restart", [None, 0, 1])
+@pytest.mark.parametrize("restarts", [None, 0, 1])
+def test_every_state_of_slurm_leads_somewhere_that_agrees_with_itself(native, result, restart, restarts):
+    def heartbeat():
+        raise AssertionError("SLURM tells; nobody waits for a heartbeat")
+
+    standing = join(files(restart, result), job(native, restarts), None, heartbeat)
+    state = STATES[standing.state]
+    assert standing.cause in state.causes
+    assert not (standing.over and not state.final)
+    assert not (standing.runner and state.final)
+
+
+def test_what_is_said_of_a_job_that_waits():
+    first = join(NEVER, job("PENDING", reason="Priority"), None, lambda: None)
+    assert first.text == "PENDING (Priority: jobs of higher priority come first)"
+    again = join(files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, lambda: None)
+    assert again.text.endswith("; requeued after attempt 3")
+
+
+def test_who_runs_it_is_the_job_and_its_nodes():
+    assert (
+        join(FIRST, job("RUNNING", nodes="node[1-2]"), None, lambda: None).runner
+        == "SLURM job 12 on node[1-2]"
+    )

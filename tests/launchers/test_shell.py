@@ -1,0 +1,121 @@
+"""Commands are real processes: a shell script in a folder that is the whole PATH."""
+
+import os
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import EXIT_CLUSTER
+from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes a program; returns the environment that it alone is found in."""
+
+    def write(name, body):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    return write
+
+
+def test_what_it_prints_and_its_code_come_back(program):
+    environ = program("tool", "echo out; echo err >&2; exit 3")
+    done = run(["tool", "a"], environ=environ, check=False)
+    assert (done.argv, done.code, done.stdout, done.stderr) == (("tool", "a"), 3, "out\n", "err\n")
+
+
+def test_the_words_meet_no_shell(program, tmp_path):
+    environ = program("tool", 'printf "%s|" "$@"')
+    words = ["$(touch made)", "a b", "'", '"', "; touch made", "*", "", "x\ny"]
+    assert run(["tool", *words], environ=environ).stdout == "".join(f"{word}|" for word in words)
+    assert not (tmp_path / "made").exists()
+    assert not Path("made").exists()
+
+
+def test_input_is_what_it_reads(program):
+    assert run(["tool"], input=b"a\n\0b", environ=program("tool", "od -An -c")).stdout.split() == [
+        *("a", "\\n", "\\0", "b")
+    ]
+
+
+def test_without_input_it_reads_nothing_and_asks_no_terminal(program):
+    assert run(["tool"], environ=program("tool", "cat; test -t 0 || echo none")).stdout == "none\n"
+
+
+def test_its_environment_is_the_one_given(program, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_LOGIN", "x")
+    environ = {**program("tool", "env"), "GIVEN": "1"}
+    printed = run(["tool"], environ=environ).stdout
+    assert "GIVEN=1" in printed
+    assert "SECRET_OF_THE_LOGIN" not in printed
+
+
+def test_a_failure_carries_everything_and_says_it_in_three_lines(program):
+    environ = program("sbatch", "echo half; echo one >&2; echo two >&2; echo >&2; echo three >&2; exit 255")
+    with pytest.raises(CommandFailed) as caught:
+        run(["sbatch", "--parsable", "x" * 500], environ=environ)
+    error = caught.value
+    assert (error.argv[:2], error.code, error.stdout) == (("sbatch", "--parsable"), 255, "half\n")
+    assert error.stderr == "one\ntwo\n\nthree\n"
+    assert error.exit_code == EXIT_CLUSTER
+    first, *rest = str(error).splitlines()
+    assert first.startswith("sbatch ended with code 255: sbatch --parsable xxx")
+    assert len(first) < 110
+    assert rest == ["two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [("echo only >&1; exit 1", "only"), ("exit 1", "It said nothing.")]
+)
+def test_a_failure_that_says_little(program, body, said):
+    with pytest.raises(CommandFailed) as caught:
+        run(["tool"], environ=program("tool", body))
+    assert str(caught.value).splitlines() == ["tool ended with code 1: tool", said]
+
+
+def test_a_failure_travels_to_another_process(program):
+    with pytest.raises(CommandFailed) as caught:
+        run(["tool"], environ=program("tool", "echo why >&2; exit 9"))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.code, again.stderr) == (str(caught.value), 9, "why\n")
+
+
+def test_what_hangs_is_killed_and_told_of(program):
+    environ = program("squeue", "echo before; exec sleep 1000")
+    started = time.monotonic()
+    with pytest.raises(CommandFailed, match=r"squeue did not end within 0\.5 s") as caught:
+        run(["squeue"], environ=environ, timeout_s=0.5)
+    assert time.monotonic() - started < 60
+    assert (caught.value.code, caught.value.stdout) == (None, "before\n")
+
+
+def test_bytes_that_are_no_utf8_are_told_of_all_the_same(program):
+    assert run(["tool"], environ=program("tool", r"printf 'a\377b'")).stdout == "a�b"
+
+
+@pytest.mark.parametrize("name", ["sbatch", "squeue", "scontrol"])
+def test_a_missing_command_of_slurm_says_where_it_is(tmp_path, name):
+    with pytest.raises(CommandMissing) as caught:
+        run([name], environ={"PATH": str(tmp_path)})
+    assert caught.value.exit_code == EXIT_CLUSTER
+    first, second = str(caught.value).splitlines()
+    assert first == f"{name} is not on PATH on this machine."
+    assert "login nodes" in second
+
+
+def test_a_program_that_may_not_be_run(tmp_path):
+    (tmp_path / "tool").write_text("no program")
+    with pytest.raises(CommandMissing, match="tool may not be run"):
+        run(["tool"], environ={"PATH": str(tmp_path)})
+
+
+def test_a_path_through_a_file_is_a_missing_command(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CommandMissing, match="is not on PATH"):
+        run([os.fspath(tmp_path / "file" / "sbatch")])

@@ -1,0 +1,76 @@
+"""A node's own address and interface, on this machine's real ones and on some made in a namespace."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain.errors import ClusterError
+from clustertrain.node import network
+from clustertrain.node.network import (
+    address_towards,
+    answers,
+    interface_of,
+    is_refused,
+    nccl_needs_to_know,
+    wait_for_answer,
+)
+
+
+def test_loopback():
+    assert address_towards("127.0.0.1") == "127.0.0.1"
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.7") is None
+
+
+def test_a_name_that_is_not_known_is_told():
+    with pytest.raises(ClusterError, match="has no way to no-such-node"):
+        address_towards("no-such-node.invalid")
+
+
+def test_the_route_decides_between_two_interfaces():
+    """In a network of its own: two interfaces, and each address is reached through its own."""
+    code = (
+        "from clustertrain.node.network import *\n"
+        "print(address_towards('198.51.100.9'), interface_of(address_towards('198.51.100.9')))\n"
+        "print(address_towards('203.0.113.9'), interface_of(address_towards('203.0.113.9')))\n"
+    )
+    set_up = (
+        "ip link add left type veth peer name l2; ip link add right type veth peer name r2;"
+        "ip addr add 198.51.100.1/24 dev left; ip addr add 203.0.113.1/24 dev right;"
+        "for name in lo left l2 right r2; do ip link set $name up; done; "
+    )
+    done = subprocess.run(
+        ["unshare", "-n", "bash", "-c", f'{set_up} exec "$@"', "bash", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare failed" in done.stderr:
+        pytest.skip(f"no network namespace for this user: {done.stderr.strip()}")
+    assert done.stdout.splitlines() == ["198.51.100.1 left", "203.0.113.1 right"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "needs"),
+    [
+        ({"lo": "127.0.0.1", "eth0": "10.0.0.1"}, False),
+        ({"lo": "127.0.0.1", "eth0": "10.0.0.1", "docker0": "172.17.0.1"}, False),
+        ({"lo": "127.0.0.1", "eth0": "10.0.0.1", "virbr0": "192.168.1.1"}, True),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
+)
+def test_nccl_is_told_where_it_could_choose_another(monkeypatch, interfaces, needs):
+    monkeypatch.setattr(network, "_interfaces", lambda: interfaces)
+    assert nccl_needs_to_know("eth0") is needs
+
+
+def test_whether_somebody_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert answers("127.0.0.1", port)
+        assert wait_for_answer("127.0.0.1", port, 1)
+        assert not is_refused("127.0.0.1", port)
+    assert is_refused("127.0.0.1", port)
+    assert not wait_for_answer("127.0.0.1", port, 0.2)

@@ -1,0 +1,67 @@
+"""A block of ports that is free, and stays out of the kernel's way."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import ClusterError
+from clustertrain.node import ports
+from clustertrain.node.ports import Ports, free_block, free_port
+
+
+def listening(port, family=socket.AF_INET, address="127.0.0.1"):
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.bind((address, port))
+    server.listen()
+    return server
+
+
+def test_a_block_lies_below_the_ephemeral_range():
+    block = free_block(40, seed=0)
+    first_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert block.last - block.first == 39
+    assert block.last < first_ephemeral or first_ephemeral <= 12_000
+
+
+def test_a_block_in_which_anybody_listens_is_passed_over():
+    block = free_block(10, seed=3)
+    with listening(block.first + 5):
+        assert free_block(10, seed=3).first != block.first
+    assert free_block(10, seed=3) == block
+
+
+def test_a_listener_of_ipv6_alone_counts():
+    block = free_block(10, seed=5)
+    with listening(block.first + 1, socket.AF_INET6, "::1"):
+        assert free_block(10, seed=5).first != block.first
+
+
+def test_two_seeds_begin_at_two_blocks():
+    assert free_block(10, seed=1).first != free_block(10, seed=2).first
+
+
+def test_none_left_is_told(monkeypatch):
+    monkeypatch.setattr(ports, "_can_bind", lambda family, port: False)
+    with pytest.raises(ClusterError, match="No 40 free ports in a row"):
+        free_block(40, seed=0)
+
+
+def test_a_port_of_the_block():
+    block = free_block(3, seed=9)
+    with listening(block.last):
+        assert free_port(block) == block.last - 1
+
+
+def test_a_block_survives_its_text():
+    assert Ports.parse(str(Ports(20100, 20139))) == Ports(20100, 20139)
+
+
+@pytest.mark.parametrize(
+    ("text", "first"), [("32768\t60999\n", 32768), ("1024 65535", 32768), ("", 32768), ("15000 20000", 15000)]
+)
+def test_where_the_kernel_begins(tmp_path, monkeypatch, text, first):
+    path = tmp_path / "range"
+    path.write_text(text)
+    monkeypatch.setattr(ports, "_EPHEMERAL", path)
+    assert ports._first_ephemeral() == first

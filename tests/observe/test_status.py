@@ -1,0 +1,174 @@
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.observe.status import all_runs, find_run, status_of
+from clustertrain.observe.tables import list_lines, status_rows, summary_rows
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+def test_a_run_is_found_by_its_folder(run, tmp_path):
+    claim_attempt(run)
+    assert find_run(str(tmp_path / "digits")).uri == run.uri
+
+
+def test_a_folder_without_a_run_lists_those_of_the_storage(run, tmp_path):
+    claim_attempt(run)
+    with pytest.raises(JobError, match="Started so far: digits"):
+        find_run(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ([], "waiting"),
+        ([("stage", {"phase": "download"})], "staging"),
+        ([("stage", {"phase": "download"}), ("stage", {"phase": "ready"})], "waiting"),
+        ([("group_started", {})], "running"),
+        ([("group_started", {}), ("restarting", {})], "waiting"),
+    ],
+)
+def test_a_live_state_is_read_off_its_events(run, events, state):
+    attempt = claim_attempt(run)  # by this process, which lives
+    for kind, fields in events:
+        EventLog(attempt.events).write(kind, **fields)
+    assert status_of(run).state == state
+
+
+def test_a_dead_attempt_without_a_result_is_lost(run):
+    attempt = claim_attempt(run)
+    attempt.write("claim.json", {**attempt.read("claim.json"), "pid_started_ticks": 0})
+    status = status_of(run)
+    assert (status.state, status.runner) == ("lost", None)
+    assert "run it again" in str(status_rows(status))
+
+
+def test_one_that_ends_while_its_heartbeat_is_watched_is_not_lost(run, monkeypatch):
+    claim_attempt(run)
+
+    def ends_meanwhile(attempt):
+        write_result(attempt, Result("done", "finished", 0, step=40))
+
+    monkeypatch.setattr("clustertrain.observe.status.who_runs", ends_meanwhile)
+    status = status_of(run)
+    assert (status.state, status.step, status.exit_code) == ("done", 40, 0)
+
+
+def test_ls_shows_state_step_and_figures(run, tmp_path):
+    write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
+    other = RunDir.newest(str(tmp_path), "other")
+    claim_attempt(other)
+    header, first, second = list_lines(all_runs(str(tmp_path)))
+    assert first.split() == ["digits", "done", "40", "1", "accuracy", "0.98"]
+    assert second.split()[:2] == ["other", "waiting"]
+    assert header.index("STATE") == first.index("done")
+
+
+def test_the_summary_says_how_it_ended(run):
+    result = Result(
+        "done",
+        "finished",
+        0,
+        step=40,
+        epoch=2,
+        metrics={"accuracy": 0.98, "lr": 1},
+        restarts=1,
+        redone_steps=5,
+    )
+    rows = dict(summary_rows(run, result))
+    assert rows["state"] == "done (finished)"
+    assert rows["accuracy"] == "0.98"
+    assert "lr" not in rows
+    assert rows["restarts"] == "1, 5 steps done again"
+    assert rows["folder"] == run.uri
+
+
+@pytest.mark.parametrize(
+    ("result", "first"),
+    [
+        (
+            Result("failed", "error", 1, text="rank 1 met eels.\nMend it."),
+            ("failed", "rank 1 met eels.\nMend it."),
+        ),
+        (Result("done", "finished", 0), ("run", "digits, generation 1")),
+    ],
+    ids=["failed", "done"],
+)
+def test_the_first_line_of_a_run_that_failed_is_the_cause(run, result, first):
+    write_result(claim_attempt(run), result)
+    assert status_rows(status_of(run))[0] == first
+
+
+# ------------------------------------------------------------ a run of SLURM, where there is no squeue
+# tests/slurm/test_watching.py has those with one, tests/launchers/slurm/test_standing.py every case.
+
+JOB = {"scheduler": "slurm", "cluster": "sim", "job_id": "12", "restart": 0, "nodes": ["node1", "node2"]}
+
+
+@pytest.fixture
+def no_slurm(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+
+
+def submit(run, job_id="12", at=1.0, **fields):
+    record = {
+        "scheduler": "slurm",
+        "cluster": None,
+        "job_id": job_id,
+        "time": at,
+        "output": "/a/digits-12.out",
+    }
+    run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", {**record, **fields})
+
+
+def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_slurm):
+    submit(run)
+    status = status_of(find_run(str(tmp_path / "digits")))
+    assert (status.state, status.attempt, status.runner, status.exit_code) == ("queued", None, None, None)
+    rows = dict(status_rows(status))
+    assert rows["job"] == "SLURM 12"
+    assert rows["output"] == "/a/digits-12.out"
+    assert rows["attempt"] == "none yet"
+    assert rows["note"] == "squeue is not on PATH here; this is what the storage says"
+    lines = list_lines(all_runs(str(tmp_path)))
+    assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
+    assert lines[2:] == ["note: squeue is not on PATH here; this is what the storage says"]
+
+
+def test_one_that_has_a_heartbeat_lives(run, no_slurm):
+    submit(run)
+    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)  # by this process, which lives
+    EventLog(attempt.events).write("group_started")
+    status = status_of(run)
+    assert status.state == "running"
+    assert status.note == "squeue is not on PATH here; by the heartbeat it lives"
+
+
+def test_one_that_is_done_asks_nobody(run, no_slurm):
+    submit(run)
+    write_result(claim_attempt(run, launcher="slurm", allocation=JOB), Result("done", "finished", 0))
+    status = status_of(run)
+    assert (status.state, status.note, status.exit_code, status.standing.over) == ("done", None, 0, True)
+
+
+def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slurm):
+    submit(run, "12")
+    attempt = claim_attempt(run, launcher="slurm", allocation=JOB)
+    write_result(attempt, Result("failed", "error", 1, text="eels"))
+    submit(run, "13", at=attempt.read("claim.json")["time"] + 1)
+    status = status_of(run)
+    assert (status.state, status.job.job_id, status.result) == ("queued", "13", None)
+    assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"
+
+
+def test_a_submission_before_the_last_attempt_is_not(run, no_slurm):
+    submit(run, "11")
+    write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
+    assert status_of(run).state == "done"

@@ -1,0 +1,208 @@
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.node.processes import this_process
+from clustertrain.run.begin import check_progress
+from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, who_runs
+from clustertrain.run.folder import RunDir
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+def test_attempts_count_up_and_name_their_process(run):
+    first, second = claim_attempt(run, world_size=2), claim_attempt(run, world_size=2)
+    assert (first.n, second.n) == (1, 2)
+    assert first.read("claim.json")["world_size"] == 2
+    assert who_runs(second).startswith("pid ")
+
+
+def test_one_of_many_contenders_gets_an_attempt(run):
+    barrier = threading.Barrier(8)
+    got, refused = [], []
+
+    def contend():
+        barrier.wait()
+        try:
+            got.append(claim_attempt(run).n)
+        except ClusterError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=contend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == len(set(got))
+    assert len(got) + len(refused) == 8
+    assert sorted(got) == [a.n for a in run.attempts()]
+
+
+def test_a_killed_process_runs_nothing(run, tmp_path):
+    code = (
+        "import sys; from clustertrain.run.claims import claim_attempt\n"
+        "from clustertrain.run.folder import RunDir\n"
+        f"claim_attempt(RunDir.newest({str(tmp_path)!r}, 'digits')); print('claimed', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"claimed\n"
+    attempt = run.newest_attempt()
+    assert who_runs(attempt) == f"pid {process.pid} on this machine"
+    process.kill()
+    process.communicate()
+    assert who_runs(attempt) is None
+
+
+def test_a_pid_that_is_used_again_is_somebody_else(run):
+    attempt = claim_attempt(run)
+    claim = attempt.read("claim.json")
+    attempt.write("claim.json", {**claim, "pid_started_ticks": claim["pid_started_ticks"] - 1})
+    assert who_runs(attempt) is None
+
+
+def test_a_driver_that_outlived_its_launcher_still_runs(run):
+    attempt = claim_attempt(run)
+    claim = attempt.read("claim.json")
+    attempt.write("claim.json", {**claim, "pid_started_ticks": 0})
+    attempt.write("heartbeat.json", {**this_process(), "counter": 1})
+    assert who_runs(attempt) is not None
+
+
+def test_an_attempt_with_a_result_is_over(run):
+    attempt = claim_attempt(run)
+    attempt.write("result.json", {"state": "done"})
+    assert who_runs(attempt) is None
+
+
+def test_another_machine_lives_while_its_heartbeat_changes(run):
+    attempt = run.attempt(1)
+    attempt.write("claim.json", {"host": "far/pid:[1]", "pid": 7, "pid_started_ticks": 1})
+    attempt.write("heartbeat.json", {"host": "far/pid:[1]", "pid": 8, "pid_started_ticks": 1, "counter": 1})
+    assert who_runs(attempt, watch_s=0.2) is None
+    beating = threading.Event()
+
+    def beat():
+        counter = 1
+        while not beating.wait(0.02):
+            counter += 1
+            attempt.write("heartbeat.json", {"host": "far/pid:[1]", "counter": counter})
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        assert who_runs(attempt, watch_s=2) == "pid 7 on far"
+    finally:
+        beating.set()
+        thread.join()
+
+
+def test_the_heartbeat_beats(run):
+    attempt = run.attempt(1)
+    attempt.path.mkdir(parents=True)
+    with Heartbeat(attempt):
+        ends = time.monotonic() + 10
+        while attempt.read("heartbeat.json") is None:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+    assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
+
+
+def ends(run, state="failed", text="ValueError: no", **fields):
+    """An attempt that began now and ended so; without a state it vanished."""
+    attempt = claim_attempt(run, **fields)
+    if state:
+        attempt.write("result.json", {"state": state, "text": text})
+
+
+def commits(run, step):
+    """A checkpoint of that step, as far as its name goes."""
+    run.store.write_atomic(f"{run.checkpoints.key}/{step:08d}-1.0/MANIFEST.json", b"{}")
+
+
+def test_attempts_without_a_new_checkpoint_are_ended(run):
+    commits(run, 120)
+    assert committed_step(run) == 120
+    for text in ("ValueError: first", "ValueError: last"):
+        check_progress(run, 2)
+        ends(run, text=text)
+    with pytest.raises(ClusterTrainError) as caught:
+        check_progress(run, 2)
+    assert str(caught.value).splitlines() == [
+        "2 attempts in a row ended without a new committed step (all began at step 120). The last one said:",
+        "ValueError: last",
+        "Mend the cause, then add --retry.",
+    ]
+    assert caught.value.exit_code == 1
+    check_progress(run, 3)
+    commits(run, 121)
+    check_progress(run, 2)
+
+
+def test_a_checkpoint_between_failures_begins_the_count_anew(run):
+    for step in (10, 20, 30):
+        ends(run)
+        commits(run, step)
+    check_progress(run, 1)
+    ends(run)
+    with pytest.raises(ClusterTrainError, match="began at step 30"):
+        check_progress(run, 1)
+
+
+@pytest.mark.parametrize("state", ["stopped", "cancelled"])
+def test_what_the_user_ended_does_not_count(run, state):
+    ends(run)
+    for _ in range(5):
+        ends(run, state)
+    check_progress(run, 2)
+    ends(run)
+    with pytest.raises(ClusterTrainError, match="2 attempts in a row"):
+        check_progress(run, 2)
+
+
+def test_attempts_that_vanished_count(run):
+    ends(run, state=None)
+    ends(run, "preempted", text="")
+    with pytest.raises(ClusterTrainError, match="vanished without a word"):
+        check_progress(run, 2)
+
+
+def test_a_retry_begins_the_count_anew(run):
+    for _ in range(3):
+        ends(run)
+    ends(run, retry=True)
+    check_progress(run, 2)
+    ends(run)
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 2)
+
+
+def test_a_finished_run_that_is_continued_begins_anew(run):
+    for _ in range(2):
+        ends(run)
+    ends(run, "done")
+    check_progress(run, 1)
+
+
+def test_a_scripts_own_checkpoints_are_its_progress(run):
+    folder = run.store.local_folder(run.checkpoints.key)
+    folder.mkdir(parents=True)
+    ends(run)
+    (folder / "mine.pt").write_bytes(b"first")
+    check_progress(run, 1)
+    ends(run)
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 1)
+    (folder / ".mine.pt.tmp").write_bytes(b"begun")
+    with pytest.raises(ClusterTrainError):
+        check_progress(run, 1)
+    (folder / "mine.pt").write_bytes(b"second, longer")
+    check_progress(run, 1)

@@ -1,0 +1,71 @@
+import json
+import multiprocessing
+
+import pytest
+
+from clustertrain.run.events import EventLog, Follower, read_events
+from clustertrain.run.folder import RunDir
+
+KEY = "digits/g1/events.jsonl"
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+@pytest.fixture
+def path(run):
+    path = run.local_path(KEY)
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_what_is_written_is_read(run):
+    log = EventLog(run.local_path(KEY))
+    log.write("checkpoint", step=3, name="3-1.0")
+    log.write("warning", text="two\nlines")
+    first, second = read_events(run, KEY)
+    assert (first["kind"], first["step"], second["text"]) == ("checkpoint", 3, "two\nlines")
+    assert first["time"] <= second["time"]
+
+
+def test_no_stream_is_no_events(run):
+    assert read_events(run, KEY) == []
+
+
+def test_a_line_on_its_way_waits_for_its_end(run, path):
+    line = json.dumps({"kind": "note", "time": 1.0, "text": "x"}).encode() + b"\n"
+    path.write_bytes(line + line[:10])
+    follower = Follower(run, KEY)
+    assert len(list(follower.new())) == 1
+    with path.open("ab") as file:
+        file.write(line[10:] + line)
+    assert len(list(follower.new())) == 2
+    assert list(follower.new()) == []
+
+
+def test_a_broken_line_hides_no_other(run, path):
+    EventLog(path).write("note", text="before")
+    with path.open("ab") as file:
+        file.write(b'{"kind": "no\xff\n[1]\n{}\n')
+    EventLog(path).write("note", text="after")
+    assert [event["text"] for event in read_events(run, KEY)] == ["before", "after"]
+
+
+def _write_many(path, writer):
+    for number in range(200):
+        EventLog(path).write("note", text="x" * 500, writer=writer, number=number)
+
+
+def test_lines_of_several_processes_never_mix(run, path):
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_write_many, args=(path, writer)) for writer in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    events = read_events(run, KEY)
+    assert len(events) == 600
+    for writer in range(3):
+        assert [e["number"] for e in events if e["writer"] == writer] == list(range(200))

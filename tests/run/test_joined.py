@@ -1,0 +1,74 @@
+import pytest
+
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.history import AttemptFollower, curve, events_of_attempt
+from clustertrain.run.step_counter import Reached, reached_step
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path), "digits")
+
+
+def train(run, attempt, restart, resumed_at, steps):
+    """What a start of the group leaves: its claim, its plan and its metrics."""
+    a = run.attempt(attempt)
+    run.write_json(f"{a.restart_key(restart)}/claim.json", {})
+    run.write_json(f"{a.restart_key(restart)}/plan.json", {"step": resumed_at, "checkpoint": None})
+    for step in steps:
+        EventLog(a.metrics(restart)).write("train", step=step, loss=1000 * attempt + 100 * restart + step)
+
+
+def test_redone_steps_are_shown_once_and_by_their_last_doing(run):
+    train(run, 1, 0, 0, [10, 20, 30])
+    train(run, 1, 1, 20, [30, 40])
+    train(run, 2, 0, 35, [40, 50])
+    assert [(r["step"], r["loss"]) for r in curve(run)] == [
+        (10, 1010),
+        (20, 1020),
+        (30, 1130),
+        (40, 2040),
+        (50, 2050),
+    ]
+
+
+def test_a_start_from_step_0_supersedes_everything(run):
+    train(run, 1, 0, 0, [10, 20])
+    train(run, 1, 1, 0, [5])
+    assert [r["step"] for r in curve(run)] == [5]
+
+
+def test_a_start_that_died_before_its_plan_supersedes_nothing(run):
+    train(run, 1, 0, 0, [10])
+    run.write_json(f"{run.attempt(1).restart_key(1)}/claim.json", {})
+    assert [r["step"] for r in curve(run)] == [10]
+
+
+def test_events_of_all_nodes_come_by_time(run):
+    a = run.attempt(1)
+    for number in range(6):
+        EventLog(a.node_events(f"node{number % 2}") if number % 3 else a.events).write("note", number=number)
+    assert [e["number"] for e in events_of_attempt(a)] == list(range(6))
+
+
+def test_a_follower_finds_streams_that_come_later(run):
+    a = run.attempt(1)
+    follower = AttemptFollower(a)
+    assert follower.new() == []
+    EventLog(a.events).write("note", text="a")
+    assert [r["text"] for r in follower.new()] == ["a"]
+    EventLog(a.metrics(0)).write("train", step=1)
+    assert [r["kind"] for r in follower.new()] == ["train"]
+
+
+def test_the_mapped_step_counts_where_it_is_ahead_of_the_curve(run):
+    train(run, 1, 0, 0, [10])
+    a = run.attempt(1)
+    assert reached_step(a, 0) == 10
+    reached = Reached(a.reached(0))
+    reached.set(13)
+    assert reached_step(a, 0) == 13
+    reached.close()
+    assert reached_step(a, 0) == 13
+    assert reached_step(a, 5) == 0

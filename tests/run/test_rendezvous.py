@@ -1,0 +1,74 @@
+"""How the nodes of one start of a job find each other through the storage."""
+
+import json
+
+import pytest
+
+from clustertrain.errors import StorageError
+from clustertrain.launchers.slurm.agent.allocation import Allocation
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.rendezvous import Arrival, Rendezvous, arrivals, wait_for_head
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path / "runs"), "a")
+
+
+def share(restart=0, job_id="7"):
+    return Allocation("site", job_id, restart, ("n1", "n2"), 1, None, 4, 0, None)
+
+
+def rendezvous(attempt, restart=0):
+    return Rendezvous(
+        attempt.n, "7", restart, "10.0.0.1", 20100, "20100-20139", "/tmp/ct-1/token", ("n1", "n2")
+    )
+
+
+def test_the_other_nodes_find_what_the_head_wrote(run):
+    attempt = claim_attempt(run, world_size=2)
+    rendezvous(attempt).publish(attempt)
+    found, read = wait_for_head(run, share(), 5, 0.01, lambda: False)
+    assert (found.n, read) == (attempt.n, rendezvous(attempt))
+    assert read.ray_address == "10.0.0.1:20100"
+
+
+def test_that_of_an_earlier_start_is_not_taken(run):
+    attempt = claim_attempt(run, world_size=2)
+    rendezvous(attempt, restart=0).publish(attempt)
+    with pytest.raises(StorageError) as caught:
+        wait_for_head(run, share(restart=1), 0.1, 0.01, lambda: False)
+    assert "another file system" in str(caught.value)
+    assert "n1 writes it there" in str(caught.value)
+    second = claim_attempt(run, world_size=2)
+    rendezvous(second, restart=1).publish(second)
+    assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
+
+
+def test_nothing_at_all_is_told_with_the_place(run):
+    with pytest.raises(StorageError, match=r"finds no rendezvous\.json of job 7 under"):
+        wait_for_head(run, share(), 0.05, 0.01, lambda: False)
+
+
+def test_a_job_that_is_over_ends_the_wait(run):
+    assert wait_for_head(run, share(), 5, 0.01, lambda: True) is None
+
+
+def test_who_is_there(run):
+    attempt = claim_attempt(run, world_size=2)
+    Arrival("n1", address="10.0.0.1", cpus=4).publish(attempt, 0)
+    Arrival("n2", error="too small", exit_code=3).publish(attempt, 1)
+    there = arrivals(attempt)
+    assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
+
+
+def test_a_later_version_may_say_more(run):
+    """It is refused for its version, in words, and not for a key."""
+    attempt = claim_attempt(run, world_size=2)
+    rendezvous(attempt).publish(attempt)
+    written = attempt.read("rendezvous.json")
+    attempt.run.store.write_atomic(
+        f"{attempt.key}/rendezvous.json", json.dumps({**written, "version": "99", "more": 1}).encode()
+    )
+    assert wait_for_head(run, share(), 5, 0.01, lambda: False)[1].version == "99"

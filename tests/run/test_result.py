@@ -1,0 +1,161 @@
+import json
+import signal
+
+import pytest
+
+from clustertrain.driver.outcome import causes, of_error, of_outcome
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    EXIT_INTERRUPTED,
+    EXIT_JOB,
+    EXIT_STORAGE,
+    ClusterError,
+    DataError,
+    JobError,
+    RunStopped,
+)
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, ended, read_result, write_result
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    run = RunDir.newest(str(tmp_path), "digits")
+    attempt = run.attempt(1)
+    attempt.write("claim.json", {"world_size": 2})
+    return attempt
+
+
+def start(attempt, restart, **files):
+    """A start of the group with its small files: outcome={...}, failure={...}."""
+    for name, value in {"claim": {}, **files}.items():
+        attempt.run.write_json(f"{attempt.restart_key(restart)}/{name}.json", value)
+
+
+FAILURE = {
+    "rank": 1,
+    "signal": signal.SIGKILL,
+    "cause": "error",
+    "text": "rank 1 died of signal 9 (SIGKILL)",
+    "kit_exit_code": 1,
+    "fatal": False,
+    "step": 12,
+}
+
+
+def test_a_result_is_written_once(attempt):
+    first = write_result(attempt, Result("done", "finished", 0, step=5))
+    assert write_result(attempt, Result("failed", "error", 1)) == first == read_result(attempt)
+
+
+def test_a_cause_that_is_not_in_the_table_is_refused():
+    with pytest.raises(ValueError, match="no cause of state 'done'"):
+        Result("done", "error", 0)
+
+
+def test_a_reader_ignores_fields_of_a_later_version(attempt):
+    write_result(attempt, Result("done", "finished", 0))
+    value = attempt.read("result.json")
+    attempt.write("result.json", {**value, "from_the_future": 1})
+    assert read_result(attempt).state == "done"
+
+
+def test_done_carries_what_rank_0_said(attempt):
+    outcome = {
+        "finished": True,
+        "step": 40,
+        "epoch": 2,
+        "metrics": {"loss": 0.5},
+        "train_started": 1.0,
+        "train_ended": 4.0,
+    }
+    start(attempt, 0, outcome=outcome)
+    EventLog(attempt.events).write("resumed", redone_steps=3)
+    EventLog(attempt.events).write("resumed", redone_steps=4)
+    result = of_outcome(attempt)
+    assert (result.state, result.exit_code, result.step, result.metrics) == ("done", 0, 40, {"loss": 0.5})
+    assert (result.train_s, result.redone_steps, result.world_size) == (3.0, 7, 2)
+
+
+def test_a_stop_without_a_checkpoint_is_130(attempt):
+    start(attempt, 0, outcome={"finished": False, "step": 3})
+    attempt.write("stop", {"cause": "terminated"})
+    result = of_outcome(attempt)
+    assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
+
+
+def test_a_checkpoint_that_does_not_verify_is_nothing_to_continue_from(attempt):
+    folder = attempt.run.local_path(attempt.run.checkpoints.key) / "00000003-1.0"
+    folder.mkdir(parents=True)
+    (folder / "MANIFEST.json").write_text("{}")
+    assert ended(attempt, "stopped", "interrupt").exit_code == EXIT_INTERRUPTED
+
+
+class Wrapper(Exception):
+    def __init__(self, **inner):
+        super().__init__("wrapped")
+        self.__dict__.update(inner)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "code"),
+    [
+        (JobError("batch too large"), "job", EXIT_JOB),
+        (ClusterError("no GPU"), "cluster", EXIT_CLUSTER),
+        (DataError("sha256 differs"), "data", EXIT_STORAGE),
+    ],
+)
+def test_the_kits_own_errors_come_through_rays_wrappers(attempt, error, cause, code):
+    wrapped = Wrapper(controller_failure=Wrapper(cause=error))
+    result = of_error(attempt, wrapped)
+    assert (result.state, result.cause, result.exit_code, result.text) == ("failed", cause, code, str(error))
+
+
+def test_what_the_watch_found_outranks_what_ray_says(attempt):
+    start(attempt, 0, failure=FAILURE)
+    start(attempt, 1, failure={**FAILURE, "cause": "retries_used_up"})
+    result = of_error(attempt, RuntimeError("the actor died"))
+    assert (result.cause, result.exit_code, result.restarts) == ("retries_used_up", 1, 1)
+    assert result.text == FAILURE["text"]
+
+
+def test_an_older_failure_does_not_speak_for_the_newest_start(attempt):
+    start(attempt, 0, failure=FAILURE)
+    start(attempt, 1)
+    result = of_error(attempt, DataError("disk is gone"))
+    assert (result.cause, result.exit_code) == ("data", EXIT_STORAGE)
+
+
+def test_the_same_error_twice_says_so(attempt):
+    start(attempt, 0, failure=FAILURE)
+    start(attempt, 1, failure={**FAILURE, "cause": "same_error_twice", "text": "ValueError: no"})
+    result = of_error(attempt, RuntimeError("x"))
+    assert result.cause == "same_error_twice"
+    assert "twice at step 12" in result.text
+
+
+def test_an_error_nobody_knows_names_itself_and_the_log(attempt):
+    result = of_error(attempt, OSError("no space\nreally"))
+    assert result.text.splitlines() == [
+        "OSError: no space",
+        "really",
+        f"The whole story is in {attempt.driver_log}.",
+    ]
+
+
+def test_a_stop_before_training_is_no_error(attempt):
+    attempt.write("stop", {"cause": "interrupt"})
+    result = of_error(attempt, Wrapper(controller_failure=RunStopped("stopped", checkpointed=False)))
+    assert (result.state, result.cause, result.exit_code) == ("stopped", "interrupt", EXIT_INTERRUPTED)
+
+
+def test_causes_end_where_errors_wrap_each_other():
+    first, second = Wrapper(), Wrapper()
+    first.cause, second.cause = second, first
+    assert list(causes(first)) == [first, second]
+
+
+def test_result_json_is_plain_json(attempt):
+    write_result(attempt, Result("done", "finished", 0, metrics={"loss": 0.25}))
+    assert json.loads((attempt.path / "result.json").read_text())["metrics"] == {"loss": 0.25}

@@ -1,0 +1,110 @@
+"""The paths of a run: one object, generations, attempts, small files."""
+
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import StorageError
+from clustertrain.run.folder import RunDir, run_names
+from clustertrain.storage import open_store
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.newest(str(tmp_path / "runs"), "mnist")
+
+
+def test_a_run_that_does_not_exist_yet_is_its_first_generation(run, tmp_path):
+    assert run.generation == 1
+    assert run.newest_attempt() is None
+    assert run.attempts() == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_every_path_is_under_the_generation(run, tmp_path):
+    root = tmp_path / "runs" / "mnist" / "g1"
+    attempt = run.attempt(3)
+    assert (run.uri, run.local_path(run.key)) == (str(root), root)
+    assert attempt.path == root / "attempts/3"
+    assert attempt.driver_log == root / "attempts/3/logs/driver.log"
+    assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
+    assert attempt.events == root / "attempts/3/events.jsonl"
+    assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
+    assert attempt.metrics(2) == root / "attempts/3/metrics-2.jsonl"
+    assert attempt.tensorboard == root / "attempts/3/tensorboard"
+    assert attempt.reached(2) == root / "attempts/3/restarts/2/reached"
+    assert run.local_path(run.checkpoints.key) == root / "checkpoints"
+    assert run.data_path == tmp_path / "runs/data"
+
+
+def test_small_files_are_read_back(run):
+    attempt = run.attempt(1)
+    assert attempt.read("result.json") is None
+    attempt.write("result.json", {"state": "done", "step": 3})
+    attempt.write("result.json", {"state": "done", "step": 4})
+    assert attempt.read("result.json") == {"state": "done", "step": 4}
+    assert [p.name for p in attempt.path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("", "is not JSON"), ('{"state": "do', "is not JSON"), ("[1]", "holds list")]
+)
+def test_what_something_else_wrote_is_named(run, text, what):
+    attempt = run.attempt(1)
+    run.store.write_atomic(f"{attempt.key}/result.json", text.encode())
+    with pytest.raises(StorageError, match=what) as refusal:
+        attempt.read("result.json")
+    assert str(attempt.path / "result.json") in str(refusal.value)
+
+
+def test_attempts_count_as_numbers(run):
+    for n in (1, 2, 9, 10):
+        run.attempt(n).write("claim.json", {})
+    for odd in (".11", "x", "11.tmp", "-1"):
+        run.attempt(1).run.store.write_atomic(f"{run.key}/attempts/{odd}/claim.json", b"{}")
+    assert [attempt.n for attempt in run.attempts()] == [1, 2, 9, 10]
+    assert run.newest_attempt() == run.attempt(10)
+
+
+def test_restarts_count_from_zero(run):
+    attempt = run.attempt(1)
+    assert attempt.restarts() == []
+    for restart in (0, 1, 10):
+        run.store.create_exclusive(f"{attempt.restart_key(restart)}/claim.json", b"{}")
+    assert attempt.restarts() == [0, 1, 10]
+
+
+def test_a_fresh_start_leaves_the_old_one_aside(run, tmp_path):
+    run.attempt(1).write("claim.json", {"who": "first"})
+    fresh = run.fresh()
+    assert fresh.generation == 2
+    assert fresh.newest_attempt() is None
+    fresh.attempt(1).write("claim.json", {"who": "second"})
+    newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
+    assert newest == fresh
+    assert newest.at(1).attempt(1).read("claim.json") == {"who": "first"}
+
+
+def test_generations_count_as_numbers(run, tmp_path):
+    for generation in (2, 9, 10):
+        run.at(generation).attempt(1).write("claim.json", {})
+    (tmp_path / "runs/mnist/garbage").mkdir()
+    (tmp_path / "runs/mnist/g").mkdir()
+    assert RunDir.newest(str(tmp_path / "runs"), "mnist").generation == 10
+
+
+def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
+    run.attempt(1).write("claim.json", {})
+    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).write("claim.json", {})
+    (tmp_path / "runs/data/abc").mkdir(parents=True)
+    (tmp_path / "runs/notes.txt").write_text("mine")
+    assert run_names(run.store) == ["cifar", "mnist"]
+    assert run_names(open_store(str(tmp_path / "nothing"))) == []
+
+
+def test_a_run_travels_to_another_process(run):
+    import pickle
+
+    again = pickle.loads(pickle.dumps(run.attempt(2)))
+    assert again == run.attempt(2)
+    assert isinstance(again.path, Path)

@@ -1,0 +1,133 @@
+"""What is decided before anything starts: may the job run, and as which attempt. Whole runs: tests/whole."""
+
+import os
+
+import pytest
+
+from clustertrain.errors import ClusterError, JobError, StorageError
+from clustertrain.job.file import dump_job
+from clustertrain.run.begin import Options, _asks_for_more, begin
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.result import Result, write_result
+from shelves import shelf_at
+from small_job import job
+
+__all__ = ["job"]
+
+
+def begun(job, options=None, sizes=(1,), said=None, **more):
+    """(run, attempt or result) of a start that has room for these numbers of workers."""
+    say = said.append if said is not None else [].append
+    return begin(job, options or Options(), lambda: sizes, say, launcher="local", **more)
+
+
+def finished(job, state="done", cause="finished"):
+    """The run of a job, as an attempt that has ended left it."""
+    run = RunDir.newest(job.storage.uri, job.name)
+    attempt = claim_attempt(run, world_size=1)
+    for key in (run.job_key, f"{attempt.key}/job.yaml"):
+        run.store.write_atomic(key, dump_job(job).encode())
+    write_result(attempt, Result(state, cause, 0, step=10))
+    return run
+
+
+def test_a_finished_run_is_left_as_it_is(job):
+    run, said = finished(job()), []
+    _, result = begun(job(), said=said)
+    assert (result.state, result.step) == ("done", 10)
+    assert [a.n for a in run.attempts()] == [1]
+    assert "--fresh" in said[0]
+
+
+def test_fewer_epochs_of_a_finished_run_train_nothing(job):
+    finished(job())
+    _, result = begun(job(train={"epochs": 1, "batch_size": 8}))
+    assert result.state == "done"
+
+
+def test_more_epochs_ask_for_more(job):
+    assert _asks_for_more(job(), job(train={"epochs": 3, "batch_size": 8}))
+    assert not _asks_for_more(job(), job())
+
+
+def test_another_job_of_the_name_is_refused_with_the_difference(job):
+    finished(job())
+    with pytest.raises(JobError) as caught:
+        begun(job(train={"epochs": 2, "batch_size": 8, "seed": 7}))
+    assert "train.seed: 0 → 7" in str(caught.value)
+    assert "--fresh" in str(caught.value)
+
+
+def test_a_run_that_lives_is_refused_with_its_pid(job):
+    run = RunDir.newest(job().storage.uri, "a")
+    claim_attempt(run, world_size=1)  # by this very process, which lives
+    with pytest.raises(ClusterError) as caught:
+        begun(job())
+    assert f"pid {os.getpid()}" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def checkpoint_of(job, workers, tmp_path):
+    from clustertrain.checkpoints.write import Retention, Writer
+
+    folder = tmp_path / "runs" / "a" / "g1" / "checkpoints"
+    progress = {
+        "step": 1,
+        "epoch": 0,
+        "samples_seen": 8,
+        "world_size": workers,
+        "metrics": {},
+        "reason": "steps",
+    }
+    Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), lambda: True).commit({}, progress)
+
+
+def test_another_world_size_needs_consent(job, tmp_path):
+    checkpoint_of(job(), 3, tmp_path)
+    with pytest.raises(JobError) as caught:
+        begun(job())
+    assert "newest checkpoint" in str(caught.value)
+    assert "--allow-world-size-change" in str(caught.value)
+    _, attempt = begun(job(), Options(allow_world_size_change=True))
+    assert attempt.read("claim.json")["world_size"] == 1
+
+
+def test_a_range_of_workers_is_the_consent(job, tmp_path):
+    checkpoint_of(job(), 3, tmp_path)
+    _, attempt = begun(job(resources={"workers": [1, 2]}), sizes=(1, 2))
+    assert attempt.read("claim.json")["world_size"] == 2
+
+
+def test_fresh_begins_a_generation_and_keeps_the_old_one(job):
+    finished(job())
+    run, attempt = begun(job(train={"epochs": 9, "batch_size": 4}), Options(fresh=True))
+    assert (run.generation, attempt.n, [a.n for a in run.attempts()]) == (2, 1, [1])
+    assert [a.n for a in run.at(1).attempts()] == [1]
+    assert "epochs: 2" in run.at(1).store.read_or_none(run.at(1).job_key).decode()
+
+
+SLURM = {"scheduler": "slurm", "cluster": "c", "job_id": "7"}
+
+
+def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
+    """The claim of the earlier start is this very process's, which lives; the scheduler started it again."""
+    _, first = begun(job(), allocation={**SLURM, "restart": 0})
+    _, second = begun(job(), allocation={**SLURM, "restart": 1})
+    assert (first.n, second.n) == (1, 2)
+    assert second.read("claim.json")["allocation"]["restart"] == 1
+
+
+@pytest.mark.parametrize("other", [{"job_id": "8"}, {"cluster": "d"}, None], ids=str)
+def test_another_job_of_a_scheduler_does_not(job, other):
+    begun(job(), allocation={**SLURM, "restart": 0})
+    with pytest.raises(ClusterError, match="runs already"):
+        begun(job(), allocation=other and {**SLURM, **other, "restart": 1})
+
+
+def test_storage_below_a_file_is_refused(job, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        begun(job(storage=str(tmp_path / "file" / "runs")))
+    assert str(tmp_path / "file") in str(caught.value)
+    assert str(os.getuid()) in str(caught.value)

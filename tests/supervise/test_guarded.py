@@ -1,0 +1,95 @@
+"""Processes under a guardian, and the folders that killed ones leave."""
+
+import json
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from clustertrain.node.processes import this_process
+from clustertrain.supervise.private_folder import private_folder, remove, write_token
+from clustertrain.supervise.process import Guarded
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A short path, as the temporary folder of a machine is."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="b") as short:
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: short)
+        yield short
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_folder_and_the_token_are_private_under_any_umask(base, umask):
+    before = os.umask(umask)
+    try:
+        folder = private_folder()
+        token = write_token(folder)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert len(token.read_text()) == 64
+    remove(folder)
+    assert not folder.exists()
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(base):
+    code = (
+        f"import os, tempfile; tempfile.gettempdir = lambda: {base!r}\n"
+        "from clustertrain.supervise.private_folder import private_folder\n"
+        "print(private_folder(), flush=True); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = killed.stdout.strip()
+    assert os.path.isdir(left)  # noqa: PTH112
+    folder = private_folder()
+    assert not os.path.exists(left)  # noqa: PTH110
+    assert folder.is_dir()
+
+
+def test_the_folders_of_the_living_stay(base):
+    mine = private_folder()
+    other = private_folder()
+    elsewhere = other.with_name("ct-elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / "owner").write_text(json.dumps({**this_process(), "host": "another/boot/ns", "pid": 1}))
+    private_folder()
+    assert mine.is_dir() and other.is_dir() and elsewhere.is_dir()
+
+
+@pytest.mark.parametrize("shielded", [False, True])
+def test_a_shielded_command_does_not_hear_a_term(tmp_path, shielded):
+    folder = tmp_path / "private"
+    folder.mkdir()
+    program = "import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); print('alive', flush=True)"
+    guarded = Guarded(
+        [sys.executable, "-c", program], tmp_path / "log", folder, os.environ, shielded=shielded
+    )
+    assert _ends(guarded)
+    code = guarded.end()
+    assert code == (0 if shielded else 128 + signal.SIGTERM)
+    assert ("alive" in (tmp_path / "log").read_text()) == shielded
+    assert not folder.exists()
+
+
+def _ends(guarded):
+    return bool(select.select([guarded.fd], [], [], 30)[0])
+
+
+def test_the_end_of_its_log_says_how_it_ended(tmp_path):
+    folder = tmp_path / "private"
+    folder.mkdir()
+    guarded = Guarded(
+        [sys.executable, "-c", "raise SystemExit('no way')"], tmp_path / "log", folder, os.environ
+    )
+    assert _ends(guarded)
+    guarded.end()
+    assert guarded.how_it_ended() == "ended with code 1"
+    assert "no way" in guarded.last_lines()

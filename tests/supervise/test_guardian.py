@@ -1,0 +1,113 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from leftovers import left_after, living_descendants
+
+# A daemon as Ray makes them: in a session of its own, its parent gone.
+DAEMON = "setsid sh -c 'sleep 600 & sleep 600' & "
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a guardian over a shell command; returns it."""
+    started = []
+
+    def start_guardian(shell: str) -> subprocess.Popen:
+        (tmp_path / "temp").mkdir(mode=0o700, exist_ok=True)
+        arguments = [
+            sys.executable,
+            "-m",
+            "clustertrain.supervise.guardian",
+            str(tmp_path / "temp"),
+            str(tmp_path / "log"),
+        ]
+        guardian = subprocess.Popen([*arguments, "sh", "-c", shell], stdin=subprocess.PIPE)
+        started.append(guardian)
+        return guardian
+
+    yield start_guardian
+    for guardian in started:
+        guardian.stdin.close()
+        guardian.wait(10)
+
+
+def wait_for(path: Path) -> None:
+    ends = time.monotonic() + 10
+    while not path.exists():
+        assert time.monotonic() < ends, f"{path} never came"
+        time.sleep(0.01)
+
+
+def test_passes_on_the_exit_code_and_removes_the_temporary_folder(start, tmp_path):
+    assert start("echo hello; exit 7").wait(10) == 7
+    assert (tmp_path / "log").read_text() == "hello\n"
+    assert not (tmp_path / "temp").exists()
+
+
+def test_a_signal_becomes_128_and_its_number(start):
+    assert start("kill -9 $$").wait(10) == 128 + signal.SIGKILL
+
+
+def test_daemons_end_with_the_command(start):
+    before = set(living_descendants())
+    guardian = start(DAEMON + "exit 0")
+    assert guardian.wait(10) == 0
+    assert left_after(0, before) == {}
+
+
+def test_everything_ends_when_stdin_closes(start, tmp_path):
+    before = set(living_descendants())
+    guardian = start(DAEMON + f"touch {tmp_path}/up; sleep 600")
+    wait_for(tmp_path / "up")
+    ends = time.monotonic() + 10
+    while len(left_after(0, before)) < 4:  # guardian, shell, sleep, daemons
+        assert time.monotonic() < ends, left_after(0, before)
+        time.sleep(0.01)
+    guardian.stdin.close()
+    assert guardian.wait(5) == 128 + signal.SIGKILL
+    assert left_after(0, before) == {}
+
+
+def test_everything_ends_when_the_launcher_is_killed(tmp_path):
+    """A real launcher is killed with SIGKILL: its pipe closes, and nothing else is said."""
+    before = set(living_descendants())
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "g = subprocess.Popen([sys.executable, '-m', 'clustertrain.supervise.guardian',"
+            f" {str(tmp_path / 'temp')!r},"
+            f" {str(tmp_path / 'log')!r}, 'sh', '-c', {DAEMON + f'touch {tmp_path}/up; sleep 600'!r}],"
+            " stdin=subprocess.PIPE)\n"
+            "time.sleep(600)",
+        ]
+    )
+    wait_for(tmp_path / "up")
+    launcher.kill()
+    launcher.wait()
+    assert left_after(2, before) == {}
+
+
+def test_signals_of_the_terminal_do_not_end_the_guardian(start, tmp_path):
+    guardian = start(f"touch {tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 3")
+    wait_for(tmp_path / "up")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(guardian.pid, number)
+    (tmp_path / "go").touch()
+    assert guardian.wait(10) == 3
+
+
+def test_the_command_dies_with_a_killed_guardian(start, tmp_path):
+    before = set(living_descendants())
+    guardian = start(f"touch {tmp_path}/up; exec sleep 600")
+    wait_for(tmp_path / "up")
+    guardian.kill()
+    guardian.wait()
+    assert left_after(2, before) == {}

@@ -1,0 +1,100 @@
+"""Every node writes and reads every other: real mount namespaces stand for nodes."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain.errors import StorageError
+from clustertrain.run.folder import AttemptRef, RunDir
+from clustertrain.worker import storage_probe as node_probe
+from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
+from fault_proxy import FaultProxy, put, status
+
+_OTHER_NODE = """
+import sys
+from clustertrain.errors import StorageError
+from clustertrain.worker.storage_probe import write_nonce
+from clustertrain.run.folder import AttemptRef
+try:
+    write_nonce(AttemptRef.from_text(sys.argv[1]).open(), 0, 1, "theirs")
+except StorageError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.fixture(params=["posix", "moto"])
+def attempt(request, tmp_path):
+    if request.param == "posix":
+        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
+
+
+def test_two_nodes_that_share_it_leave_nothing(attempt):
+    nonces = {0: "ours", 1: "theirs"}
+    for node_rank, nonce in nonces.items():
+        write_nonce(attempt, 0, node_rank, nonce)
+    read_nonces(attempt, 0, nonces)
+    for node_rank in nonces:
+        remove_nonce(attempt, 0, node_rank)
+    assert attempt.run.store.list(attempt.restart_key(0)) == []
+
+
+@pytest.fixture
+def on_another_node(tmp_path):
+    """Runs the other node's part where `mounts` (a shell line) holds for it alone."""
+    storage = tmp_path / "runs"
+    storage.mkdir()
+    private = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*private, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no mount namespaces for this user")
+    attempt = RunDir.newest(str(storage), "digits").attempt(1)
+
+    def start(mounts):
+        shell = f'{mounts} && exec "$@"'
+        program = [sys.executable, "-c", _OTHER_NODE, AttemptRef.of(attempt).to_text()]
+        done = subprocess.run(
+            [*private, "sh", "-c", shell, "sh", *program],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "STORAGE": str(storage)},
+        )
+        return attempt, done
+
+    return start
+
+
+def test_a_path_that_is_another_file_system_on_one_node_is_named(on_another_node, monkeypatch):
+    monkeypatch.setattr(node_probe, "_PATIENCE_S", 0.5)
+    attempt, done = on_another_node('mount -t tmpfs none "$STORAGE"')
+    assert done.returncode == 0, done.stderr
+    write_nonce(attempt, 0, 0, "ours")
+    with pytest.raises(StorageError) as caught:
+        read_nonces(attempt, 0, {0: "ours", 1: "theirs"})
+    text = str(caught.value)
+    assert "Node 1 wrote theirs" in text
+    assert "reads nothing there" in text
+    assert "another file system on one of the two" in text
+    assert os.uname().nodename in text
+
+
+def test_a_mount_that_is_read_only_on_one_node_is_named(on_another_node):
+    _, done = on_another_node('mount --bind "$STORAGE" "$STORAGE" && mount -o remount,bind,ro "$STORAGE"')
+    assert done.returncode == 1
+    assert f"On {os.uname().nodename}: " in done.stderr
+    assert f"by uid {os.geteuid()}: Read-only file system" in done.stderr
+    assert "mounted read-only here" in done.stderr
+
+
+def test_a_node_without_the_right_to_write_names_action_key_and_status(moto_s3):
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        run = RunDir.newest(moto_s3.through(proxy.endpoint).location("runs"), "digits")
+        proxy.script(status(403, "AccessDenied"), when=put)
+        with pytest.raises(StorageError) as caught:
+            write_nonce(run.attempt(1), 0, 0, "ours")
+    text = str(caught.value)
+    assert f"On {os.uname().nodename}: PUT s3://{moto_s3.bucket}/runs/digits/g1/attempts/1/" in text
+    assert "HTTP 403 AccessDenied" in text
+    assert "Likely cause: these credentials may not do it" in text

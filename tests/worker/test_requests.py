@@ -1,0 +1,73 @@
+"""Stop and save: files that somebody leaves, seen without holding up the loop."""
+
+import time
+
+import pytest
+
+from clustertrain.run.folder import RunDir
+from clustertrain.worker import requests
+from clustertrain.worker.requests import Requests
+from fault_proxy import FaultProxy, stall
+
+
+def taken_within(asked, seconds=20.0):
+    """What `take` gives until it gives something."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        stop, save = asked.take()
+        if stop or save:
+            return stop, save
+        time.sleep(0.02)
+    raise AssertionError("nothing was seen")
+
+
+@pytest.fixture(params=["posix", "moto"])
+def attempt(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "posix":
+        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
+
+
+def test_a_save_is_told_once_for_each_request(attempt):
+    with Requests(attempt) as asked:
+        assert asked.take() == (False, False)
+        attempt.ask("save", {"time": 1.0})
+        assert taken_within(asked) == (False, True)
+        assert asked.take() == (False, False)
+        attempt.ask("save", {"time": 2.0})
+        assert taken_within(asked) == (False, True)
+
+
+def test_a_request_of_an_earlier_start_is_old_news(attempt):
+    attempt.ask("save", {"time": 1.0})
+    with Requests(attempt) as asked:
+        attempt.ask("stop", {"cause": "user"})
+        assert taken_within(asked) == (True, False)
+        assert asked.take() == (True, False)  # a stop stays
+
+
+def test_a_stop_from_another_machine_comes_through_s3(moto_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(requests, "LOOK_EVERY_S_ON_S3", 0.2)
+    attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
+    with Requests(attempt) as asked:
+        attempt.write("stop", {"cause": "user"})  # not by this machine's disk
+        assert taken_within(asked) == (True, False)
+
+
+def test_storage_that_hangs_holds_nothing_up_and_this_machine_is_still_heard(moto_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        run = RunDir.newest(moto_s3.through(proxy.endpoint, retry_s=0.2).location("runs"), "digits")
+        attempt = run.attempt(1)
+        with Requests(attempt) as asked:
+            proxy.down()
+            began = time.monotonic()
+            for _ in range(1000):
+                assert asked.take() == (False, False)
+            assert time.monotonic() - began < 1
+            run.spool.write_atomic(f"{attempt.key}/stop", b"{}")
+            assert taken_within(asked) == (True, False)
+            proxy.up()
+            proxy.script(stall(), for_s=1)

@@ -1,0 +1,162 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
+from leftovers import left_after, living_descendants
+
+
+@pytest.fixture
+def run(tmp_path, capfd):
+    """Runs a script's text as rank 1; returns (finished, what it printed)."""
+
+    def run_text(text, *args, stop=lambda: False, grace_s=5.0, environment=None):
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        finished = run_script(
+            script,
+            args,
+            rank=1,
+            environment=environment or {},
+            cwd=tmp_path,
+            stop_requested=stop,
+            grace_s=grace_s,
+        )
+        return finished, capfd.readouterr().out
+
+    return run_text
+
+
+def test_a_script_gets_its_arguments_environment_and_folder(run, tmp_path):
+    finished, out = run(
+        "import os, sys; print(sys.argv, os.environ['RANK'], os.getcwd(), __name__)",
+        "--lr",
+        "0.1",
+        environment={"RANK": "1"},
+    )
+    assert finished
+    assert out == f"{[str(tmp_path / 'train.py'), '--lr', '0.1']} 1 {tmp_path} __main__\n"
+
+
+def test_it_imports_what_lies_beside_it(run, tmp_path):
+    (tmp_path / "neighbour.py").write_text("x = 5")
+    assert run("import neighbour; print(neighbour.x)")[1] == "5\n"
+
+
+def test_its_signals_and_its_main_thread_are_its_own(run):
+    _, out = run("import signal, os; signal.signal(15, print); print(os.getsid(0) == os.getpid())")
+    assert out == "True\n"
+
+
+def test_its_exit_code_and_last_lines_come_through(run):
+    with pytest.raises(ScriptFailed) as caught:
+        run("import sys\nfor n in range(20): print('line', n)\nsys.exit('out of eels')")
+    assert caught.value.script_exit_code == 1
+    assert "train.py ended with exit code 1 on rank 1" in str(caught.value)
+    assert "| line 19\n  | out of eels" in str(caught.value)
+    assert "line 3" not in str(caught.value)
+
+
+def test_its_signal_comes_through(run):
+    with pytest.raises(ScriptFailed) as caught:
+        run("import os; os.kill(os.getpid(), 11)")
+    assert (caught.value.script_exit_code, caught.value.signal_number) == (None, signal.SIGSEGV)
+    assert "signal 11 (SIGSEGV)" in str(caught.value)
+
+
+def test_a_failure_travels_between_processes():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(ScriptFailed("text", None, 9)))
+    assert (str(error), error.script_exit_code, error.signal_number) == ("text", None, 9)
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    with pytest.raises(JobError, match="does not exist"):
+        run_script(
+            tmp_path / "no.py",
+            [],
+            rank=0,
+            environment={},
+            cwd=tmp_path,
+            stop_requested=lambda: False,
+            grace_s=1,
+        )
+
+
+TIDY = """
+import signal, sys, pathlib, time
+def end(number, frame):
+    pathlib.Path('saved').write_text(str(number))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path('ready').touch()
+time.sleep(600)
+"""
+
+
+def test_a_stop_is_one_sigterm(run, tmp_path):
+    finished, _ = run(TIDY, stop=(tmp_path / "ready").exists)
+    assert not finished
+    assert (tmp_path / "saved").read_text() == "15"
+
+
+def test_a_script_that_does_not_hear_is_killed_after_the_grace_time(run, tmp_path):
+    deaf = TIDY.replace("signal.SIGTERM, end", "signal.SIGTERM, signal.SIG_IGN")
+    started = time.monotonic()
+    finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5)
+    assert not finished
+    assert time.monotonic() - started < 60
+
+
+def test_a_script_dies_with_a_killed_worker(tmp_path):
+    (tmp_path / "train.py").write_text("import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)")
+    before = set(living_descendants())
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from pathlib import Path; from clustertrain.worker.script import run_script\n"
+            f"folder = Path({str(tmp_path)!r})\n"
+            "run_script(folder / 'train.py', [], rank=0, environment={}, cwd=folder,"
+            " stop_requested=lambda: False, grace_s=1)",
+        ]
+    )
+    ends = time.monotonic() + 20
+    while not (tmp_path / "up").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert len(left_after(0, before)) == 2
+    worker.kill()
+    worker.wait()
+    assert left_after(2, before) == {}
+
+
+def test_the_environment_is_torchruns(tmp_path):
+    """Compared with what torchrun itself sets, name by name."""
+    script = tmp_path / "names.py"
+    script.write_text("import os; print('NAMES', *sorted(n for n in os.environ))")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = next(line for line in done.stdout.splitlines() if line.startswith("NAMES")).split()[1:]
+    set_by_torchrun = set(names) - set(os.environ) - {"MASTER_ADDR", "MASTER_PORT"}
+    ours = torchrun_environment(
+        rank=0, local_rank=0, world_size=1, local_world_size=1, group_rank=0, restart=0, retries=3, run_id="a"
+    )
+    wanted = {
+        n
+        for n in set_by_torchrun
+        if n.startswith(("TORCHELASTIC_", "ROLE_", "GROUP_")) or "RANK" in n or "WORLD" in n
+    }
+    assert wanted - set(ours) == set(), "torchrun sets more than we do"
+    assert Path(script).exists()

@@ -1,0 +1,73 @@
+import sys
+import textwrap
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import parse_job
+from clustertrain.worker.user_code import check_code, check_task, make_task
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """Writes the module `mine` and makes it importable."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+    def write(text):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+
+    yield write
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nimport no_such_thing\n", ["No module named 'no_such_thing'", "mine.py:2"]),
+        ("def broken(:\n", ["SyntaxError", "mine.py:1"]),
+        ("x = 1\n1 / 0\n", ["ZeroDivisionError", "mine.py:2"]),
+        ("Other = int\n", ["names 'Task'", "It has: Other"]),
+        ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
+        ("Task = 5\n", ["is 5, not a subclass"]),
+    ],
+)
+def test_a_task_that_is_none_says_what_and_where(code, text, said):
+    code(text)
+    with pytest.raises(JobError) as caught:
+        check_task("mine:Task")
+    for part in said:
+        assert part in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_module_that_is_not_there(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError) as caught:
+        check_task("mine:Task")
+    assert "No module named 'mine'" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def job(**sections):
+    import yaml
+
+    return parse_job(yaml.safe_dump({"name": "a", **sections}), "job.yaml")
+
+
+def test_args_that_a_task_does_not_take(code):
+    code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, lr): pass\n")
+    wrong = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"lrr": 1})
+    with pytest.raises(JobError, match="does not take"):
+        make_task(check_task("mine:Task"), wrong)
+
+
+def test_a_function_that_is_none(code):
+    code("train = 5\n")
+    with pytest.raises(JobError, match="cannot be called"):
+        check_code(job(function="mine:train"))
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    with pytest.raises(JobError, match="does not exist"):
+        check_code(job(script="train.py", code=str(tmp_path)))

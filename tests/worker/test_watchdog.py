@@ -1,0 +1,87 @@
+import subprocess
+import sys
+import time
+
+from clustertrain.run.folder import RunDir
+from clustertrain.worker.watchdog import EXIT_CODE, Watchdog
+
+STUCK = """
+import time
+from pathlib import Path
+from clustertrain.worker.watchdog import Watchdog
+
+def where_it_hangs():
+    time.sleep(600)
+
+with Watchdog({"step": 0.2}, lambda text: Path("expired").write_text(text)) as watchdog:
+    watchdog.beat("step")
+    where_it_hangs()
+"""
+
+
+def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == EXIT_CODE
+    assert "no progress in phase 'step' for 0.2 s (failures.watchdog.step)" in done.stderr
+    assert "where_it_hangs" in done.stderr
+    assert (tmp_path / "expired").read_text().startswith("no progress in phase 'step'")
+
+
+def test_beats_and_phases_without_a_limit_keep_it_quiet():
+    expired = []
+    with Watchdog({"step": 1.0}, expired.append) as watchdog:
+        for _ in range(6):
+            watchdog.beat("step")
+            time.sleep(0.25)  # the time that passes is what is tested
+        watchdog.beat("idle")
+        time.sleep(1.5)
+    assert expired == []
+
+
+RANK = """
+import sys, time
+from clustertrain.worker import watchdog
+from clustertrain.run.folder import RunDir
+from clustertrain.worker.stacks import Stacks
+
+watchdog._QUIET_S = 0.2
+
+def where_this_rank_stands():
+    print("stands", flush=True)
+    time.sleep(600)
+
+attempt = RunDir.newest(sys.argv[1], "digits").attempt(1)
+rank, limit_s = int(sys.argv[2]), float(sys.argv[3])
+with watchdog.Watchdog({"step": limit_s}, print, Stacks(attempt, 0, rank, 2)) as dog:
+    dog.beat("step")
+    where_this_rank_stands()
+"""
+
+
+def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
+    """Rank 1 is in a phase that may take long; that rank 0 is given up makes it say where it stands."""
+    ranks = {}
+    try:
+        for rank, limit_s in ((1, "600"), (0, "2")):
+            with (tmp_path / f"rank-{rank}.log").open("wb") as log:
+                ranks[rank] = subprocess.Popen(
+                    [sys.executable, "-c", RANK, str(tmp_path), str(rank), limit_s],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+            assert ranks[rank].stdout.readline() == b"stands\n"
+        assert ranks[0].wait(60) == EXIT_CODE
+        assert ranks[1].poll() is None, "it is Ray that ends the group"
+        attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+        marks = attempt.run.store.list(f"{attempt.restart_key(0)}/stacks")
+        assert sorted(marks) == ["0", "1"]
+        logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+        assert "no progress in phase 'step' for 2 s" in logs[0]
+        assert "rank 0 makes no progress; the stacks of all threads follow" in logs[1]
+        assert all("where_this_rank_stands" in log for log in logs)
+    finally:
+        for process in ranks.values():
+            process.kill()
+            process.communicate()
