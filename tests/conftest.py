@@ -7,6 +7,8 @@ together, and run when they are required. So do those of `nightly`, for which on
 
 import math
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -15,10 +17,16 @@ import pytest
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
 __all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
+# What the commands of the tests remember of their runs is not this user's.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly", "s3", "slurm"}
 _LONG = {"faults", "nightly"}
 _OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_configure() -> None:

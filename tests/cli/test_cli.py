@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.version import __version__
 
 
@@ -14,6 +15,7 @@ from clustertrain.version import __version__
 def cli(tmp_path, monkeypatch):
     """Calls a command in an empty folder; returns click's result."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return lambda *arguments: CliRunner().invoke(main, arguments)
 
 
@@ -102,4 +104,20 @@ def test_a_run_that_never_started(cli, command):
 def test_ls_of_nothing(cli):
     result = cli("ls")
     assert result.exit_code == 0
-    assert result.output.splitlines() == ["NAME  STATE  STEP  ATTEMPT  FIGURES"]
+    assert result.output.splitlines() == ["NAME  STATE  STEP  ATTEMPT  WHERE  FIGURES"]
+
+
+@pytest.mark.parametrize("command", ["validate", "render", "submit", "ls", "status", "logs", "stop"])
+def test_an_unknown_launcher_names_those_that_there_are(cli, command):
+    result = cli(command, "--to", "pbs")
+    assert result.exit_code == EXIT_JOB
+    for name in LAUNCHERS:
+        assert repr(name) in result.output
+
+
+def test_what_this_machine_cannot_do_names_the_command_that_can(cli, tmp_path):
+    cli("init", ".")
+    for command, remedy in (("render", "clustertrain validate"), ("submit", "clustertrain run")):
+        result = cli(command, "--to", "local")
+        assert result.exit_code == EXIT_JOB
+        assert remedy in result.output

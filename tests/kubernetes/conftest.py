@@ -42,9 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def _meeting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for all workers of this run, and for no other run, unless it is told to join one."""
-    if told := os.environ.get("CLUSTERTRAIN_KUBE_MEETING"):
-        return Path(told)
+    """A folder for all workers of this run, and for no other run, unless it is asked to join one."""
+    if stored := os.environ.get("CLUSTERTRAIN_KUBE_MEETING"):
+        return Path(stored)
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 

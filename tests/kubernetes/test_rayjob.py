@@ -54,7 +54,7 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
 
 @pytest.mark.faults
 def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    """Ray trains on in a pod that was told to go, until its grace is over: the run has to last longer."""
+    """Ray trains on in a pod that is being deleted, until its grace is over: the run has to last longer."""
     run = make("bereft", **slow(2), failures={"grace": "5s"}).submit()
     run.wait_for_step(4)
     gone = run.pods("worker")[0]
@@ -68,7 +68,7 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
 
 
 def deleted(run):
-    """It is told to go."""
+    """It is being deleted."""
     run.cluster.kubectl("delete", "pod", run.pods("head")[0], "--wait=false", namespace=run.namespace)
 
 

@@ -100,8 +100,8 @@ def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
     kube.kubectl("delete", "rayjob", run.name, "--timeout=60s", namespace=run.namespace)
     kube.wait_for(lambda: pods(kube, run.namespace) == ["s3"], 60, "a pod of the run is left")
     asked = {words: run.command(*words.split(), "--to", "kubernetes", str(run.job_file)) for words in ASKED}
-    for words, told in ASKED.items():
-        assert told in asked[words].stdout, asked[words].stderr
+    for words, stored in ASKED.items():
+        assert stored in asked[words].stdout, asked[words].stderr
 
 
 ASKED = {"status": "done (finished)", "logs": "2 workers started", "logs --rank=1": "restart 0 begins"}

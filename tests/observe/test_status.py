@@ -1,8 +1,10 @@
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.observe.status import all_runs, find_run, status_of
-from clustertrain.observe.tables import list_lines, status_rows, summary_rows
+from clustertrain.launchers.find import status_of
+from clustertrain.launchers.listing import list_storage
+from clustertrain.observe.status import find_run
+from clustertrain.observe.tables import status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
@@ -65,8 +67,8 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
     other = RunDir.newest(str(tmp_path), "other")
     claim_attempt(other)
-    header, first, second = list_lines(all_runs(str(tmp_path)))
-    assert first.split() == ["digits", "done", "40", "1", "accuracy", "0.98"]
+    header, first, second = list_storage(str(tmp_path))
+    assert first.split() == ["digits", "done", "40", "1", "this", "machine", "accuracy", "0.98"]
     assert second.split()[:2] == ["other", "waiting"]
     assert header.index("STATE") == first.index("done")
 
@@ -137,7 +139,7 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert rows["output"] == "/a/digits-12.out"
     assert rows["attempt"] == "none yet"
     assert rows["note"] == "squeue is not on PATH here; this is what the storage says"
-    lines = list_lines(all_runs(str(tmp_path)))
+    lines = list_storage(str(tmp_path))
     assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
     assert lines[2:] == ["note: squeue is not on PATH here; this is what the storage says"]
 

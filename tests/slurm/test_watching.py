@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError
+from clustertrain.launchers import stop
+from clustertrain.launchers.find import status_of
 from clustertrain.launchers.slurm import queue as slurm_queue
-from clustertrain.launchers.slurm import stop as stopping
+from clustertrain.launchers.slurm import stop as slurm_stop
 from clustertrain.launchers.slurm.queue import look_up
 from clustertrain.launchers.slurm.stop import stop_run
-from clustertrain.observe.status import status_of
 from clustertrain.run.folder import RunDir
 from clustertrain.run.result import Result, write_result
 
@@ -136,7 +137,7 @@ def test_a_stop_is_asked_for_and_waited_for(runs, cluster):
 
 
 def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
-    monkeypatch.setattr(stopping, "_BEYOND_GRACE_S", 1.0)
+    monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 1.0)
     job_id, said = runs.start(agent="deaf"), []
     stop_run(runs.run(), said.append)
     assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]
@@ -185,7 +186,7 @@ def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
         runs.wait_for(lambda status: status.state == "running")
         slurm_queue.cancel(job_id, only_waiting=only_waiting)
 
-    monkeypatch.setattr(stopping, "cancel", cancel_late)
+    monkeypatch.setattr(slurm_stop, "cancel", cancel_late)
     assert runs.cli("stop").endswith("\ndigits: stopped (user) at step 7\n")
     assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
 

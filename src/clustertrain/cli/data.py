@@ -14,8 +14,9 @@ from typing import Any
 from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.status import all_runs
+from clustertrain.observe.status import runs_of
 from clustertrain.run.folder import Attempt
 from clustertrain.staging.entry import Entry, data_folder, local_folder
 from clustertrain.staging.folder_digest import contents_of
@@ -233,7 +234,7 @@ def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
 
 
 def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
-    for status in all_runs(job.storage.location):
+    for status in statuses_of(runs_of(job.storage.location)):
         if status.runner is None or status.attempt is None:
             continue
         used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]

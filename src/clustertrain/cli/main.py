@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, JobError, RunStopped
+from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.version import __version__
-
-if TYPE_CHECKING:
-    from clustertrain.job.model import Job
 
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
@@ -21,10 +19,10 @@ SETS = click.option(
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
 DATA_NAME = click.argument("name", required=False)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
-SCHEDULERS = click.Choice(["slurm", "kubernetes"])
-TO = click.option("--to", "to", type=SCHEDULERS, required=True, help="For which scheduler.")
-
-WHERE = click.option("--to", "to", type=SCHEDULERS, help="Where it runs; needed for kubernetes alone.")
+TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="For which launcher.")
+WHERE = click.option(
+    "--to", "to", type=click.Choice(list(LAUNCHERS)), help="Its launcher, where the run went to several."
+)
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -76,19 +74,18 @@ def init(folder: str) -> None:
 @main.command()
 @JOB_FILE
 @SETS
-@click.option("--to", "to", type=click.Choice(["kubernetes"]), help="As this scheduler would check it, too.")
+@WHERE
 def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     """Check a job file; prints it with every default filled in.
 
-    With --to kubernetes: also by the rules of the operator, and against the cluster where one answers. A file
-    of manifests is checked likewise.
+    With --to: also as that launcher would check it, for kubernetes by the rules of the operator and against
+    the cluster where one answers. It accepts a file of manifests, too.
     """
     from clustertrain.job.file import dump_job, load_job
+    from clustertrain.launchers import launcher_of
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes.submit import validate as validate_for_kubernetes
-
-        click.echo("\n".join(validate_for_kubernetes(Path(job_file), sets)))
+    if to is not None:
+        click.echo("\n".join(launcher_of(to).check(job_file, sets)))
         return
     click.echo(dump_job(load_job(Path(job_file), sets)), nl=False)
 
@@ -99,19 +96,9 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing."""
-    from clustertrain.job.file import load_job
-    from clustertrain.job.site import with_site
-    from clustertrain.launchers.slurm.submit import prepare
+    from clustertrain.launchers import launcher_of
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes.submit import render as render_for_kubernetes
-
-        click.echo(render_for_kubernetes(load_job(Path(job_file), sets)), nl=False)
-        return
-    rendered, _ = prepare(with_site(load_job(Path(job_file), sets)), job_file)
-    click.echo(rendered.script, nl=False)
-    if sets:
-        click.echo(f"note: sent by hand, sbatch's job reads {job_file} as it is, without --set", err=True)
+    click.echo(launcher_of(to).render(job_file, sets, note), nl=False)
 
 
 @main.command()
@@ -123,22 +110,19 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options: bool) -> None:
     """Check a job and hand it to a scheduler, with a snapshot of its code."""
     from clustertrain.job.file import load_job
-    from clustertrain.launchers.slurm.submit import submit, what_next
-    from clustertrain.observe.wait import follow_to_its_end
+    from clustertrain.launchers import launcher_of
+    from clustertrain.launchers.known_runs import remember
+    from clustertrain.launchers.launcher import Target
     from clustertrain.run.begin import Options
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes.submit import submit_and_tell
-
-        sys.exit(
-            submit_and_tell(load_job(Path(job_file), sets), job_file, Options(**options), click.echo, wait)
-        )
-    submitted = submit(load_job(Path(job_file), sets), job_file, Options(**options), click.echo)
-    if submitted is not None:
-        named = submitted.run.store.uri(submitted.run.name) if sets else job_file
-        click.echo(what_next(submitted, named))
-    if submitted is not None and wait:
-        sys.exit(follow_to_its_end(submitted.run, job_file, click.echo))
+    job, launcher = load_job(Path(job_file), sets), launcher_of(to)
+    submitted = launcher.submit(job, job_file, Options(**options), click.echo, sets=sets)
+    if submitted is None:
+        return
+    if (problem := remember(submitted)) is not None:
+        note(f"note: {problem}")
+    if wait:
+        sys.exit(launcher.follow(Target(job_file, job, submitted), click.echo))
 
 
 @main.command()
@@ -158,6 +142,7 @@ def schema() -> None:
 def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     """Train on this machine, or go on where the run of this name stopped."""
     from clustertrain.job.file import load_job
+    from clustertrain.launchers.known_runs import KnownRun, remember
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
@@ -165,6 +150,8 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
+    if (problem := remember(KnownRun.of(job, job_file, "local"))) is not None:
+        note(f"note: {problem}")
     screen = open_screen()
     try:
         run_dir, result = run_local(job, Options(**options), screen)
@@ -174,21 +161,24 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 
 
 @main.command("ls")
-@click.argument("storage", default="runs", metavar="[STORAGE|JOBFILE]")
+@click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]")
 @WHERE
 @click.option("--namespace", default=None, help="With --to kubernetes; that of kubectl's context without it.")
-def ls(storage: str, to: str | None, namespace: str | None) -> None:
-    """List the runs of a storage; with --to kubernetes the RayJobs of a namespace."""
-    from clustertrain.observe.status import all_runs
-    from clustertrain.observe.tables import list_lines
+def ls(storage: str | None, to: str | None, namespace: str | None) -> None:
+    """List the runs that you started anywhere; of one storage, or of one launcher, when it is named."""
+    from clustertrain.job.file import load_job
+    from clustertrain.launchers import launcher_of
+    from clustertrain.launchers.listing import list_all, list_storage
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes.look import cluster
-        from clustertrain.launchers.kubernetes.status import list_lines as list_rayjobs
-
-        click.echo("\n".join(list_rayjobs(cluster(storage, namespace))))
-        return
-    click.echo("\n".join(list_lines(all_runs(storage))))
+    if to is not None:
+        lines = launcher_of(to).ls(storage or "runs", namespace)
+    elif storage is None:
+        lines = list_all("runs")
+    elif Path(storage).is_file():
+        lines = list_storage(load_job(Path(storage)).storage.location)
+    else:
+        lines = list_storage(storage)
+    click.echo("\n".join(lines))
 
 
 @main.command()
@@ -198,19 +188,15 @@ def ls(storage: str, to: str | None, namespace: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, hidden=True)
 def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """Show where a run stands."""
-    from clustertrain.observe.status import find_run, status_of
-    from clustertrain.observe.tables import print_table, status_rows
+    from clustertrain.launchers.find import find
+    from clustertrain.observe.status_json import stored_status
+    from clustertrain.observe.tables import print_table
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes.status import show
-
-        show(on_kubernetes(target, sets))
-    elif as_json:
-        from clustertrain.observe.status_json import tell
-
-        click.echo(tell(target))
-    else:
-        print_table(status_rows(status_of(find_run(without_sets(target, sets)))))
+    if as_json:
+        click.echo(stored_status(target))
+        return
+    launcher, run = find(target, sets, to, note)
+    print_table(launcher.status(run))
 
 
 @main.command()
@@ -219,21 +205,16 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @WHERE
 @click.option("--rank", type=int, default=None, help="The output of this rank; without it, what happened.")
 @click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
-@click.option("--driver", is_flag=True, help="The driver's log: Ray's own words.")
+@click.option("--driver", is_flag=True, help="The driver's log: Ray's own output.")
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt, not the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; waits while it is queued.")
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print what happened in a run, or what a rank or a node printed."""
-    from clustertrain.observe.logs import Wanted, log_lines
-    from clustertrain.observe.status import find_run
+    from clustertrain.launchers.find import find
+    from clustertrain.observe.logs import Wanted
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes import logs as kubernetes_logs
-
-        lines = kubernetes_logs.log_lines(on_kubernetes(target, sets), Wanted(**wanted), follow=follow)
-    else:
-        lines = log_lines(find_run(without_sets(target, sets)), Wanted(**wanted), follow=follow)
-    for line in lines:
+    launcher, run = find(target, sets, to, note)
+    for line in launcher.logs(run, Wanted(**wanted), follow=follow):
         click.echo(line)
 
 
@@ -244,15 +225,10 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
 @click.option("--no-wait", is_flag=True, help="Ask, and do not wait for the end.")
 def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
     """Ask a run to finish its step, save and end; one that is queued is cancelled."""
-    from clustertrain.launchers.slurm.stop import stop_run
-    from clustertrain.observe.status import find_run
+    from clustertrain.launchers.find import find
 
-    if to == "kubernetes":
-        from clustertrain.launchers.kubernetes import stop as kubernetes_stop
-
-        kubernetes_stop.stop(on_kubernetes(target, sets), click.echo, wait=not no_wait)
-    else:
-        stop_run(find_run(without_sets(target, sets)), click.echo, wait=not no_wait)
+    launcher, run = find(target, sets, to, note)
+    launcher.stop(run, click.echo, wait=not no_wait)
 
 
 @main.group()
@@ -262,23 +238,28 @@ def ckpt() -> None:
 
 @ckpt.command("ls")
 @TARGET
-def ckpt_ls(target: str) -> None:
+@WHERE
+def ckpt_ls(target: str, to: str | None) -> None:
     """List the checkpoints, oldest first."""
     from clustertrain.cli.checkpoints import list_checkpoints
-    from clustertrain.observe.status import find_run
+    from clustertrain.launchers.find import find
 
-    click.echo("\n".join(list_checkpoints(find_run(target))))
+    launcher, run = find(target, (), to, note)
+    here = launcher.sees_storage
+    echo_lines(list_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt ls"))
 
 
 @ckpt.command("verify")
 @TARGET
-def ckpt_verify(target: str) -> None:
+@WHERE
+def ckpt_verify(target: str, to: str | None) -> None:
     """Read every byte of every checkpoint; exit 4 when one is damaged."""
     from clustertrain.cli.checkpoints import verify_checkpoints
-    from clustertrain.observe.status import find_run
+    from clustertrain.launchers.find import find
 
-    for line in verify_checkpoints(find_run(target)):
-        click.echo(line)
+    launcher, run = find(target, (), to, note)
+    here = launcher.sees_storage
+    echo_lines(verify_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt verify"))
 
 
 @ckpt.command("export")
@@ -288,9 +269,13 @@ def ckpt_verify(target: str) -> None:
 def ckpt_export(target: str, name: str | None, to: str) -> None:
     """Write the weights as safetensors, and where they are from as JSON."""
     from clustertrain.cli.checkpoints import choose
-    from clustertrain.observe.status import find_run
+    from clustertrain.launchers.find import find
 
-    run = find_run(target)
+    launcher, found = find(target, (), None, note)
+    if not launcher.sees_storage:
+        echo_lines(launcher.read_storage(found, "ckpt export"))
+        return
+    run = found.visible_run()
     checkpoint = choose(run, name)
     needs_training("ckpt export")
     from clustertrain.checkpoints.export import export
@@ -306,64 +291,79 @@ def data() -> None:
 @data.command("ls")
 @JOB_FILE
 @DATA_NAME
-def data_ls(job_file: str, name: str | None) -> None:
+@WHERE
+def data_ls(job_file: str, name: str | None, to: str | None) -> None:
     """Show which data sets are here, how much of them, and where."""
     from clustertrain.cli.data import data_sets, list_data
     from clustertrain.job.file import load_job
 
-    click.echo("\n".join(list_data(data_sets(load_job(Path(job_file)), name))))
+    echo_lines(elsewhere(job_file, to, "data ls", name) or list_data(data_sets(load_job(job_file), name)))
 
 
 @data.command("fetch")
 @JOB_FILE
 @DATA_NAME
-def data_fetch(job_file: str, name: str | None) -> None:
+@WHERE
+def data_fetch(job_file: str, name: str | None, to: str | None) -> None:
     """Bring the data sets here now, so that no run has to wait for them."""
     from clustertrain.cli.data import data_sets, fetch_data
     from clustertrain.job.file import load_job
 
+    if (lines := elsewhere(job_file, to, "data fetch", name)) is not None:
+        echo_lines(lines)
+        return
     fetch_data(data_sets(load_job(Path(job_file)), name), click.echo)
 
 
 @data.command("verify")
 @JOB_FILE
 @DATA_NAME
-def data_verify(job_file: str, name: str | None) -> None:
+@WHERE
+def data_verify(job_file: str, name: str | None, to: str | None) -> None:
     """Read every byte of the data sets that are here; exit 4 when one is not what was staged."""
     from clustertrain.cli.data import data_sets, verify_data
     from clustertrain.job.file import load_job
 
-    for line in verify_data(data_sets(load_job(Path(job_file)), name)):
-        click.echo(line)
+    lines = elsewhere(job_file, to, "data verify", name)
+    echo_lines(lines or verify_data(data_sets(load_job(Path(job_file)), name)))
 
 
 @data.command("evict")
 @JOB_FILE
 @DATA_NAME
+@WHERE
 @click.option("--force", is_flag=True, help="Also while a run uses them.")
-def data_evict(job_file: str, name: str | None, force: bool) -> None:
+def data_evict(job_file: str, name: str | None, to: str | None, force: bool) -> None:
     """Remove the data sets from here, and what killed fetches left of them."""
     from clustertrain.cli.data import data_sets, evict_data
     from clustertrain.job.file import load_job
 
+    if (lines := elsewhere(job_file, to, "data evict", name)) is not None:
+        echo_lines(lines)
+        return
     job = load_job(Path(job_file))
-    for line in evict_data(job, data_sets(job, name), force=force):
+    echo_lines(evict_data(job, data_sets(job, name), force=force))
+
+
+def elsewhere(job_file: str, to: str | None, command: str, name: str | None) -> Iterator[str] | None:
+    """What the command prints in the cluster that has the job's run; None where its storage is here."""
+    from clustertrain.launchers.find import find_elsewhere
+
+    found = find_elsewhere(job_file, to, note)
+    if found is None:
+        return None
+    launcher, run = found
+    return launcher.read_storage(run, command, *([name] if name else []))
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    for line in lines:
         click.echo(line)
 
 
-def on_kubernetes(job_file: str, sets: tuple[str, ...]) -> Job:
-    """The job as it was submitted: the cluster, the namespace and the run's name are in it."""
-    from clustertrain.job.file import load_job
-    from clustertrain.job.site import with_site
-
-    return with_site(load_job(Path(job_file), sets))
-
-
-def without_sets(target: str, sets: tuple[str, ...]) -> str:
-    """A run is found by its storage and name: keys that are set here are for --to kubernetes."""
-    if sets:
-        raise JobError("--set is given without --to kubernetes.\nName the folder of the run instead.")
-    return target
+def note(text: str) -> None:
+    """A remark that is no part of what the command prints."""
+    click.echo(text, err=True)
 
 
 def needs_training(command: str) -> None:

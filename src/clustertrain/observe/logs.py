@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from clustertrain.errors import JobError
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.status import Status, is_in_a_job, status_of
+from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
@@ -19,6 +20,10 @@ from clustertrain.run.streams import Tail, Tails, stream_names
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
 _QUEUE_POLL_S = 10.0  # every question costs the scheduler something
+
+
+Lives = Callable[[Attempt], bool]
+"""Whether more lines of an attempt may come."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +36,29 @@ class Wanted:
     attempt: int | None = None
 
 
-def log_lines(run: RunDir, wanted: Wanted, *, follow: bool) -> Iterator[str]:
-    """The lines, oldest first; of a run that failed, its cause before them. With `follow` until nobody runs
+def log_lines(run: RunDir, wanted: Wanted, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
+    """The lines, oldest first; of a run that failed, its cause before them. With `follow` until nothing runs
     the attempt any more and, unless one was named, no scheduler is about to start another.
 
     Raises:
         JobError: there is no such attempt or log.
     """
+    lives = partial(_lives, status_of) if follow else _not_followed
     if wanted.attempt is not None:
-        yield from _lines(_numbered(run, wanted.attempt), wanted, None, follow)
+        yield from _lines(_numbered(run, wanted.attempt), wanted, None, lives)
         return
-    status = status_of(run) if is_in_a_job(run) else None
+    status = status_of(run) if is_scheduled(run) else None
     attempt = run.newest_attempt()
     if attempt is None and status is None:
-        raise JobError(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
+        raise never_started(run)
     if attempt is not None:
-        yield from _lines(attempt, wanted, status, follow)
+        yield from _lines(attempt, wanted, status, lives)
     if status is not None:
-        said = _stands(status) if attempt is not None and status.state == "lost" else ""
-        yield from _between_attempts(run, wanted, attempt.n if attempt else 0, said, follow)
+        printed = _stands(status) if attempt is not None and status.state == "lost" else ""
+        shown = attempt.n if attempt else 0
+        yield from _between_attempts(
+            run, wanted, status_of, lives if follow else None, shown=shown, printed=printed
+        )
 
 
 def _numbered(run: RunDir, n: int) -> Attempt:
@@ -59,22 +68,24 @@ def _numbered(run: RunDir, n: int) -> Attempt:
     return run.attempt(n)
 
 
-def _between_attempts(run: RunDir, wanted: Wanted, shown: int, said: str, follow: bool) -> Iterator[str]:
-    """Says where the run stands while its scheduler has it, or what that says of its end; with `follow`,
-    shows each later attempt in its turn."""
+def _between_attempts(
+    run: RunDir, wanted: Wanted, status_of: StatusOf, lives: Lives | None, *, shown: int, printed: str
+) -> Iterator[str]:
+    """Where the run stands while its scheduler has it, or how its job ended. With `lives`, follows it through
+    each later attempt."""
     while True:
         status = status_of(run)
         newest = status.attempt
         if newest is not None and newest.n > shown:
-            shown, said = newest.n, ""
-            yield from _lines(newest, wanted, None, follow)
+            shown, printed = newest.n, ""
+            yield from _lines(newest, wanted, None, lives or _not_followed)
             continue
         stands = _stands(status)
         is_shown = status.standing.of_result and status.standing.over
-        if status.runner is None and stands != said and not is_shown:
-            said = stands
-            yield said
-        if status.standing.over or not follow:
+        if status.runner is None and stands != printed and not is_shown:
+            printed = stands
+            yield printed
+        if status.standing.over or lives is None:
             return
         _wait_for_an_attempt(run, shown)
 
@@ -94,18 +105,18 @@ def _stands(status: Status) -> str:
     return f"{status.state} ({status.standing.cause}){text}{note}"
 
 
-def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, follow: bool) -> Iterator[str]:
+def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, lives: Lives) -> Iterator[str]:
     if wanted.driver:
-        yield from _file_lines(attempt, f"{attempt.key}/logs/driver.log", follow)
+        yield from _file_lines(attempt, f"{attempt.key}/logs/driver.log", lives)
     elif wanted.rank is not None:
-        yield from _file_lines(attempt, _rank_log(attempt, wanted.rank, wanted.node, follow), follow)
+        yield from _file_lines(attempt, _rank_log(attempt, wanted.rank, wanted.node, lives), lives)
     elif wanted.node is not None:
-        yield from _node_lines(attempt, wanted.node, follow)
+        yield from _node_lines(attempt, wanted.node, lives)
     else:
         cause = _why_it_failed(attempt, status)
         if cause is not None:
             yield cause
-        yield from _event_lines(attempt, follow)
+        yield from _event_lines(attempt, lives)
         ended = _why_it_failed(attempt, None)
         if cause is None and ended is not None:
             yield ended
@@ -124,10 +135,10 @@ def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
 # ---------------------------------------------------------------------------------------------- which log
 
 
-def _rank_log(attempt: Attempt, rank: int, node: str | None, follow: bool) -> str:
+def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> str:
     """The key of a rank's log; where the rank moved from host to host, the newest restart says to which."""
     while True:
-        going_on = follow and _lives(attempt)
+        going_on = lives(attempt)
         logs = [
             (host, int(match[1]))
             for host in _hosts(attempt)
@@ -164,10 +175,10 @@ def _newest_host(attempt: Attempt, rank: int) -> str | None:
 # ---------------------------------------------------------------------------------------------- its lines
 
 
-def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
+def _event_lines(attempt: Attempt, lives: Lives) -> Iterator[str]:
     follower = AttemptFollower(attempt)
     while True:
-        going_on = follow and _lives(attempt)
+        going_on = lives(attempt)
         for record in follower.new():
             text = line_of(record)
             if text is not None:
@@ -177,24 +188,28 @@ def _event_lines(attempt: Attempt, follow: bool) -> Iterator[str]:
         _pause(attempt.run)
 
 
-def _lives(attempt: Attempt) -> bool:
+def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
     """By its heartbeat; before the first one, and between two that are late, by its scheduler."""
     if who_runs(attempt) is not None:
         return True
-    if read_result(attempt) is not None or not is_in_a_job(attempt.run):
+    if read_result(attempt) is not None or not is_scheduled(attempt.run):
         return False
     status = status_of(attempt.run)
     return status.runner is not None and status.attempt is not None and status.attempt.n == attempt.n
+
+
+def _not_followed(attempt: Attempt) -> bool:
+    return False
 
 
 def _pause(run: RunDir) -> None:
     time.sleep(_POLL_S_ON_S3 if run.is_spooled else _POLL_S)
 
 
-def _file_lines(attempt: Attempt, key: str, follow: bool) -> Iterator[str]:
+def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     tail, found = Tail(attempt.run, key), False
     while True:
-        going_on = follow and _lives(attempt)
+        going_on = lives(attempt)
         for line in tail.new_lines():
             found = True
             yield line.decode(errors="replace")
@@ -207,11 +222,11 @@ def _file_lines(attempt: Attempt, key: str, follow: bool) -> Iterator[str]:
         raise JobError(f"{attempt.run.store.uri(key)} holds nothing.\nThe attempt may not have come so far.")
 
 
-def _node_lines(attempt: Attempt, node: str, follow: bool) -> Iterator[str]:
+def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
     """Every log of a node; what a line begins with says which."""
     tails = Tails(attempt.run, f"{attempt.key}/logs/{node}")
     while True:
-        going_on = follow and _lives(attempt)
+        going_on = lives(attempt)
         yield from (_prefixed(name, line) for name, line in tails.new_lines())
         if not going_on:
             break

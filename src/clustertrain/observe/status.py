@@ -1,17 +1,17 @@
-"""The state of a run, as `ls` and `status` show it: what its files say, joined with its scheduler's queue."""
+"""The state of a run by its files, as `status` and `ls` show it where this machine sees the storage.
+
+A launcher with a scheduler joins it with what the scheduler says: launchers/slurm/status.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers.slurm.queue import Answer, QueueState, ask
-from clustertrain.launchers.slurm.state import Files, join
 from clustertrain.observe.standing import Standing, alive, of_result
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir, run_names
@@ -20,33 +20,11 @@ from clustertrain.run.result import Result, read_result
 from clustertrain.run.states import STATES
 from clustertrain.storage import Location, open_store
 
-_ANOTHER_JOB_S = 3600.0  # clocks of two machines differ by less
+Row = tuple[str, str]
 
 
 class NotStarted(JobError):
     """There is no such run: it was neither started nor submitted."""
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """A job that a run is in.
-
-    Attributes:
-        output: the file that SLURM writes, empty where it is not known.
-        queue: None where SLURM has forgotten it, or is silent.
-        silence: why SLURM said nothing.
-        taken_out: `stop` cancelled it before it started, or before it started again.
-    """
-
-    job_id: str
-    output: str = ""
-    queue: QueueState | None = None
-    silence: str | None = None
-    taken_out: bool = False
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.taken_out or (self.queue is not None and self.queue.native == "CANCELLED")
 
 
 @dataclass(frozen=True)
@@ -58,8 +36,6 @@ class Status:
         standing: state and cause, a row of states.STATES.
         ended: how the newest attempt ended, None while it has not; the run may be queued again since.
         last: the newest record of its curve, None where there is none.
-        job: the scheduler's job that it is in, None for a run on one machine.
-        behind: more jobs of it, which wait in the queue.
     """
 
     run: RunDir
@@ -67,8 +43,6 @@ class Status:
     standing: Standing
     ended: Result | None
     last: dict[str, Any] | None
-    job: SlurmJob | None = None
-    behind: tuple[SlurmJob, ...] = ()
 
     @property
     def state(self) -> str:
@@ -76,7 +50,7 @@ class Status:
 
     @property
     def runner(self) -> str | None:
-        """Who runs it, in words; None when nobody does."""
+        """The process or job that runs it; None when nothing does."""
         return self.standing.runner
 
     @property
@@ -95,19 +69,35 @@ class Status:
         """That of the run as it stands; None where it has not ended."""
         if self.result is not None:
             return self.result.exit_code
-        queue = self.job.queue if self.job is not None else None
-        if self.state == "failed" and queue is not None and queue.exit_code is not None:
-            return queue.exit_code
         codes = STATES[self.state].exit_codes
         return codes[0] if codes else None
 
     @property
+    def where(self) -> str:
+        """The scheduler's job that the run is in; empty for a run on one machine."""
+        return ""
+
+    @property
+    def silence(self) -> str | None:
+        """Why the scheduler gave no answer, in a line; None where it answered, or there is none."""
+        return None
+
+    @property
     def note(self) -> str | None:
-        """Why the scheduler was not heard, in a line; None where it was, or where it could tell no more."""
-        if self.job is None or self.job.silence is None or self.standing.over:
+        """The silence of the scheduler and what is known without it; None where nothing is missing."""
+        if self.silence is None or self.standing.over:
             return None
         lives = "; by the heartbeat it lives" if self.runner else "; this is what the storage says"
-        return f"{self.job.silence}{lives}"
+        return f"{self.silence}{lives}"
+
+    @property
+    def job_rows(self) -> list[Row]:
+        """What the scheduler says of the run's job, for the table of `status`."""
+        return []
+
+
+StatusOf = Callable[[RunDir], Status]
+"""How a launcher finds the status of a run in a storage that this machine sees."""
 
 
 def find_run(target: str) -> RunDir:
@@ -126,7 +116,7 @@ def find_run(target: str) -> RunDir:
         run = RunDir.newest(storage, name)
     else:
         run = RunDir.newest(str(path.absolute().parent), path.absolute().name)
-    if not _is_known(run):
+    if not is_known(run):
         known = run_names(run.store) if path.is_file() else run_names(open_store(target))
         remedy = (
             f"Started so far: {', '.join(known[:8])}."
@@ -137,28 +127,12 @@ def find_run(target: str) -> RunDir:
     return run
 
 
-def _is_known(run: RunDir) -> bool:
+def is_known(run: RunDir) -> bool:
     return run.newest_attempt() is not None or bool(run.submissions())
 
 
-def status_of(run: RunDir) -> Status:
-    """Where a run stands.
-
-    Raises:
-        JobError: it was neither started nor submitted.
-    """
-    return _statuses([run])[0]
-
-
-def all_runs(storage: Location | str) -> list[Status]:
-    """Every run of a storage that was started or submitted, by name; the scheduler is asked once for all."""
-    store = open_store(storage)
-    runs = (RunDir.newest(storage, name) for name in run_names(store))
-    return _statuses([run for run in runs if _is_known(run)])
-
-
 @dataclass(frozen=True)
-class _Read:
+class RunFiles:
     """What the storage holds of a run."""
 
     run: RunDir
@@ -168,132 +142,87 @@ class _Read:
     submissions: list[dict[str, Any]]
 
     @property
-    def own(self) -> dict[str, Any]:
-        """The scheduler's job that made the newest attempt, as its claim says; empty for one without."""
-        allocation = self.claim.get("allocation") or {}
-        return allocation if allocation.get("scheduler") == "slurm" else {}
+    def launcher(self) -> str:
+        """The name of the launcher that has the run: that of its newest submission or attempt."""
+        if self.submissions and float(self.submissions[-1]["time"]) > self._began_at:
+            return str(self.submissions[-1]["scheduler"])
+        return str(self.claim.get("launcher") or "local")
 
     @property
-    def jobs(self) -> list[dict[str, Any]]:
-        """The scheduler's jobs that the run may be in: those that were submitted since the newest attempt
-        began, newest first, then the one that made it."""
-        began_at = self.claim.get("time", float("-inf"))
-        later = [each for each in reversed(self.submissions) if each["time"] > began_at]
-        own = [self.own] if self.own else []
-        return [each for each in later if each["job_id"] != self.own.get("job_id")] + own
+    def started_at(self) -> float:
+        """When the run was last submitted or started, in seconds since 1970."""
+        submitted = [float(each["time"]) for each in self.submissions]
+        return max([self._began_at, *submitted])
 
     @property
-    def job_ids(self) -> list[str]:
-        """Those to ask for: a run that is done stays done."""
-        jobs = self.jobs
-        is_done = self.result is not None and self.result.state == "done" and jobs in ([], [self.own])
-        return [] if is_done else [str(job["job_id"]) for job in jobs]
+    def _began_at(self) -> float:
+        return float(self.claim.get("time", 0.0))
 
 
-def _statuses(runs: Sequence[RunDir]) -> list[Status]:
-    read = [_read(run) for run in runs]
-    answer = ask(sorted({job_id for each in read for job_id in each.job_ids}))
-    return [_status(each, answer) for each in read]
+def read_files(run: RunDir) -> RunFiles:
+    """Read what tells where a run stands.
 
-
-def _read(run: RunDir) -> _Read:
+    Raises:
+        NotStarted: the run was neither started nor submitted.
+    """
     attempt, submissions = run.newest_attempt(), run.submissions()
     if attempt is None:
         if not submissions:
-            raise JobError(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
-        return _Read(run, None, {}, None, submissions)
-    return _Read(run, attempt, attempt.read("claim.json") or {}, read_result(attempt), submissions)
+            raise never_started(run)
+        return RunFiles(run, None, {}, None, submissions)
+    return RunFiles(run, attempt, attempt.read("claim.json") or {}, read_result(attempt), submissions)
 
 
-def _status(read: _Read, answer: Answer) -> Status:
-    job, behind = _jobs_of(read, answer)
-    standing = _alone(read) if job is None else _in_a_job(read, job)
-    if standing.state == "lost" and read.attempt is not None and read.result is None:
-        # The scheduler's answer and a look at the heartbeat take a while: it may have ended meanwhile.
-        late = read_result(read.attempt)
-        if late is not None:
-            return _status(replace(read, result=late), answer)
-    records = curve(read.run)
-    last = records[-1] if records else None
-    return Status(read.run, read.attempt, standing, read.result, last, job, behind)
+def never_started(run: RunDir) -> NotStarted:
+    return NotStarted(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
 
 
-def _alone(read: _Read) -> Standing:
-    """A run that no scheduler has."""
-    if read.attempt is None:
-        raise JobError(f"{read.run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
-    if read.result is not None:
-        return of_result(read.result, over=True)
-    runner = who_runs(read.attempt)
-    if runner is None:
-        return Standing("lost", "vanished", over=True)
-    return alive(live_state(read.attempt), runner)
+def status_by_files(files: RunFiles) -> Status:
+    """Where a run stands that is in no scheduler's job.
+
+    Raises:
+        NotStarted: it has no attempt.
+    """
+    if files.attempt is None:
+        raise never_started(files.run)
+    if files.result is None and (runner := who_runs(files.attempt)) is not None:
+        standing = alive(live_state(files.attempt), runner)
+    else:
+        # The look at the heartbeat takes a while: the run may have ended meanwhile.
+        files = with_late_result(files)
+        standing = of_result(files.result, over=True) if files.result else _VANISHED
+    return Status(files.run, files.attempt, standing, files.result, last_figures(files.run))
 
 
-def _jobs_of(read: _Read, answer: Answer) -> tuple[SlurmJob | None, tuple[SlurmJob, ...]]:
-    """The job that tells where the run stands: the one that has nodes, else one that waits, else the newest;
-    and those that wait behind it. One that was cancelled before it began an attempt changed nothing."""
-    jobs = [_slurm_job(named, read, answer) for named in read.jobs]
-    if read.attempt is not None:
-        own_id = str(read.own.get("job_id"))
-        jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
-    running = [job for job in jobs if job.queue is not None and job.queue.has_nodes]
-    waiting = [job for job in jobs if job.queue is not None and job.queue.is_waiting]
-    tells = next(iter([*running, *waiting, *jobs]), None)
-    return tells, tuple(job for job in waiting if job is not tells)
+_VANISHED = Standing("lost", "vanished", over=True)
 
 
-def _slurm_job(named: dict[str, Any], read: _Read, answer: Answer) -> SlurmJob:
-    """A job as its submission or its allocation names it, and what SLURM says of it."""
-    job_id = str(named["job_id"])
-    record = next((each for each in read.submissions if str(each["job_id"]) == job_id), {})
-    cluster = named.get("cluster") or record.get("cluster")
-    queue = answer.jobs.get(job_id)
-    here = queue.cluster if queue is not None else answer.cluster
-    if queue is not None and _is_another(queue, cluster, record.get("time")):
-        queue = None
-    silence = answer.silence
-    if queue is None and cluster and here and here != cluster:
-        silence = f"SLURM's cluster here is {here}, the run's is {cluster}"
-    taken_out = read.run.read_json(taken_out_key(read.run, job_id)) is not None
-    return SlurmJob(job_id, record.get("output", ""), queue, silence, taken_out)
+def with_late_result(files: RunFiles) -> RunFiles:
+    """The files with a result that was written since; the same object where there is none."""
+    if files.result is not None or files.attempt is None:
+        return files
+    late = read_result(files.attempt)
+    return files if late is None else replace(files, result=late)
 
 
-def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
-    """Whether the job that has this id here is another: of another cluster, or of one that began to count
-    anew. A requeue counts as a submission."""
-    if cluster and queue.cluster and cluster != queue.cluster:
-        return True
-    if queue.restarts != 0 or recorded_at is None or queue.submitted_at is None:
-        return False
-    return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
+def last_figures(run: RunDir) -> dict[str, Any] | None:
+    """The newest record of the run's curve."""
+    records = curve(run)
+    return records[-1] if records else None
 
 
-def _in_a_job(read: _Read, job: SlurmJob) -> Standing:
-    attempt, own = read.attempt, read.own
-    its = bool(own) and str(own["job_id"]) == job.job_id
-    files = Files(
-        job.job_id,
-        attempt=attempt.n if attempt else None,
-        is_its=its,
-        restart=int(own.get("restart") or 0),
-        result=read.result,
-        live=live_state(attempt) if its and attempt and read.result is None else "waiting",
-        cancelled=job.taken_out,
-    )
-    return join(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)
+def runs_of(storage: Location | str) -> list[RunDir]:
+    """The runs of a storage that were started or submitted, by name."""
+    store = open_store(storage)
+    runs = (RunDir.newest(storage, name) for name in run_names(store))
+    return [run for run in runs if is_known(run)]
 
 
-def is_in_a_job(run: RunDir) -> bool:
+def is_scheduled(run: RunDir) -> bool:
     """Whether a scheduler has, or had, the run."""
     attempt = run.newest_attempt()
     claim = attempt.read("claim.json") if attempt is not None else None
     return bool(run.submissions()) or bool((claim or {}).get("allocation"))
-
-
-def taken_out_key(run: RunDir, job_id: str) -> str:
-    """Where `stop` writes that it cancelled a job: SLURM forgets it soon."""
-    return f"{run.key}/submissions/slurm-{job_id}.ended.json"
 
 
 def live_state(attempt: Attempt) -> str:

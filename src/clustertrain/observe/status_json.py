@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from clustertrain.observe.status import NotStarted, find_run, status_of
-from clustertrain.observe.tables import Row, status_rows
+from clustertrain.observe.status import NotStarted, Row, find_run, read_files, status_by_files
+from clustertrain.observe.tables import status_rows
 
 
 @dataclass(frozen=True)
-class Told:
+class StoredStatus:
     """Where a run stands by its files alone.
 
     Attributes:
@@ -33,7 +33,7 @@ class Told:
     rows: tuple[Row, ...] = ()
 
     @classmethod
-    def parsed(cls, printed: str) -> Told | None:
+    def parsed(cls, printed: str) -> StoredStatus | None:
         """The last line that is one; None where none is. Libraries may print lines before it."""
         for line in reversed(printed.splitlines()):
             if line.startswith('{"attempt":'):
@@ -42,21 +42,21 @@ class Told:
         return None
 
 
-def tell(target: str) -> str:
-    """One line of JSON; of a run that was never started, too.
+def stored_status(target: str) -> str:
+    """One line of JSON for the run that `target` names; also for one that was never started.
 
     Raises:
         JobError: there is no such job file, or it is wrong.
     """
     try:
-        status = status_of(find_run(target))
+        status = status_by_files(read_files(find_run(target)))
     except NotStarted:
-        return json.dumps(asdict(Told()))
+        return json.dumps(asdict(StoredStatus()))
     if status.attempt is None:
-        return json.dumps(asdict(Told()))
+        return json.dumps(asdict(StoredStatus()))
     claim = status.attempt.read("claim.json") or {}
     standing = status.standing
-    told = Told(
+    stored = StoredStatus(
         attempt=status.attempt.n,
         began_at=float(claim.get("time", 0.0)),
         state=standing.state,
@@ -68,4 +68,4 @@ def tell(target: str) -> str:
         step=status.step,
         rows=tuple(status_rows(status)),
     )
-    return json.dumps(asdict(told))
+    return json.dumps(asdict(stored))

@@ -6,15 +6,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from clustertrain.observe.status import Status
+from clustertrain.observe.status import Row, Status
 from clustertrain.run.folder import RunDir
 from clustertrain.run.result import Result
 from clustertrain.units import aligned, time_text
-
-Row = tuple[str, str]
 
 
 def summary_rows(run: RunDir, result: Result) -> list[Row]:
@@ -83,7 +82,7 @@ def status_rows(status: Status) -> list[Row]:
     """What `status` says of one run. Where it failed or was lost, the cause comes first."""
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
-        rows[-1:-1] = [("attempt", _attempt_text(status)), *_job_rows(status), *_notes(status)]
+        rows[-1:-1] = [("attempt", _attempt_text(status)), *status.job_rows, *_notes(status)]
         return _cause_first(rows, status.state, status.result.text)
     standing = status.standing
     rows = [
@@ -91,8 +90,8 @@ def status_rows(status: Status) -> list[Row]:
         ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
         ("attempt", _attempt_text(status)),
     ]
-    rows += _job_rows(status)
-    if status.job is None or status.runner is None:
+    rows += status.job_rows
+    if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _nobody(status)))
     rows += _notes(status)
     if status.last is not None:
@@ -133,35 +132,46 @@ def _nobody(status: Status) -> str:
     return "nobody"
 
 
-def _job_rows(status: Status) -> list[Row]:
-    """What the scheduler says of the job."""
-    job = status.job
-    if job is None:
-        return []
-    queue = job.queue
-    rows = [("job", f"SLURM {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
-    if queue is not None and queue.nodes:
-        rows.append(("nodes", queue.nodes))
-    if queue is not None and queue.has_nodes and queue.time_left:
-        rows.append(("time left", queue.time_left.lower()))
-    if queue is not None and queue.restarts:
-        rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
-    rows += [("and", f"SLURM {each.job_id}: {each.queue.text}") for each in status.behind if each.queue]
-    if job.output:
-        rows.append(("output", job.output))
-    return rows
+@dataclass(frozen=True)
+class RunRow:
+    """A run as a line of `ls`. `where`: the machine, or the scheduler's job."""
+
+    name: str
+    state: str
+    step: str = "-"
+    attempt: str = "-"
+    where: str = "this machine"
+    text: str = ""
 
 
-def list_lines(statuses: Sequence[Status]) -> list[str]:
-    """The lines of `ls`, columns aligned, and what could not be asked of a scheduler."""
-    table = [("NAME", "STATE", "STEP", "ATTEMPT", "FIGURES")]
-    for s in statuses:
-        metrics = s.result.metrics if s.result else {}
-        figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
-        attempt = str(s.attempt.n) if s.attempt else "-"
-        table.append((s.run.name, s.state, str(s.step), attempt, figures or s.standing.text))
-    notes = sorted({s.job.silence for s in statuses if s.job and s.job.silence and s.note})
-    return [*aligned(table), *(f"note: {note}; this is what the storage says" for note in notes)]
+def run_row(status: Status) -> RunRow:
+    """The line of a run whose storage this machine sees."""
+    metrics = status.result.metrics if status.result else {}
+    figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
+    return RunRow(
+        status.run.name,
+        status.state,
+        step=str(status.step),
+        attempt=str(status.attempt.n) if status.attempt else "-",
+        where=status.where or "this machine",
+        text=figures or status.standing.text,
+    )
+
+
+def list_lines(rows: Sequence[RunRow], notes: Iterable[str]) -> list[str]:
+    """The lines of `ls`, columns aligned, and each note once."""
+    table = [("NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES")]
+    table += [(row.name, row.state, row.step, row.attempt, row.where, _first_line(row.text)) for row in rows]
+    return [*aligned(table), *(f"note: {note}" for note in dict.fromkeys(notes))]
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def note_of(status: Status) -> list[str]:
+    """What the scheduler did not say of a run."""
+    return [f"{status.silence}; this is what the storage says"] if status.note else []
 
 
 def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:

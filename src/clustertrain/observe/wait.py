@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from clustertrain.errors import EXIT_FAILED, StorageError
-from clustertrain.observe.status import Status, status_of
+from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run.claims import heartbeat_period_s
 from clustertrain.run.folder import RunDir
@@ -14,7 +14,7 @@ from clustertrain.run.folder import RunDir
 _SURE_AFTER = 2
 
 
-def follow(run: RunDir, say: Callable[[str], None]) -> Status:
+def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Status:
     """Where the run stands at its end.
 
     A storage or a scheduler that is away for a while is said, and waited for: the run may well go on.
@@ -37,15 +37,21 @@ def follow(run: RunDir, say: Callable[[str], None]) -> Status:
         time.sleep(heartbeat_period_s(run))
 
 
-def follow_to_its_end(run: RunDir, job_file: str, say: Callable[[str], None]) -> int:
-    """Follow a run of SLURM, print how it ended, and return its exit code."""
+def follow_to_its_end(
+    run: RunDir, status_of: StatusOf, job_file: str, start: str, say: Callable[[str], None]
+) -> int:
+    """Follow a submitted run, print how it ended, and return its exit code.
+
+    Args:
+        start: the command that submitted it, for the hints: `submit --to slurm`.
+    """
     try:
-        status = follow(run, say)
+        status = follow(run, status_of, say)
     except KeyboardInterrupt:
         say(f"{run.name} goes on without you; `clustertrain status {job_file}` shows where it is")
         raise
     if status.result is not None:
-        return finish(run, status.result, job_file, start="submit --to slurm")
+        return finish(run, status.result, job_file, start=start)
     print_table(status_rows(status))
     return EXIT_FAILED if status.exit_code is None else status.exit_code
 

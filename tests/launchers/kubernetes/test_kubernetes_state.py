@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.launchers.kubernetes.pod_problems import seconds, time_of, troubles
 from clustertrain.launchers.kubernetes.state import ANY, NATIVE_STATES, Seen, exit_code, join, native_of
-from clustertrain.observe.status_json import Told
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
 
 MADE = "2026-11-21T20:00:00Z"
@@ -65,7 +65,7 @@ ALL = (HEAD, *WORKERS, SUBMITTER)
 
 
 def ended(state="done", cause="finished", code=0, at=MADE_AT + 30, restarts=False):
-    return Told(
+    return StoredStatus(
         1,
         at,
         state,
@@ -79,7 +79,7 @@ def ended(state="done", cause="finished", code=0, at=MADE_AT + 30, restarts=Fals
 
 
 def running(state="running", cause="training"):
-    return Told(1, MADE_AT + 30, state, cause)
+    return StoredStatus(1, MADE_AT + 30, state, cause)
 
 
 # ------------------------------------------------------------------------------------------- KubeRay's words
@@ -113,7 +113,7 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
 
 
 @pytest.mark.parametrize(
-    ("deployment", "told", "state", "over"),
+    ("deployment", "stored", "state", "over"),
     [
         ("Running", running(), "running", False),
         ("Running", running("staging", "data"), "staging", False),
@@ -121,20 +121,20 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
         ("Running", ended(), "done", True),  # Ray has not noticed yet
         ("Running", ended("preempted", "preempted", 75, restarts=True), "waiting", False),
         ("Running", ended(at=MADE_AT - 900), "waiting", False),  # the end of an earlier RayJob
-        ("Running", Told(), "waiting", False),
+        ("Running", StoredStatus(), "waiting", False),
         ("Running", None, "waiting", False),
-        ("Running", Told(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting", False),
+        ("Running", StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True), "waiting", False),
     ],
 )
-def test_a_run_with_pods_stands_as_its_files_say(deployment, told, state, over):
-    standing = join(Seen(rayjob(deployment), ALL), told)
+def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over):
+    standing = join(Seen(rayjob(deployment), ALL), stored)
     assert (standing.state, standing.over) == (state, over)
     assert standing.cause in STATES[state].causes
 
 
 def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
     over = Seen(rayjob("Complete", "SUCCEEDED"))
-    assert join(over, Told()).state == "lost"
+    assert join(over, StoredStatus()).state == "lost"
     assert join(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
     assert join(over, None).state == "done"  # nothing but its word is known
 
@@ -153,10 +153,10 @@ def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
 )
 def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, code):
     seen = Seen(rayjob("Failed", "FAILED", reason, message))
-    for told in (None, Told(), ended(at=MADE_AT - 900)):
-        standing = join(seen, told)
+    for stored in (None, StoredStatus(), ended(at=MADE_AT - 900)):
+        standing = join(seen, stored)
         assert (standing.state, standing.cause, standing.over) == (state, cause, True)
-        assert exit_code(seen, told, standing) == code
+        assert exit_code(seen, stored, standing) == code
 
 
 def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
@@ -172,31 +172,31 @@ def test_a_deadline_names_what_the_pods_waited_for():
 
 
 def test_the_result_counts_when_the_rayjob_failed():
-    told = ended("stopped", "user", 75)
+    stored = ended("stopped", "user", 75)
     seen = Seen(rayjob("Failed", "FAILED", "AppFailed"))
-    standing = join(seen, told)
-    assert (standing.state, standing.over, exit_code(seen, told, standing)) == ("stopped", True, 75)
+    standing = join(seen, stored)
+    assert (standing.state, standing.over, exit_code(seen, stored, standing)) == ("stopped", True, 75)
 
 
 def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
     seen = Seen(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
-    told = ended("preempted", "preempted", 75, restarts=True)
-    standing = join(seen, told)
+    stored = ended("preempted", "preempted", 75, restarts=True)
+    standing = join(seen, stored)
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
     assert standing.text == "reached kubernetes.deadline; submit it again to go on"
-    assert exit_code(seen, told, standing) == 75
+    assert exit_code(seen, stored, standing) == 75
 
 
 def test_a_failure_that_kuberay_retries_is_not_the_end():
-    told = ended("failed", "error", 1)
-    assert join(Seen(rayjob(backoffLimit=0), ALL), told).over
-    assert not join(Seen(rayjob(backoffLimit=1), ALL), told).over
-    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), told).over
+    stored = ended("failed", "error", 1)
+    assert join(Seen(rayjob(backoffLimit=0), ALL), stored).over
+    assert not join(Seen(rayjob(backoffLimit=1), ALL), stored).over
+    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
 
 
 def test_without_a_rayjob_the_files_alone_tell():
     assert join(Seen(None), ended("stopped", "user", 75)).state == "stopped"
-    assert join(Seen(None), Told()).state == "cancelled"
+    assert join(Seen(None), StoredStatus()).state == "cancelled"
     assert join(Seen(None), running()).state == "lost"
 
 
@@ -206,7 +206,7 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
     )
     standing = join(waits, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
-    assert "its driver has not begun" in join(Seen(rayjob(), ALL), Told()).text
+    assert "its driver has not begun" in join(Seen(rayjob(), ALL), StoredStatus()).text
     assert join(Seen(rayjob(), WORKERS), None).cause == "nodes"
 
 
@@ -344,7 +344,7 @@ def test_the_time_of_an_event_is_its_last():
 
 
 def test_what_a_pod_tells_is_read_from_among_other_lines():
-    told = ended()
-    line = json.dumps({**told.__dict__})
-    assert Told.parsed(f"a warning\n{line}\nanother") == told
-    assert Told.parsed('error: no\n{"other": 1}') is None
+    stored = ended()
+    line = json.dumps({**stored.__dict__})
+    assert StoredStatus.parsed(f"a warning\n{line}\nanother") == stored
+    assert StoredStatus.parsed('error: no\n{"other": 1}') is None

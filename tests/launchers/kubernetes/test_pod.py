@@ -102,8 +102,8 @@ def test_another_rayjob_is_not_followed(job, monkeypatch):
 def test_an_image_of_another_version_is_refused(job, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERTRAIN_VERSION", "9.9.9")
     assert pod.main([]) == ClusterError.exit_code
-    told = capsys.readouterr().err
-    assert f"The image has clustertrain {__version__}, and the RayJob was rendered for 9.9.9" in told
+    stored = capsys.readouterr().err
+    assert f"The image has clustertrain {__version__}, and the RayJob was rendered for 9.9.9" in stored
 
 
 def test_code_is_unpacked_and_again_where_it_was_before(job, tmp_path):

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.launchers.slurm import stop as stopping
+from clustertrain.launchers import stop
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -41,7 +41,7 @@ def test_it_waits_for_the_result_and_tells_it(run):
 
 
 def test_it_does_not_wait_for_ever(run, monkeypatch):
-    monkeypatch.setattr(stopping, "_BEYOND_GRACE_S", 0.0)
+    monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 0.0)
     attempt, said = claim_attempt(run), []
     attempt.run.store.write_atomic(
         f"{attempt.key}/job.yaml", b"name: digits\nfunction: m:f\nfailures: {grace: 1s}\n"

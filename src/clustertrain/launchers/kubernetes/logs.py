@@ -35,7 +35,7 @@ def log_lines(job: Job, wanted: Wanted, *, follow: bool) -> Iterator[str]:
     shown, said = _Shown(), ""
     while True:
         view = look(job, kubectl)
-        newest = view.told.attempt if view.told is not None else None
+        newest = view.stored.attempt if view.stored is not None else None
         attempt = newest if wanted.attempt is None else wanted.attempt
         if attempt is not None and attempt > shown.whole:
             yield from shown.more(

@@ -28,7 +28,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
 from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, join
 from clustertrain.observe.standing import Standing
-from clustertrain.observe.status_json import Told
+from clustertrain.observe.status_json import StoredStatus
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 CLI = ("python", "-m", "clustertrain.cli")
@@ -43,22 +43,22 @@ class View:
 
     job: Job
     seen: Seen
-    told: Told | None
+    stored: StoredStatus | None
     notes: tuple[str, ...] = ()
 
     @cached_property
     def standing(self) -> Standing:
-        return join(self.seen, self.told)
+        return join(self.seen, self.stored)
 
     @property
     def is_its(self) -> bool:
         """Whether this RayJob made the newest attempt."""
-        return self.told is not None and is_its(self.seen, self.told)
+        return self.stored is not None and is_its(self.seen, self.stored)
 
     @property
     def exit_code(self) -> int | None:
         """That of the run as it stands; None where it has not ended."""
-        return exit_code(self.seen, self.told, self.standing)
+        return exit_code(self.seen, self.stored, self.standing)
 
     @property
     def line(self) -> str:
@@ -79,8 +79,8 @@ def look(job: Job, kubectl: Kubectl) -> View:
     """
     notes: list[str] = []
     seen = see(job, kubectl, notes)
-    told = _read_storage(job, kubectl, seen, notes)
-    return View(job, seen, told, tuple(notes))
+    stored = _read_storage(job, kubectl, seen, notes)
+    return View(job, seen, stored, tuple(notes))
 
 
 def see(job: Job, kubectl: Kubectl, notes: list[str]) -> Seen:
@@ -146,7 +146,7 @@ def _owners(thing: Object) -> list[str]:
 # ----------------------------------------------------------------------------------------------- the storage
 
 
-def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> Told | None:
+def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> StoredStatus | None:
     """What the storage says; None where nothing can be asked, which is a note where something should have."""
     arguments = ["status", "--json", JOB_FILE]
     if seen.head is not None:
@@ -157,12 +157,12 @@ def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> T
         except ClusterError as error:  # it went meanwhile, or has no Python
             notes.append(f"the head's pod was not asked: {_first_line(error)}")
             return None
-        return _told(done.stdout, done.stderr, notes)
+        return _stored(done.stdout, done.stderr, notes)
     if seen.rayjob is not None and not seen.is_over:
         return None
     if (config := config_map_of(job, kubectl, seen)) is None:
         if seen.rayjob is None:
-            raise _not_submitted(job)
+            raise not_submitted(job)
         return None
     try:
         printed = read_by_pod(job, kubectl, config, arguments)
@@ -171,10 +171,10 @@ def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> T
     except ClusterTrainError as error:
         notes.append(f"the storage was not read: {_first_line(error)}")
         return None
-    return _told(printed, "", notes)
+    return _stored(printed, "", notes)
 
 
-def _not_submitted(job: Job) -> JobError:
+def not_submitted(job: Job) -> JobError:
     where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
     return JobError(
         f"There is no run {job.name} in {where}: no RayJob, and no ConfigMap of one.\n"
@@ -182,12 +182,12 @@ def _not_submitted(job: Job) -> JobError:
     )
 
 
-def _told(printed: str, errors: str, notes: list[str]) -> Told | None:
-    told = Told.parsed(printed)
-    if told is None:
+def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
+    stored = StoredStatus.parsed(printed)
+    if stored is None:
         said = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
         notes.append(f"the storage was not read: {said[-1] if said else 'the pod said nothing of it'}")
-    return told
+    return stored
 
 
 def config_map_of(job: Job, kubectl: Kubectl, seen: Seen) -> str | None:

@@ -44,7 +44,7 @@ class Trouble:
 
 
 def troubles(pods: Sequence[Object], events: Sequence[Object], wanted: Mapping[str, int]) -> list[Trouble]:
-    """All there are, those that keep pods from being made first; the same of several pods is told once.
+    """All there are, those that keep pods from being made first; the same of several pods is named once.
 
     Args:
         events: of the run's objects and of the claims that it uses, any order.
@@ -139,12 +139,12 @@ def _of_claims(pod: Object, words: str, events: Sequence[Object]) -> str:
         return ""
     volumes = pod["spec"].get("volumes", ())
     claims = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
-    told = []
+    stored = []
     for claim in claims:
         last = _last(event for event in events if _is_of(event, "PersistentVolumeClaim", claim))
         if last is not None:
-            told.append(f"; claim {claim}: {last['reason']}: {last['message']}")
-    return "".join(told)
+            stored.append(f"; claim {claim}: {last['reason']}: {last['message']}")
+    return "".join(stored)
 
 
 def _of_containers(pod: Object) -> Iterator[Trouble]:

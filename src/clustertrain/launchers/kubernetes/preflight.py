@@ -1,4 +1,4 @@
-"""What would keep a run from ever starting on a cluster, told before it is applied.
+"""What would keep a run from ever starting on a cluster, found before anything is applied.
 
 the image           where this machine has it, too: is it the kit's, with the same Ray?
 the cluster         does it answer, and does its KubeRay know every field?

@@ -24,7 +24,7 @@ from clustertrain.launchers.kubernetes.pod_problems import (
     troubles,
 )
 from clustertrain.observe.standing import Standing
-from clustertrain.observe.status_json import Told
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 ANY = "*"
@@ -198,53 +198,53 @@ class Seen:
         return f"head {how}, {run} of {of} workers run"
 
 
-def join(seen: Seen, told: Told | None) -> Standing:
+def join(seen: Seen, stored: StoredStatus | None) -> Standing:
     """Where the run stands.
 
     Args:
-        told: what the storage says; None where it was not, or could not be read.
+        stored: what the storage says; None where it was not, or could not be read.
     """
     if seen.rayjob is None:
-        return _by_the_files(told)
+        return _by_the_files(stored)
     if seen.is_over:
-        return _after_its_end(seen, told)
-    if told is not None and is_its(seen, told) and told.of_result and told.over:
-        goes_on = told.state == "failed" and seen.is_retried
-        return Standing(told.state, told.cause, told.text, over=not goes_on, of_result=True)
+        return _after_its_end(seen, stored)
+    if stored is not None and is_its(seen, stored) and stored.of_result and stored.over:
+        goes_on = stored.state == "failed" and seen.is_retried
+        return Standing(stored.state, stored.cause, stored.text, over=not goes_on, of_result=True)
     if seen.native.state == "queued":
-        return _queued(seen, told)
-    return _with_pods(seen, told)
+        return _queued(seen, stored)
+    return _with_pods(seen, stored)
 
 
-def exit_code(seen: Seen, told: Told | None, standing: Standing) -> int | None:
+def exit_code(seen: Seen, stored: StoredStatus | None, standing: Standing) -> int | None:
     """That of the run as it stands; None where it has not ended."""
-    if standing.of_result and told is not None:
-        return told.exit_code
+    if standing.of_result and stored is not None:
+        return stored.exit_code
     if standing.state == "failed":
         return _CODE_OF_CAUSE.get(standing.cause, EXIT_FAILED)
     codes = STATES[standing.state].exit_codes
     return codes[0] if codes else None
 
 
-def _by_the_files(told: Told | None) -> Standing:
+def _by_the_files(stored: StoredStatus | None) -> Standing:
     """There is no RayJob any more."""
-    if told is None:
+    if stored is None:
         return Standing("lost", "vanished", "its RayJob is gone, and its storage cannot be read", over=True)
-    if told.attempt is None:
+    if stored.attempt is None:
         return Standing("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
-    if told.of_result:
-        return Standing(told.state, told.cause, told.text, over=True, of_result=True)
+    if stored.of_result:
+        return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
     return Standing("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
 
 
-def _after_its_end(seen: Seen, told: Told | None) -> Standing:
+def _after_its_end(seen: Seen, stored: StoredStatus | None) -> Standing:
     native = seen.native
-    if told is not None and told.of_result and (is_its(seen, told) or native.state == "done"):
-        if (told.state, native.cause) == ("preempted", "time_limit"):  # and nobody brings its pods back
+    if stored is not None and stored.of_result and (is_its(seen, stored) or native.state == "done"):
+        if (stored.state, native.cause) == ("preempted", "time_limit"):  # and nobody brings its pods back
             why = f"{native.text}; submit it again to go on"
             return Standing("stopped", "time_limit", why, over=True, of_result=True)
-        return Standing(told.state, told.cause, told.text, over=True, of_result=True)
-    if told is not None and native.state == "done":
+        return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
+    if stored is not None and native.state == "done":
         return Standing("lost", "vanished", f"RayJob {native.text} and left no result", over=True)
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
@@ -254,9 +254,9 @@ def _after_its_end(seen: Seen, told: Told | None) -> Standing:
     return Standing(state, cause, "\n".join(text), over=True)
 
 
-def _queued(seen: Seen, told: Told | None) -> Standing:
-    its = told is not None and is_its(seen, told)
-    again = f"; it goes on after attempt {told.attempt}" if told is not None and its else ""
+def _queued(seen: Seen, stored: StoredStatus | None) -> Standing:
+    its = stored is not None and is_its(seen, stored)
+    again = f"; it goes on after attempt {stored.attempt}" if stored is not None and its else ""
     native = seen.native
     if native.cause == "scheduler" and native.text == "is suspended":
         text, cause = _why_suspended(seen)
@@ -269,45 +269,45 @@ def _why_suspended(seen: Seen) -> tuple[str, str]:
     if not seen.queue:
         return "RayJob is suspended (spec.suspend), and no queue has it: somebody holds it", "held"
     conditions = {c["type"]: c for c in (seen.workload or {}).get("status", {}).get("conditions", ())}
-    told = []
+    stored = []
     evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
     if evicted.get("status") == "True":
-        told.append(f"evicted ({evicted.get('reason')}): {evicted.get('message')}")
+        stored.append(f"evicted ({evicted.get('reason')}): {evicted.get('message')}")
     if reserved.get("status") == "False":
-        told.append(f"{reserved.get('reason')}: {reserved.get('message')}")
+        stored.append(f"{reserved.get('reason')}: {reserved.get('message')}")
     elif reserved.get("status") == "True":
-        told.append("admitted, it starts in a moment")
-    words = "; ".join(told) or "Kueue has not looked at it yet"
+        stored.append("admitted, it starts in a moment")
+    words = "; ".join(stored) or "Kueue has not looked at it yet"
     return f"waits in queue {seen.queue} of Kueue: {words}", "scheduler"
 
 
-def _with_pods(seen: Seen, told: Told | None) -> Standing:
+def _with_pods(seen: Seen, stored: StoredStatus | None) -> Standing:
     blocking = "\n".join(trouble.text for trouble in seen.troubles if trouble.blocks)
     runner = (
         None if seen.head is None else f"RayJob {name_of(seen.rayjob or {})}, head pod {name_of(seen.head)}"
     )
     native = seen.native
-    if told is None or not is_its(seen, told):
+    if stored is None or not is_its(seen, stored):
         state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
         if seen.head is None:
             cause = "nodes"
         text = native.text if native.state == "waiting" else "its driver has not begun an attempt"
         return Standing(state, cause, blocking or text, runner=runner)
-    if told.of_result:
-        ended = f"attempt {told.attempt} ended as {told.state} ({told.cause}), and it goes on"
+    if stored.of_result:
+        ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and it goes on"
         return Standing("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
-    if told.state == "lost":
-        text = f"attempt {told.attempt} has no heartbeat; KubeRay has not said how it ended"
+    if stored.state == "lost":
+        text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not said how it ended"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
     if seen.head is None:
-        text = f"attempt {told.attempt} lost its head's pod, and goes on when it is back"
+        text = f"attempt {stored.attempt} lost its head's pod, and goes on when it is back"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
-    return Standing(told.state, told.cause, blocking or told.text, runner=runner)
+    return Standing(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
-def is_its(seen: Seen, told: Told) -> bool:
+def is_its(seen: Seen, stored: StoredStatus) -> bool:
     """Whether this RayJob made the newest attempt, and not one of the same name before it."""
-    return told.attempt is not None and told.began_at >= seen.made_at - _CLOCKS_S
+    return stored.attempt is not None and stored.began_at >= seen.made_at - _CLOCKS_S
 
 
 def _cause_of_code(message: str) -> str | None:

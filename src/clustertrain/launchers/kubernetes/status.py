@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from clustertrain.errors import EXIT_FAILED
+from clustertrain.errors import EXIT_FAILED, ClusterError
+from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.look import POLL_S, RAYJOBS, View, look, see
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.state import Seen
-from clustertrain.observe.tables import Row, print_table
+from clustertrain.observe.status import Row
+from clustertrain.observe.tables import RunRow, print_table
 from clustertrain.units import aligned, time_text
 
 MADE_BY_US = "app.kubernetes.io/managed-by=clustertrain"
@@ -25,13 +28,13 @@ _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lo
 
 def status_rows(view: View) -> list[Row]:
     """What `status` says. What keeps the run from going on comes first."""
-    standing, told, seen = view.standing, view.told, view.seen
+    standing, stored, seen = view.standing, view.stored, view.seen
     state = f"{standing.state} ({standing.cause})"
-    name = next((text for row, text in (told.rows if told else ()) if row == "run"), view.job.name)
+    name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
     rows = [("run", name), ("state", state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
-    if told is not None:
+    if stored is not None:
         is_current = view.is_its or standing.of_result or seen.rayjob is None
-        rows += [row for row in told.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
+        rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
     rows += [("note", trouble.text) for trouble in seen.troubles if not trouble.blocks]
     rows += [("note", note) for note in view.notes]
     if not standing.text:
@@ -44,14 +47,14 @@ def status_rows(view: View) -> list[Row]:
 
 
 def _attempt_text(view: View) -> str:
-    told = view.told
-    if told is None:
+    stored = view.stored
+    if stored is None:
         return "none that could be read" if view.seen.head or view.seen.is_over else "none yet"
-    if told.attempt is None:
+    if stored.attempt is None:
         return "none yet"
-    ended = f", which ended as {told.state} ({told.cause})" if told.of_result else ""
+    ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
     earlier = "" if view.is_its or view.seen.rayjob is None else ", of an earlier RayJob"
-    return str(told.attempt) + earlier + ("" if view.standing.of_result else ended)
+    return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
 
 
 def _cluster_rows(view: View) -> list[Row]:
@@ -72,9 +75,38 @@ def _retries_text(seen: Seen) -> str:
     return "KubeRay tries it again (backoff_limit)" if seen.is_retried else "the RayJob fails"
 
 
-def show(job: Job) -> None:
-    """Print what `status` says. Raises as `look`."""
-    print_table(status_rows(look(job, Kubectl.of(job.kubernetes))))
+def rows_of(job: Job) -> list[Row]:
+    """The table of `status`. Raises as `look`."""
+    return status_rows(look(job, Kubectl.of(job.kubernetes)))
+
+
+def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+    """A line of `ls` for each run, as its cluster knows it; a note for each cluster without an answer."""
+    rows: list[RunRow] = []
+    notes: list[str] = []
+    groups: dict[Kubectl, list[KnownRun]] = {}
+    for each in known:
+        groups.setdefault(_cluster_of(each), []).append(each)
+    for kubectl, group in groups.items():
+        try:
+            there = {name_of(rayjob): Seen(rayjob) for rayjob in kubectl.list(RAYJOBS, MADE_BY_US)}
+        except ClusterError as error:
+            notes.append(f"{group[0].cluster}: {str(error).splitlines()[0]}")
+            rows += [RunRow(each.name, "unknown", where=each.cluster) for each in group]
+            continue
+        rows += [_known_row(each, there.get(each.name)) for each in group]
+    return rows, notes
+
+
+def _cluster_of(known: KnownRun) -> Kubectl:
+    return Kubectl.of(parse_job(known.job, known.job_file).kubernetes)
+
+
+def _known_row(known: KnownRun, seen: Seen | None) -> RunRow:
+    if seen is None:
+        text = "its RayJob is gone; `clustertrain status` reads its storage"
+        return RunRow(known.name, "unknown", where=known.cluster, text=text)
+    return RunRow(known.name, seen.native.state, where=known.cluster, text=seen.words)
 
 
 def follow_to_its_end(job: Job, say: Callable[[str], None]) -> int:

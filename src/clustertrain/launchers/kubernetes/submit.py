@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from clustertrain.errors import EXIT_DONE, ClusterError
+from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
@@ -23,7 +23,6 @@ from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifes
 from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Seen
-from clustertrain.launchers.kubernetes.status import follow_to_its_end
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.begin import Options
 
@@ -33,11 +32,17 @@ _DELETE_S = 120.0
 
 @dataclass(frozen=True)
 class Applied:
-    """A RayJob that the cluster has taken."""
+    """A RayJob that the cluster has taken. `context`: None for kubectl's current one."""
 
     name: str
     namespace: str
     storage: str
+    context: str | None = None
+
+    @property
+    def where(self) -> str:
+        context = f" of context {self.context}" if self.context else ""
+        return f"Kubernetes namespace {self.namespace}{context}"
 
 
 def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is frozen
@@ -79,14 +84,8 @@ def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
     # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
-    return Applied(job.name, made["metadata"]["namespace"], in_pods(job).storage.uri)
-
-
-def submit_and_tell(job: Job, job_file: str, options: Options, say: Callable[[str], None], wait: bool) -> int:
-    """Apply it, say how to watch it, and with `wait` follow it to its end; returns the exit code."""
-    applied = submit(job, options, say)
-    say(what_next(applied, job_file))
-    return follow_to_its_end(with_site(job), say) if wait else EXIT_DONE
+    namespace = str(made["metadata"]["namespace"])
+    return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
 
 
 def validate(path: Path, sets: Sequence[str]) -> list[str]:
@@ -128,7 +127,7 @@ def what_next(applied: Applied, job_file: str) -> str:
     """How to watch it, in three lines."""
     return (
         f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {applied.storage}\n"
-        f"watch it: clustertrain status --to kubernetes {job_file}\n"
+        f"watch it: clustertrain status {job_file}\n"
         f"its words: kubectl -n {applied.namespace} logs -f job/{applied.name}"
     )
 

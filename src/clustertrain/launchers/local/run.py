@@ -20,7 +20,7 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
     """Run the job to its end, or leave it as it is where it is finished already.
 
     Raises:
-        ClusterTrainError: as `starting.begin`.
+        ClusterTrainError: as `begin`.
     """
     run, begun = begin(job, options, lambda: _that_fit(job), screen.say, launcher="local")
     if isinstance(begun, Result):

@@ -1,7 +1,7 @@
-"""Ending a run from outside: ask it to save and end, and see to it that its scheduler starts it no more.
+"""Stopping a run of SLURM: it saves and ends, and SLURM does not start it again.
 
-queued ─▶ cancelled at the scheduler, and written down, since SLURM forgets
-running ─▶ asked; when it has ended, or not in time, its job is cancelled if it is still there
+queued   its job is cancelled, and that is recorded in the storage, since SLURM forgets jobs
+running  it is asked to save and end; a job that is still there afterwards is cancelled
 """
 
 from __future__ import annotations
@@ -12,69 +12,69 @@ import socket
 import time
 from collections.abc import Callable
 
-from clustertrain.errors import ClusterError, JobError
-from clustertrain.job.file import parse_job
+from clustertrain.errors import ClusterError
 from clustertrain.launchers.slurm.queue import QueueState, cancel, look_up
-from clustertrain.observe.status import Status, status_of, taken_out_key
+from clustertrain.launchers.slurm.status import SlurmStatus, statuses, taken_out_key
+from clustertrain.launchers.stop import not_running, request_stop, wait_for_result
+from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.result import Result, read_result
 
-_BEYOND_GRACE_S = 60.0
 _LEAVING_S = 30.0  # for what comes after a result: Ray's end, and KillWait where it was cancelled
-_POLL_S = 1.0
 _QUEUE_POLL_S = 2.0
 
 
-def stop_run(run: RunDir, say: Callable[[str], None], *, wait: bool = True) -> None:
-    """Ask a run to finish its step, save and end; where it waits in a queue, take it out.
+def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> None:
+    """Ask a run to finish its step, save and end; cancel its jobs that wait in the queue.
 
     Args:
         wait: until it has ended, failures.grace + 60 s at most; then its job is cancelled at the scheduler.
 
     Raises:
-        JobError: nobody runs it, and no scheduler has it.
-        ClusterError: it waits in a queue, and the scheduler does not answer.
+        JobError: nothing runs it, and SLURM does not have it.
+        ClusterError: it waits in the queue, and SLURM does not answer.
     """
-    status = status_of(run)
-    for job in status.behind:
-        _take_out(run, job.job_id, say)
+    status = _status_of(run)
+    for job in status.behind if isinstance(status, SlurmStatus) else ():
+        _take_out(run, job.job_id, echo)
     if status.state == "queued":
-        _take_out(run, _job_id(status), say)
-        status = status_of(run)
+        _take_out(run, _job_id(status), echo)
+        status = _status_of(run)
         if status.standing.over:
             return
     if status.result is not None and not status.standing.over:  # on its way back into the queue
-        _see_it_off(run, _job_id(status), say)
+        _cancel_the_rest(run, _job_id(status), echo)
         return
     if status.runner is None:
-        number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
-        raise JobError(f"{run.name} does not run: {number}{status.state}.\nThere is nothing to stop.")
+        raise not_running(status)
     if status.attempt is None or status.standing.cause == "nodes":
-        _cancel_before_its_attempt(run, _job_id(status), say)
+        _cancel_before_its_attempt(run, _job_id(status), echo)
         return
-    status.attempt.ask("stop", {"cause": "user", "time": time.time()})
-    say(f"asked {status.runner} to save and end")
+    request_stop(status.attempt, status, echo)
     if wait:
-        _wait_for_the_end(status.attempt, status, say)
+        _wait_for_the_end(status.attempt, status, echo)
 
 
-def _take_out(run: RunDir, job_id: str, say: Callable[[str], None]) -> None:
+def _status_of(run: RunDir) -> Status:
+    return statuses([run])[0]
+
+
+def _take_out(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
     """Cancel a job that waits; where it started meanwhile it is left alone."""
     cancel(job_id, only_waiting=True)
     job = _wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)
     if job is None or job.native == "CANCELLED":
         _write_down(run, job_id)
-        say(f"SLURM job {job_id} was taken out of the queue")
+        echo(f"SLURM job {job_id} was taken out of the queue")
     elif job.is_waiting:
-        raise ClusterError(f"SLURM was told to cancel job {job_id}, and it still is {job.text}.\nTry again.")
+        raise ClusterError(f"SLURM was asked to cancel job {job_id}, and it still is {job.text}.\nTry again.")
 
 
-def _cancel_before_its_attempt(run: RunDir, job_id: str, say: Callable[[str], None]) -> None:
+def _cancel_before_its_attempt(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
     cancel(job_id)
     job = _wait_in_queue(job_id, lambda job: job is None or job.is_over)
     if run.newest_attempt() is None and (job is None or job.native == "CANCELLED"):
         _write_down(run, job_id)
-    say(f"SLURM job {job_id} was cancelled: there was nothing to save yet")
+    echo(f"SLURM job {job_id} was cancelled: there was nothing to save yet")
 
 
 def _job_id(status: Status) -> str:
@@ -83,7 +83,7 @@ def _job_id(status: Status) -> str:
     Raises:
         ClusterError: the scheduler does not say what became of it.
     """
-    if status.job is None or status.job.queue is None:
+    if not isinstance(status, SlurmStatus) or status.job.queue is None:
         raise ClusterError(
             f"{status.run.name} is {status.state}, and {status.note or 'no scheduler has it'}.\n"
             "A job that waits can only be cancelled at its scheduler: try again, or on its login node."
@@ -97,29 +97,17 @@ def _write_down(run: RunDir, job_id: str) -> None:
     run.store.create_exclusive(taken_out_key(run, job_id), json.dumps(record, indent=1).encode() + b"\n")
 
 
-def _wait_for_the_end(attempt: Attempt, status: Status, say: Callable[[str], None]) -> None:
-    within_s = _grace_s(attempt) + _BEYOND_GRACE_S
-    result = _wait_for_result(attempt, within_s)
-    if result is not None:
-        step = f" at step {result.step}" if result.step else ""
-        say(f"{attempt.run.name}: {result.state} ({result.cause}){step}")
-    else:
-        say(f"it has not ended within {within_s:g} s")
-    if status.job is not None:
+def _wait_for_the_end(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
+    result = wait_for_result(attempt, echo)
+    if isinstance(status, SlurmStatus):
+        job_id = status.job.job_id
         try:
-            _see_it_off(attempt.run, status.job.job_id, say, ended=result is not None)
+            _cancel_the_rest(attempt.run, job_id, echo, ended=result is not None)
         except ClusterError as error:
-            say(f"warning: whether SLURM job {status.job.job_id} is gone is not known: {error}")
+            echo(f"warning: whether SLURM job {job_id} is gone is not known: {error}")
 
 
-def _wait_for_result(attempt: Attempt, within_s: float) -> Result | None:
-    ends = time.monotonic() + within_s
-    while (result := read_result(attempt)) is None and time.monotonic() < ends:
-        time.sleep(_POLL_S)
-    return result
-
-
-def _see_it_off(run: RunDir, job_id: str, say: Callable[[str], None], *, ended: bool = True) -> None:
+def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, ended: bool = True) -> None:
     """Cancel a job that does not end by itself, or waits to be started again."""
     job = look_up([job_id]).get(job_id)
     if ended:  # it has a moment to go by itself
@@ -127,7 +115,7 @@ def _see_it_off(run: RunDir, job_id: str, say: Callable[[str], None], *, ended: 
     if job is None or job.is_over:
         return
     cancel(job_id)
-    say(f"SLURM job {job_id} was {job.native}: cancelled")
+    echo(f"SLURM job {job_id} was {job.native}: cancelled")
     if job.is_waiting:
         _write_down(run, job_id)
 
@@ -138,9 +126,3 @@ def _wait_in_queue(job_id: str, wanted: Callable[[QueueState | None], bool]) -> 
     while not wanted(job := look_up([job_id]).get(job_id)) and time.monotonic() < ends:
         time.sleep(_QUEUE_POLL_S)
     return job
-
-
-def _grace_s(attempt: Attempt) -> float:
-    key = f"{attempt.key}/job.yaml"
-    text = attempt.run.store.read_or_none(key)
-    return parse_job(text.decode(), key).failures.grace_s if text is not None else 0.0

@@ -19,7 +19,7 @@ from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_here, check_there, refusal
 from clustertrain.launchers.slurm.queue import ask, cluster_name
 from clustertrain.launchers.slurm.script import Rendered, lead_time_s, python_on_nodes, render, traveling
-from clustertrain.observe.status import status_of
+from clustertrain.launchers.slurm.status import statuses
 from clustertrain.observe.tables import to_type
 from clustertrain.run.begin import Options, check_progress, check_world_size, continue_from
 from clustertrain.run.folder import Attempt, RunDir
@@ -122,10 +122,10 @@ def choose_generation(run: RunDir, job: Job, options: Options, say: Callable[[st
 
 
 def _check_nobody_has_it(run: RunDir) -> None:
-    status = status_of(run)
+    status = statuses([run])[0]
     if status.standing.over or STATES[status.state].final:
         return
-    where = f"SLURM job {status.job.job_id}" if status.job else status.runner
+    where = status.where or status.runner
     attempt = f"attempt {status.attempt.n}, " if status.attempt and status.state != "queued" else ""
     raise ClusterError(
         f"{run.name} is {status.state} already: {attempt}{where}.\n"

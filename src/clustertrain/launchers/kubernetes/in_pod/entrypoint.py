@@ -104,14 +104,14 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
 
 def _follow_the_one_before(job: Job, allocation: dict[str, str], screen: Screen) -> Result | None:
     """Wait for an earlier start of the same RayJob that still lives; its result, where that is final."""
-    run, told = RunDir.newest(job.storage.location, job.name), False
+    run, stored = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
         if (runner := who_runs(previous)) is None:
             result = read_result(previous)
-            return result if told and result is not None and not STATES[result.state].restarts else None
-        if not told:
+            return result if stored and result is not None and not STATES[result.state].restarts else None
+        if not stored:
             screen.say(f"{job.name}: attempt {previous.n} lives, {runner}; waiting for its end")
-        told = True
+        stored = True
         time.sleep(_LOOK_EVERY_S)
     return None
 

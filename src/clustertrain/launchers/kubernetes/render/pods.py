@@ -129,12 +129,12 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives
 
 
 def head_parameters() -> dict[str, str]:
-    """What `ray start` is told on the head, beside what the operator adds: no worker trains there."""
+    """The arguments of `ray start` on the head, beside what the operator adds: no worker trains there."""
     return {"num-cpus": "0", "no-monitor": "true", **_PARAMETERS}
 
 
 def worker_parameters(job: Job) -> dict[str, str]:
-    """What `ray start` is told on a worker's pod. The operator hands it to a shell: hence the quotes."""
+    """The arguments of `ray start` on a worker's pod. The operator hands it to a shell: hence the quotes."""
     return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_PARAMETERS}
 
 

@@ -1,4 +1,4 @@
-"""Whether the operator and the API server would take these manifests, told before they are asked.
+"""Whether the operator and the API server would accept these manifests, checked before they are asked.
 
     check      every object of a file, or of a rendering that the user has patched
     to_error   what it found, as the error of a command

@@ -1,7 +1,7 @@
 """What the API server refuses of a pod template: of the head's, the workers' and the submitter's alike.
 
 It takes the RayJob, whose CRD does not look so closely, and refuses the pods that the operator then tries to
-make of it, over and over. Who uses the template is not told before somebody looks at its events.
+make of it, over and over. Who uses the template is not stored before somebody looks at its events.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _names(spec: Place) -> Iterator[Finding]:
 
 def _same_names(places: list[Place]) -> Iterator[Finding]:
     for name, shared in duplicates(places, "name"):
-        # Two of a list are told apart by their name already as the RayJob is taken.
+        # Two of a list are distinguished by their name already as the RayJob is taken.
         by: By = "api" if _is_of_list(name, places, shared) else "pods"
         yield name.finding(f"is '{shared}', as another one's is", "Give each a name of its own.", by)
 

@@ -156,7 +156,7 @@ def _missing_keys(place: Place, schema: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _same_twice(place: Place, schema: Mapping[str, Any]) -> Iterator[Finding]:
-    """The items of a list of type map are told apart by some of their keys."""
+    """The items of a list of type map are distinguished by some of their keys."""
     keys: list[str] = schema.get("x-kubernetes-list-map-keys", [])
     if schema.get("x-kubernetes-list-type") != "map":
         return

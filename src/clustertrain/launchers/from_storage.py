@@ -1,0 +1,53 @@
+"""What local and slurm have in common: this machine sees the storage of their runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from clustertrain.errors import JobError
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.launcher import Target
+from clustertrain.observe.logs import Wanted, log_lines
+from clustertrain.observe.status import Row, Status, runs_of
+from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row, status_rows
+from clustertrain.run.folder import RunDir
+
+
+class FromStorage(ABC):
+    """Status and logs of runs by their files, joined with what the launcher's scheduler says."""
+
+    name: str
+    sees_storage = True
+
+    @abstractmethod
+    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+        """Where these runs stand; a scheduler is asked once for all of them."""
+
+    def status_of(self, run: RunDir) -> Status:
+        return self.statuses([run])[0]
+
+    def status(self, target: Target) -> list[Row]:
+        return status_rows(self.status_of(target.visible_run()))
+
+    def logs(self, target: Target, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+        return log_lines(target.visible_run(), wanted, self.status_of, follow=follow)
+
+    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+        rows = [RunRow(each.name, "unknown", where=each.where, text=_not_visible(each)) for each in known]
+        return rows, []
+
+    def ls(self, place: str, namespace: str | None) -> list[str]:
+        if namespace is not None:
+            raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nLeave it out.")
+        statuses = self.statuses(runs_of(place))
+        notes = [note for status in statuses for note in note_of(status)]
+        return list_lines([run_row(status) for status in statuses], notes)
+
+    def read_storage(self, target: Target, command: str, *options: str) -> Iterator[str]:
+        text = target.text
+        raise JobError(f"The storage of {text} is not visible here.\nRun `{command}` where it is mounted.")
+
+
+def _not_visible(known: KnownRun) -> str:
+    return f"{known.storage.uri} is not visible here; submitted from {known.host}"

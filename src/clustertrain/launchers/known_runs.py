@@ -1,0 +1,141 @@
+"""The runs that this user started or submitted, wherever they went: one small file a run.
+
+    $XDG_STATE_HOME/clustertrain/runs/<name>-<digest>.json      (~/.local/state without that variable)
+
+The storage stays the truth of a run. A file here only says which launcher has it, and how to reach it there.
+So no command fails because of such a file: one that cannot be used is named in a note, and skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from clustertrain.errors import StorageError
+from clustertrain.job.file import dump_job
+from clustertrain.job.model import Job
+from clustertrain.launchers import LAUNCHERS
+from clustertrain.storage import Location, open_store
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """Where a run went.
+
+    Attributes:
+        launcher: a key of launchers.LAUNCHERS.
+        storage: as the machine named it that started the run.
+        job: the job as it was started, with `--set` and the site file applied, as YAML.
+        job_file: its absolute path, for hints.
+        cluster: the scheduler's cluster, in words; empty on one machine.
+        job_id: what the scheduler calls it; empty on one machine.
+        host: the machine that started it.
+        time: of the newest start, in seconds since 1970.
+    """
+
+    name: str
+    launcher: str
+    storage: Location
+    job: str
+    job_file: str
+    cluster: str = ""
+    job_id: str = ""
+    host: str = field(default_factory=socket.gethostname)
+    time: float = field(default_factory=time.time)
+    version: int = _VERSION
+
+    @classmethod
+    def of(cls, job: Job, job_file: str, launcher: str, cluster: str = "", job_id: str = "") -> KnownRun:
+        path = str(Path(job_file).absolute())
+        return cls(job.name, launcher, job.storage.location, dump_job(job), path, cluster, job_id)
+
+    @property
+    def where(self) -> str:
+        """`SLURM cluster sim, job 12`"""
+        if not self.cluster:
+            return "this machine" if self.is_from_here else self.host
+        return f"{self.cluster}, job {self.job_id}" if self.job_id else self.cluster
+
+    @property
+    def is_from_here(self) -> bool:
+        return self.host == socket.gethostname()
+
+    def is_in(self, storage: Location) -> bool:
+        own = self.storage
+        return (own.uri.rstrip("/"), own.endpoint) == (storage.uri.rstrip("/"), storage.endpoint)
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home(), ".local", "state")
+    return Path(state, "clustertrain", "runs")
+
+
+def remember(run: KnownRun) -> str | None:
+    """Write the file of a run; a second writer replaces it whole. Returns a note where that failed."""
+    try:
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        open_store(str(folder())).write_atomic(_file_name(run), _ADAPTER.dump_json(run, indent=1))
+    except (OSError, StorageError) as error:
+        return f"{folder()} cannot be written, so `clustertrain ls` will not list this run: {error}"
+    return None
+
+
+def forget(run: KnownRun) -> None:
+    """Remove the file of a run that its storage does not hold any more."""
+    with suppress(OSError):  # somebody removed it meanwhile, or the folder is read-only: it does no harm
+        (folder() / _file_name(run)).unlink()
+
+
+def _file_name(run: KnownRun) -> str:
+    identity = "\n".join((run.launcher, run.cluster, run.storage.endpoint or "", run.storage.uri, run.name))
+    return f"{run.name[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+
+
+def known_runs() -> tuple[list[KnownRun], list[str]]:
+    """The runs, newest first, and a note for each file that cannot be used."""
+    runs, notes = [], []
+    try:
+        paths = sorted(folder().glob("*.json"))
+    except OSError as error:
+        return [], [f"{folder()} cannot be read: {error}"]
+    for path in paths:
+        try:
+            runs.append(_read(path))
+        except _Unusable as error:
+            notes.append(f"{path} {error}; it is skipped")
+    return sorted(runs, key=lambda run: run.time, reverse=True), notes
+
+
+_ADAPTER = TypeAdapter(KnownRun)
+
+
+class _Unusable(Exception):
+    """Why a file cannot be used."""
+
+
+def _read(path: Path) -> KnownRun:
+    try:
+        if path.stat().st_uid != os.getuid():
+            raise _Unusable("belongs to another user")
+        run = _ADAPTER.validate_json(path.read_bytes())
+    except OSError as error:
+        raise _Unusable(f"cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(key) for key in first["loc"])
+        raise _Unusable(f"is damaged ({where + ': ' if where else ''}{first['msg']})") from error
+    if run.version > _VERSION:
+        raise _Unusable(f"was written by a later version of clustertrain (format {run.version})")
+    if run.launcher not in LAUNCHERS:
+        raise _Unusable(f"names the launcher {run.launcher!r}, which this version does not have")
+    return run

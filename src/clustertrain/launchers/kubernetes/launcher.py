@@ -1,0 +1,75 @@
+"""The launcher of Kubernetes clusters with KubeRay. Their storage is reached through a pod of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.job.site import with_site
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
+from clustertrain.launchers.kubernetes.look import cluster
+from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.observe.logs import Wanted
+from clustertrain.observe.status import Row, Status, read_files, status_by_files
+from clustertrain.observe.tables import RunRow
+from clustertrain.run.begin import Options
+from clustertrain.run.folder import RunDir
+
+
+class Kubernetes:
+    """Runs as RayJobs."""
+
+    name = "kubernetes"
+    sees_storage = False
+
+    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
+        return submit.validate(Path(job_file), sets)
+
+    def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
+        return submit.render(load_job(job_file, sets))
+
+    def submit(
+        self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
+    ) -> KnownRun | None:
+        applied = submit.submit(job, options, echo)
+        echo(submit.what_next(applied, job_file))
+        return KnownRun.of(with_site(job), job_file, self.name, applied.where, f"RayJob {applied.name}")
+
+    def follow(self, target: Target, echo: Echo) -> int:
+        return status.follow_to_its_end(_job(target), echo)
+
+    def status(self, target: Target) -> list[Row]:
+        return status.rows_of(_job(target))
+
+    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+        return [status_by_files(read_files(run)) for run in runs]
+
+    def logs(self, target: Target, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+        return logs.log_lines(_job(target), wanted, follow=follow)
+
+    def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
+        stop.stop(_job(target), echo, wait=wait)
+
+    def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
+        return status.known_rows(known)
+
+    def ls(self, place: str, namespace: str | None) -> list[str]:
+        return status.list_lines(cluster(place, namespace))
+
+    def read_storage(self, target: Target, command: str, *options: str) -> Iterator[str]:
+        return storage.lines_of(_job(target), command, options)
+
+
+def _job(target: Target) -> Job:
+    """The job as it was submitted: the cluster, the namespace and the run's name are in it."""
+    job = target.submitted_job
+    if job is None:
+        raise JobError(f"{target.text} is no job file, and only that names the cluster.\nName the job file.")
+    return with_site(job)
+
+
+LAUNCHER = Kubernetes()

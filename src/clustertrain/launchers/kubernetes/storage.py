@@ -1,0 +1,48 @@
+"""Commands that read a run's storage in the cluster: in the head's pod, else in a short pod of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from clustertrain.errors import EXIT_STORAGE, JobError
+from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.look import CLI, config_map_of, failed_there, not_submitted, see
+from clustertrain.launchers.kubernetes.pod_problems import name_of
+from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+
+_READ_S = 600.0  # `ckpt verify` reads every byte
+_COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")
+
+
+def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
+    """What `clustertrain COMMAND JOBFILE OPTIONS` prints in the cluster.
+
+    Raises:
+        JobError: it is a command that writes, or the run was never submitted there.
+        ClusterTrainError: as the command, or the cluster, fails.
+    """
+    if command not in _COMMANDS:
+        where = in_pods(job).storage
+        raise JobError(
+            f"`{command}` writes files, and the storage of {job.name} is in the cluster: {where.uri}.\n"
+            f"Run it on a machine or in a pod that sees that storage."
+        )
+    kubectl = Kubectl.of(job.kubernetes)
+    seen = see(job, kubectl, [])
+    arguments = [*command.split(), JOB_FILE, *options]
+    if seen.head is not None:
+        done = kubectl.exec(name_of(seen.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
+        yield from done.stdout.splitlines()
+        if done.code:
+            raise failed_there(done.code, done.stderr)
+        return
+    config = config_map_of(job, kubectl, seen)
+    if config is None:
+        raise not_submitted(job)
+    printed, error, rest = read_by_pod(job, kubectl, config, arguments).partition("error: ")
+    yield from printed.splitlines()
+    if error:
+        raise failed_there(EXIT_STORAGE, error + rest)

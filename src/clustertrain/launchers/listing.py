@@ -1,0 +1,67 @@
+"""A plain `clustertrain ls`: the runs of the storage here and all that this user started, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from clustertrain.errors import StorageError
+from clustertrain.launchers import launcher_of
+from clustertrain.launchers.find import launcher_in_storage
+from clustertrain.launchers.known_runs import KnownRun, forget, known_runs
+from clustertrain.observe.status import Status, is_known, runs_of
+from clustertrain.observe.tables import list_lines, note_of, run_row
+from clustertrain.run.folder import RunDir
+from clustertrain.storage import Location
+
+_PATIENCE_S = 5.0  # a server that is down must not hold up the table
+
+
+def list_all(storage: str) -> list[str]:
+    """The lines for the runs of a storage, where it is there, and for the known runs."""
+    known, notes = known_runs()
+    visible = {run.uri: run for run in (runs_of(storage) if Path(storage).is_dir() else [])}
+    remote: dict[str, list[KnownRun]] = {}
+    for each in known:
+        run = _visible(each)
+        if run is None:
+            remote.setdefault(each.launcher, []).append(each)
+        elif is_known(run):
+            visible.setdefault(run.uri, run)
+        else:
+            forget(each)
+    statuses = statuses_of(visible.values())
+    rows = [run_row(status) for status in statuses]
+    notes += [note for status in statuses for note in note_of(status)]
+    for name, group in remote.items():
+        more, their_notes = launcher_of(name).runs(group)
+        rows += more
+        notes += their_notes
+    return list_lines(sorted(rows, key=lambda row: (row.name, row.where)), notes)
+
+
+def list_storage(storage: Location | str) -> list[str]:
+    """The lines for the runs of one storage."""
+    statuses = statuses_of(runs_of(storage))
+    return list_lines([run_row(status) for status in statuses], (n for s in statuses for n in note_of(s)))
+
+
+def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
+    """Where runs stand that this machine sees, by name; each scheduler is asked once for all of its runs."""
+    groups: dict[str, list[RunDir]] = {}
+    for run in runs:
+        groups.setdefault(launcher_in_storage(run).name, []).append(run)
+    found = [status for name, group in groups.items() for status in launcher_of(name).statuses(group)]
+    return sorted(found, key=lambda status: status.run.name)
+
+
+def _visible(known: KnownRun) -> RunDir | None:
+    """The run in its storage, where this machine sees that."""
+    if not launcher_of(known.launcher).sees_storage:
+        return None
+    if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
+        return None
+    try:
+        return RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
+    except StorageError:
+        return None

@@ -1,0 +1,56 @@
+"""The launcher of this machine: a run here needs no scheduler, so there is nothing to render or submit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.launchers.from_storage import FromStorage
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.launchers.stop import not_running, request_stop, wait_for_result
+from clustertrain.observe.status import Status, read_files, status_by_files
+from clustertrain.run.begin import Options
+from clustertrain.run.folder import RunDir
+
+
+class Local(FromStorage):
+    """Runs that `clustertrain run` started, and runs of any launcher by their files."""
+
+    name = "local"
+
+    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
+        load_job(job_file, sets)
+        return [f"{job_file}: this machine takes it"]
+
+    def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
+        raise JobError(
+            "A run on this machine has nothing to render.\n"
+            f"`clustertrain validate {job_file}` prints the job with every default filled in."
+        )
+
+    def submit(
+        self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
+    ) -> KnownRun | None:
+        raise JobError(
+            f"There is nothing to submit to on this machine.\nStart it: clustertrain run {job_file}"
+        )
+
+    def follow(self, target: Target, echo: Echo) -> int:
+        raise JobError(f"A run here holds the terminal.\nFollow it: clustertrain logs --follow {target.text}")
+
+    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+        return [status_by_files(read_files(run)) for run in runs]
+
+    def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
+        status = self.status_of(target.visible_run())
+        if status.runner is None or status.attempt is None:
+            raise not_running(status)
+        request_stop(status.attempt, status, echo)
+        if wait:
+            wait_for_result(status.attempt, echo)
+
+
+LAUNCHER = Local()

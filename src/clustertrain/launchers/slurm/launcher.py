@@ -1,0 +1,59 @@
+"""The launcher of SLURM clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
+from clustertrain.job.site import with_site
+from clustertrain.launchers.from_storage import FromStorage
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.launchers.slurm import status
+from clustertrain.launchers.slurm.stop import stop_run
+from clustertrain.launchers.slurm.submit import prepare, submit, what_next
+from clustertrain.observe.status import Status
+from clustertrain.observe.wait import follow_to_its_end
+from clustertrain.run.begin import Options
+from clustertrain.run.folder import RunDir
+
+
+class Slurm(FromStorage):
+    """Runs that sbatch took, and those that a job of SLURM started."""
+
+    name = "slurm"
+
+    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
+        prepare(with_site(load_job(job_file, sets)), job_file)
+        return [f"{job_file}: it renders; `clustertrain submit --to slurm` holds it against the cluster"]
+
+    def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
+        rendered, _ = prepare(with_site(load_job(job_file, sets)), job_file)
+        if sets:
+            note(f"note: sent by hand, sbatch's job reads {job_file} as it is, without --set")
+        return rendered.script.decode()
+
+    def submit(
+        self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
+    ) -> KnownRun | None:
+        submitted = submit(job, job_file, options, echo)
+        if submitted is None:
+            return None
+        run = submitted.run
+        echo(what_next(submitted, run.store.uri(run.name) if sets else job_file))
+        cluster = f"SLURM cluster {submitted.cluster}" if submitted.cluster else "SLURM"
+        return KnownRun.of(with_site(job), job_file, self.name, cluster, submitted.job_id)
+
+    def follow(self, target: Target, echo: Echo) -> int:
+        start = f"submit --to {self.name}"
+        return follow_to_its_end(target.visible_run(), self.status_of, target.text, start, echo)
+
+    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+        return status.statuses(runs)
+
+    def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
+        stop_run(target.visible_run(), echo, wait=wait)
+
+
+LAUNCHER = Slurm()

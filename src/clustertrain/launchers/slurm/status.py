@@ -1,0 +1,204 @@
+"""The state of a run of SLURM: its files joined with what the queue says of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from clustertrain.launchers.slurm.queue import Answer, QueueState, ask
+from clustertrain.launchers.slurm.state import Files, join
+from clustertrain.observe.standing import Standing
+from clustertrain.observe.status import (
+    Row,
+    RunFiles,
+    Status,
+    last_figures,
+    live_state,
+    read_files,
+    status_by_files,
+    with_late_result,
+)
+from clustertrain.run.claims import who_runs
+from clustertrain.run.folder import RunDir
+
+_ANOTHER_JOB_S = 3600.0  # clocks of two machines differ by less
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A job that a run is in.
+
+    Attributes:
+        output: the file that SLURM writes, empty where it is not known.
+        queue: None where SLURM has forgotten it, or is silent.
+        silence: why SLURM said nothing.
+        taken_out: `stop` cancelled it before it started, or before it started again.
+    """
+
+    job_id: str
+    output: str = ""
+    queue: QueueState | None = None
+    silence: str | None = None
+    taken_out: bool = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.taken_out or (self.queue is not None and self.queue.native == "CANCELLED")
+
+
+@dataclass(frozen=True)
+class SlurmStatus(Status):
+    """The status of a run that is, or was, in a job of SLURM.
+
+    Attributes:
+        job: the job that decides where the run stands.
+        behind: more jobs of the run, which wait in the queue.
+    """
+
+    job: SlurmJob
+    behind: tuple[SlurmJob, ...] = ()
+
+    @property
+    def exit_code(self) -> int | None:
+        queue = self.job.queue
+        if self.result is None and self.state == "failed" and queue and queue.exit_code is not None:
+            return queue.exit_code
+        return super().exit_code
+
+    @property
+    def where(self) -> str:
+        return f"SLURM job {self.job.job_id}"
+
+    @property
+    def silence(self) -> str | None:
+        return self.job.silence
+
+    @property
+    def job_rows(self) -> list[Row]:
+        job, queue = self.job, self.job.queue
+        rows = [("job", f"SLURM {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
+        if queue is not None and queue.nodes:
+            rows.append(("nodes", queue.nodes))
+        if queue is not None and queue.has_nodes and queue.time_left:
+            rows.append(("time left", queue.time_left.lower()))
+        if queue is not None and queue.restarts:
+            rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
+        rows += [("and", f"SLURM {each.job_id}: {each.queue.text}") for each in self.behind if each.queue]
+        if job.output:
+            rows.append(("output", job.output))
+        return rows
+
+
+def statuses(runs: Sequence[RunDir]) -> list[Status]:
+    """Where runs stand; SLURM is asked once for all of them.
+
+    Raises:
+        NotStarted: one was neither started nor submitted.
+    """
+    read = [_SlurmFiles(read_files(run)) for run in runs]
+    answer = ask(sorted({job_id for each in read for job_id in each.job_ids}))
+    return [_status(each, answer) for each in read]
+
+
+@dataclass(frozen=True)
+class _SlurmFiles:
+    """What the storage holds of a run, and the jobs of SLURM that it names."""
+
+    files: RunFiles
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The job that made the newest attempt, as its claim says; empty where SLURM did not make it."""
+        allocation: dict[str, Any] = self.files.claim.get("allocation") or {}
+        return allocation if allocation.get("scheduler") == "slurm" else {}
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """The jobs that the run may be in: those that were submitted since the newest attempt began,
+        newest first, then the one that made it."""
+        began_at = self.files.claim.get("time", float("-inf"))
+        later = [each for each in reversed(self.files.submissions) if each["time"] > began_at]
+        own = [self.own] if self.own else []
+        return [each for each in later if each["job_id"] != self.own.get("job_id")] + own
+
+    @property
+    def job_ids(self) -> list[str]:
+        """Those to ask for: a run that is done stays done."""
+        jobs, result = self.jobs, self.files.result
+        is_done = result is not None and result.state == "done" and jobs in ([], [self.own])
+        return [] if is_done else [str(job["job_id"]) for job in jobs]
+
+
+def _status(read: _SlurmFiles, answer: Answer) -> Status:
+    files = read.files
+    job, behind = _jobs_of(read, answer)
+    if job is None:
+        return status_by_files(files)
+    standing = _in_a_job(read, job)
+    if standing.state == "lost":
+        # SLURM's answer and the look at the heartbeat take a while: the run may have ended meanwhile.
+        late = with_late_result(files)
+        if late is not files:
+            return _status(_SlurmFiles(late), answer)
+    return SlurmStatus(files.run, files.attempt, standing, files.result, last_figures(files.run), job, behind)
+
+
+def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[SlurmJob, ...]]:
+    """The job that decides where the run stands, and those that wait behind it: the one that has nodes, else
+    one that waits, else the newest. One that was cancelled before it began an attempt changed nothing."""
+    jobs = [_slurm_job(named, read, answer) for named in read.jobs]
+    if read.files.attempt is not None:
+        own_id = str(read.own.get("job_id"))
+        jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
+    running = [job for job in jobs if job.queue is not None and job.queue.has_nodes]
+    waiting = [job for job in jobs if job.queue is not None and job.queue.is_waiting]
+    decides = next(iter([*running, *waiting, *jobs]), None)
+    return decides, tuple(job for job in waiting if job is not decides)
+
+
+def _slurm_job(named: dict[str, Any], read: _SlurmFiles, answer: Answer) -> SlurmJob:
+    """A job as its submission or its allocation names it, and what SLURM says of it."""
+    job_id = str(named["job_id"])
+    record = next((each for each in read.files.submissions if str(each["job_id"]) == job_id), {})
+    cluster = named.get("cluster") or record.get("cluster")
+    queue = answer.jobs.get(job_id)
+    here = queue.cluster if queue is not None else answer.cluster
+    if queue is not None and _is_another(queue, cluster, record.get("time")):
+        queue = None
+    silence = answer.silence
+    if queue is None and cluster and here and here != cluster:
+        silence = f"SLURM's cluster here is {here}, the run's is {cluster}"
+    taken_out = read.files.run.read_json(taken_out_key(read.files.run, job_id)) is not None
+    return SlurmJob(job_id, record.get("output", ""), queue, silence, taken_out)
+
+
+def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
+    """Whether the job that has this id here is another: of another cluster, or of one that began to count
+    anew. A requeue counts as a submission."""
+    if cluster and queue.cluster and cluster != queue.cluster:
+        return True
+    if queue.restarts != 0 or recorded_at is None or queue.submitted_at is None:
+        return False
+    return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
+
+
+def _in_a_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
+    attempt, own = read.files.attempt, read.own
+    its = bool(own) and str(own["job_id"]) == job.job_id
+    files = Files(
+        job.job_id,
+        attempt=attempt.n if attempt else None,
+        is_its=its,
+        restart=int(own.get("restart") or 0),
+        result=read.files.result,
+        live=live_state(attempt) if its and attempt and read.files.result is None else "waiting",
+        cancelled=job.taken_out,
+    )
+    return join(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)
+
+
+def taken_out_key(run: RunDir, job_id: str) -> str:
+    """Where `stop` writes that it cancelled a job: SLURM forgets it soon."""
+    return f"{run.key}/submissions/slurm-{job_id}.ended.json"

@@ -1,0 +1,47 @@
+"""Asking a run to save and end, through a file in a storage that this machine sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import parse_job
+from clustertrain.observe.status import Status
+from clustertrain.run.folder import Attempt
+from clustertrain.run.result import Result, read_result
+
+_BEYOND_GRACE_S = 60.0
+_POLL_S = 1.0
+
+
+def not_running(status: Status) -> JobError:
+    """The refusal of `stop` where nothing runs."""
+    number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
+    return JobError(f"{status.run.name} does not run: {number}{status.state}.\nThere is nothing to stop.")
+
+
+def request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
+    """Write the request that the workers read between two steps."""
+    attempt.ask("stop", {"cause": "user", "time": time.time()})
+    echo(f"asked {status.runner} to save and end")
+
+
+def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
+    """The result of the attempt, printed; None where it has not ended after failures.grace + 60 s."""
+    within_s = _grace_s(attempt) + _BEYOND_GRACE_S
+    ends = time.monotonic() + within_s
+    while (result := read_result(attempt)) is None and time.monotonic() < ends:
+        time.sleep(_POLL_S)
+    if result is None:
+        echo(f"it has not ended within {within_s:g} s")
+        return None
+    step = f" at step {result.step}" if result.step else ""
+    echo(f"{attempt.run.name}: {result.state} ({result.cause}){step}")
+    return result
+
+
+def _grace_s(attempt: Attempt) -> float:
+    key = f"{attempt.key}/job.yaml"
+    text = attempt.run.store.read_or_none(key)
+    return parse_job(text.decode(), key).failures.grace_s if text is not None else 0.0

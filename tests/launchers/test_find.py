@@ -1,0 +1,177 @@
+"""A command finds the run that it names, whichever launcher has it."""
+
+import pytest
+
+from clustertrain.errors import ClusterError, JobError
+from clustertrain.job.file import load_job
+from clustertrain.launchers import LAUNCHERS, launcher_of
+from clustertrain.launchers.find import find
+from clustertrain.launchers.known_runs import KnownRun, remember
+from clustertrain.launchers.listing import list_all
+from clustertrain.observe.status import NotStarted
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+
+FUTURE = 4e9
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job file in the current folder; no scheduler on PATH."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
+    return load_job("job.yaml")
+
+
+def submitted(job, launcher, **fields):
+    run = KnownRun.of(job, "job.yaml", launcher, fields.pop("cluster", "ml"))
+    remember(KnownRun(**{**vars(run), **fields}))
+
+
+def started(job, launcher="local"):
+    run = RunDir.newest(job.storage.location, job.name)
+    claim_attempt(run, launcher=launcher)
+    return run
+
+
+def found(text, *sets, to=None):
+    notes = []
+    launcher, target = find(text, sets, to, notes.append)
+    assert not notes
+    return launcher.name, target
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_launcher_has_what_the_interface_names(name):
+    launcher = launcher_of(name)
+    assert launcher.name == name
+    for method in ("check", "render", "submit", "follow", "status", "statuses", "logs", "stop", "runs", "ls"):
+        assert callable(getattr(launcher, method))
+
+
+def test_an_unknown_launcher_names_the_known_ones():
+    with pytest.raises(JobError, match="The launchers are: local, slurm, kubernetes"):
+        launcher_of("pbs")
+
+
+def test_a_run_that_is_in_the_storage_needs_no_memory(job):
+    started(job)
+    assert found("job.yaml")[0] == found("runs/digits")[0] == "local"
+
+
+def test_the_storage_names_slurm(job):
+    run = started(job)
+    record = {"scheduler": "slurm", "job_id": "12", "time": FUTURE}
+    run.write_json(f"{run.key}/submissions/slurm-12.json", record)
+    assert found("job.yaml")[0] == "slurm"
+
+
+def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):
+    submitted(job, "kubernetes")
+    for text in ("job.yaml", "runs/digits", "digits"):
+        launcher, target = found(text)
+        assert launcher == "kubernetes"
+        assert target.submitted_job.name == "digits"
+
+
+def test_the_newest_start_counts(job):
+    submitted(job, "kubernetes", time=1.0)
+    started(job)
+    assert found("job.yaml")[0] == "local"
+    submitted(job, "kubernetes", time=FUTURE)
+    assert found("job.yaml")[0] == "kubernetes"
+    assert found("job.yaml", to="local")[0] == "local"
+
+
+def test_in_a_pod_the_files_tell_where_its_run_is(job):
+    """Nothing was submitted from there, and there is no kubectl."""
+    started(job, launcher="kubernetes")
+    assert found("job.yaml")[0] == "local"
+
+
+def test_what_was_set_is_part_of_the_submitted_job(job):
+    job = load_job("job.yaml", ["kubernetes.namespace=ml", "image=registry/a:1"])
+    submitted(job, "kubernetes")
+    _, target = found("job.yaml")
+    assert target.submitted_job.image == "registry/a:1"
+    assert target.submitted_job.kubernetes.namespace == "ml"
+
+
+def test_a_run_that_never_started_says_how_to_start_it(job):
+    with pytest.raises(NotStarted, match="clustertrain run"):
+        find("job.yaml", (), None, print)
+
+
+def test_a_name_that_nothing_has_is_refused(job):
+    with pytest.raises(NotStarted):
+        find("dgits", (), None, print)
+
+
+def test_a_name_that_two_storages_have_is_ambiguous(job, tmp_path):
+    submitted(job, "kubernetes")
+    submitted(load_job("job.yaml", ["storage=elsewhere"]), "kubernetes")
+    with pytest.raises(JobError, match="Several runs have the name digits"):
+        find("digits", (), None, print)
+
+
+def test_set_goes_with_a_job_file(job):
+    started(job)
+    with pytest.raises(JobError, match="--set changes a job file"):
+        find("runs/digits", ["train.epochs=3"], None, print)
+
+
+def test_a_storage_that_cannot_be_seen_from_here_names_the_cluster_that_has_the_run(job):
+    submitted(job, "slurm", cluster="SLURM cluster sim", job_id="12", host="login1")
+    with pytest.raises(ClusterError, match=r"from login1 on SLURM cluster sim, job 12.*not visible"):
+        find("job.yaml", (), None, print)
+
+
+def test_a_damaged_file_is_a_note_and_the_run_is_found(job, tmp_path):
+    started(job)
+    submitted(job, "slurm")
+    (path,) = (tmp_path / "state" / "clustertrain" / "runs").iterdir()
+    path.write_text("{")
+    notes = []
+    launcher, _ = find("job.yaml", (), None, notes.append)
+    assert launcher.name == "local"
+    assert "is damaged" in notes[0]
+
+
+# --------------------------------------------------------------------------------------------------- ls
+
+
+def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
+    started(job)
+    other = load_job("job.yaml", ["name=far", "storage=/nowhere/runs"])
+    submitted(other, "slurm", cluster="SLURM cluster sim", job_id="7", host="login1")
+    submitted(load_job("job.yaml", ["name=pods"]), "kubernetes", cluster="Kubernetes namespace ml")
+    header, *rows = list_all("runs")
+    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES"]
+    digits, far, pods, note = rows
+    assert digits.split()[:3] == ["digits", "waiting", "0"]
+    assert far.split()[:2] == ["far", "unknown"]
+    assert "SLURM cluster sim, job 7" in far
+    assert "/nowhere/runs is not visible here; submitted from login1" in far
+    assert pods.split()[:2] == ["pods", "unknown"]
+    assert note.startswith("note: Kubernetes namespace ml: kubectl")
+
+
+def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
+    started(job)
+    submitted(job, "local")
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert list_all("runs")[1].split()[0] == "digits"
+
+
+def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):
+    run = started(job)
+    submitted(job, "local")
+    (tmp_path / "runs" / "digits").rename(tmp_path / "gone")
+    assert len(list_all("runs")) == 1
+    (tmp_path / "gone").rename(tmp_path / "runs" / "digits")
+    state = tmp_path / "state" / "clustertrain" / "runs"
+    assert list(state.iterdir()) == []
+    assert run.attempts()
