@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.identity import identity_difference, job_hash
 from clustertrain.job.model import Job, sections
-from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import CHAIN
+from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
 
 TASK = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}}
 FUNCTION = {"name": "a", "function": "m:f"}
@@ -426,7 +425,7 @@ def test_a_secret_under_a_key_is_refused_and_not_repeated(key):
     ):
         text = refusal(**TASK, **keys)
         assert "holds a credential" in text
-        assert CHAIN in text
+        assert CREDENTIAL_CHAIN in text
         assert "hunter2" not in text
 
 
@@ -434,7 +433,7 @@ def test_a_secret_under_a_key_is_refused_and_not_repeated(key):
 def test_credentials_are_refused_in_env(name):
     text = refusal(**TASK, env={name: "hunter2"})
     assert "holds a credential" in text
-    assert CHAIN in text
+    assert CREDENTIAL_CHAIN in text
     assert "hunter2" not in text
     assert job(env={"AWS_PROFILE": "p", "AWS_REGION": "eu"}).env == {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
 

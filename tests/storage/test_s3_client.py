@@ -8,8 +8,8 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import IncompleteRead, ProtocolError
 
 from clustertrain.errors import StorageError
-from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import CHAIN, connect, may_pass, persistently
+from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
+from clustertrain.storage.s3_client import connect, may_pass, persistently
 
 HERE = Location("s3://bucket/p", endpoint="http://127.0.0.1:1", region="eu", retry_s=60)
 
@@ -154,4 +154,4 @@ def test_the_client_is_as_the_location_says(aws_environment):
 def test_a_profile_that_is_not_there_is_named_with_the_chain(aws_environment):
     with pytest.raises(StorageError, match="nope") as caught:
         connect(Location("s3://b", profile="nope"))
-    assert CHAIN in str(caught.value)
+    assert CREDENTIAL_CHAIN in str(caught.value)

@@ -17,7 +17,7 @@ import pytest
 from test_storage import MARKER, contenders, contents, make_tree
 
 from clustertrain.errors import StorageError
-from clustertrain.storage import open_store, probe, s3_client, s3_exclusive_create, s3_tree
+from clustertrain.storage import location, open_store, probe, s3_client, s3_exclusive_create, s3_tree
 from fault_proxy import (
     FaultProxy,
     cut_answer,
@@ -364,14 +364,14 @@ def test_without_credentials_the_chain_is_named(moto_s3, monkeypatch):
         text = refusal(lambda: probe(store))
         assert proxy.count() == 0
     assert "was not even sent: Unable to locate credentials" in text
-    assert s3_client.CHAIN in text
+    assert location.CREDENTIAL_CHAIN in text
 
 
 def test_a_profile_that_is_not_there_is_named(moto_s3):
     store = open_store(moto_s3.location("runs", profile="nope"))
     text = refusal(lambda: probe(store))
     assert "nope" in text
-    assert s3_client.CHAIN in text
+    assert location.CREDENTIAL_CHAIN in text
 
 
 # ------------------------------------------------------------------------------------------------ trees

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
 
 from clustertrain import units
-from clustertrain.storage.s3_client import CHAIN
+from clustertrain.storage.location import CREDENTIAL_CHAIN
 
 MOST_WORKERS = 100_000
 LEAST_MEMORY_BYTES = 2**20
@@ -108,7 +108,7 @@ def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
 
 _NO_SECRETS = (
     "a job file is copied into the run's directory, so it may hold no secret\n"
-    f"boto3 finds credentials itself: {CHAIN}"
+    f"boto3 finds credentials itself: {CREDENTIAL_CHAIN}"
 )
 
 

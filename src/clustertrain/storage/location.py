@@ -10,6 +10,11 @@ from urllib.parse import unquote, urlsplit
 from clustertrain.errors import JobError
 
 RETRY_S = 600.0
+# Where boto3 looks for credentials, in this order; for messages.
+CREDENTIAL_CHAIN = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or `profile`, ~/.aws/credentials, "
+    "or the role of the machine or pod"
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from clustertrain.errors import StorageError
-from clustertrain.storage.location import Location
+from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
 
 _T = TypeVar("_T")
 
@@ -54,10 +54,6 @@ _CAUSES = {
     "XMinioStorageFull": "the storage is full; free space",
     "InsufficientStorage": "the storage is full; free space",
 }
-CHAIN = (
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or `profile`, ~/.aws/credentials, "
-    "or the role of the machine or pod"
-)
 
 
 def connect(location: Location) -> Any:
@@ -212,4 +208,4 @@ def _at(location: Location) -> str:
 
 
 def _looked_in() -> str:
-    return f"Credentials are looked for in {CHAIN}; never in the job file."
+    return f"Credentials are looked for in {CREDENTIAL_CHAIN}; never in the job file."
