@@ -19,12 +19,12 @@ from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.node.gpus import check_gpus
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.run.claims import Heartbeat
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, AttemptRef
 from clustertrain.run.result import write_result
+from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import code_folder
 
 

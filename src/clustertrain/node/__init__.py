@@ -1,1 +1,1 @@
-"""The machine that this process runs on: addresses, ports, GPUs, limits, processes, signals."""
+"""The machine that this process runs on: addresses, ports, limits, processes, signals."""

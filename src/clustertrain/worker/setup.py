@@ -15,12 +15,12 @@ from typing import Any
 from clustertrain.checkpoints.read import bring
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.places import DataEntry
-from clustertrain.node.gpus import check_gpus
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
+from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.plan import Plan, start_line
 from clustertrain.worker.requests import Requests
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
