@@ -9,10 +9,10 @@ from clustertrain.training.distributed import Place
 
 
 class StandIn:
-    """What a session asks of a WorkerRun."""
+    """What a session uses of training.loop.Run."""
 
     def __init__(self):
-        self.asked, self.saves, self.logs, self.stopped_by_request = (False, False), [], [], False
+        self.asked, self.saves, self.logs = (False, False), [], []
 
     def phase(self, name, step):
         self.step = step
@@ -60,10 +60,12 @@ def test_requests_are_passed_on_and_a_stop_is_remembered(begin):
     run, s = begin()
     run.asked = (False, True)
     assert s.step_done(1) == session.Asked(stop=False, save=True)
+    assert not s.stopped
     run.asked = (True, False)
     assert s.step_done(2) == session.Asked(stop=True, save=False)
     s.save(step=2, state={})
     assert run.saves[0][1]["reason"] == "stop"
+    assert s.stopped
 
 
 def test_what_was_saved_comes_back_with_its_step_and_random_numbers(begin):

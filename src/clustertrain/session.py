@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clustertrain.training.distributed import Place
-    from clustertrain.worker.rank import WorkerRun
+    from clustertrain.training.loop import Run
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Session:
     def __init__(
         self,
         *,
-        run: WorkerRun,
+        run: Run,
         place: Place,
         data: Mapping[str, Path],
         args: Mapping[str, Any],
@@ -65,6 +65,12 @@ class Session:
         self._every_steps = save_every_steps
         self._every_s = None if save_every_minutes is None else 60 * save_every_minutes
         self._saved_at_s = time.monotonic()
+        self._stopped = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was asked to stop, as `step_done` last returned it."""
+        return self._stopped
 
     def restore(self) -> dict[str, Any] | None:
         """What the newest verified checkpoint holds: the dict given to `save`, and its `step`.
@@ -102,7 +108,7 @@ class Session:
             stop, save = bool(flags[0]), bool(flags[1])
         due = self._every_steps is not None and step % self._every_steps == 0
         if stop:
-            self._run.stopped_by_request = True
+            self._stopped = True
         return Asked(stop=stop, save=save or due)
 
     def save(
@@ -121,7 +127,7 @@ class Session:
             "samples_seen": 0,
             "world_size": self.world_size,
             "metrics": dict(metrics or {}),
-            "reason": "stop" if self._run.stopped_by_request else "steps",
+            "reason": "stop" if self._stopped else "steps",
         }
         self._saved_at_s = time.monotonic()
         self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.place)}, progress)

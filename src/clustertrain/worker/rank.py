@@ -29,7 +29,6 @@ class WorkerRun:
         self.attempt = plan.ref.open()
         self.step = 0
         self.last_metrics: dict[str, float] = {}
-        self.stopped_by_request = False
         self._requests = Requests(self.attempt) if rank == 0 else None
         self._metrics = EventLog(self.attempt.metrics(plan.restart)) if rank == 0 else None
         self._board = Board(self.attempt.tensorboard) if rank == 0 else None

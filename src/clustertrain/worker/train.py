@@ -93,20 +93,19 @@ def settings_of(job: Job) -> TrainSettings:
 def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
-    session.begin(
-        session.Session(
-            run=run,
-            place=_place(context),
-            data=dict(this_start.data),
-            args=args,
-            save_every_steps=job.checkpoint.every.steps,
-            save_every_minutes=job.checkpoint.every.minutes,
-        )
+    rank_session = session.Session(
+        run=run,
+        place=_place(context),
+        data=dict(this_start.data),
+        args=args,
+        save_every_steps=job.checkpoint.every.steps,
+        save_every_minutes=job.checkpoint.every.minutes,
     )
+    session.begin(rank_session)
     run.phase("first_step", 0)
     function(args)
     run.finish()
-    return {"finished": not run.stopped_by_request, "step": run.step, "metrics": run.last_metrics}
+    return {"finished": not rank_session.stopped, "step": run.step, "metrics": run.last_metrics}
 
 
 def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
