@@ -6,7 +6,7 @@ is done by order and by conditions here:
 - a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
 - `.newest` beside the trees names the one that was committed last, so that a server that lists late cannot
   hide it; every name that a listing gives is asked for by HEAD;
-- a server that does not know conditional writes is found out, and met with a contest (s3_contest.py).
+- a server without conditional writes is recognized; there, s3_exclusive_create.py decides who was first.
 """
 
 from __future__ import annotations
