@@ -30,10 +30,11 @@ test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  #
 test-gpu:  ## the GPU tests of training/; needs torch and pytest alone, no install, no Ray
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. -m gpu tests/training/test_gpu.py
 
-check: $(VENV)/.installed  ## ruff, and mypy --strict on src
+check: $(VENV)/.installed  ## ruff, mypy --strict on src, and which module may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-cache
 
 fmt: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix-only .
