@@ -1,4 +1,4 @@
-"""Checkpoints in a plain folder, as the functions of checkpoint.py take them."""
+"""Checkpoints in a plain folder, as the functions of checkpoints/ take them."""
 
 from pathlib import Path
 

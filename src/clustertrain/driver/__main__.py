@@ -184,7 +184,7 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
             storage_path=str(attempt.path),
             checkpoint_config=CheckpointConfig(
                 num_to_keep=1
-            ),  # unused: checkpoints are ours, see checkpoint.py
+            ),  # unused: checkpoints are ours, see checkpoints/
             # Without end: FailureWatch counts, and what it counts are failures without a new checkpoint.
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1

@@ -1,7 +1,7 @@
 """What happens before each start of the worker group; all of it runs in Ray Train's controller.
 
 Claim the restart (the fence of its checkpoints), choose the checkpoint, stage the data, and only then make
-the process group. What happens after a failure is in failures.py and failure_watch.py.
+the process group. What happens after a failure is in failures.py and retry_policy.py.
 """
 
 from __future__ import annotations

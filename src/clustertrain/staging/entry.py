@@ -3,7 +3,7 @@
     <into>/<key>/READY.json     what it is and where it came from; written last
                  content/       the file under its own name, or the unpacked folder
     <into>/.leases/<key>.<n>    who brings it (lease.py)
-    <into>/.<key>.<token>.part/ what one holder has so far (part.py); the next holder goes on from there
+    <into>/.<key>.<token>.part/ what one holder has so far (partial_file.py); the next one continues there
 
 The key names the content: by the sha256 when the job gives one, wherever the bytes come from; by path, size
 and times of change for a local file without one, so that a changed file is another data set; by the URI

@@ -1,7 +1,7 @@
 """One file from its source onto the disk: hashed while it is written, resumed after a cut or a kill.
 
-The bytes gather in a `Part` (part.py). A source that gives any range of one version is read by several
-streams at once (spans.py), any other by one, from the front to the end.
+The bytes gather in a `Part` (partial_file.py). A source that gives any range of one version is read by
+several streams at once (parallel_ranges.py), any other by one, from the front to the end.
 """
 
 from __future__ import annotations

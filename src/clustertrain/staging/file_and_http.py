@@ -1,6 +1,6 @@
 """Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for.
 
-`s3://` is in sources_s3.py.
+`s3://` is in s3.py.
 """
 
 from __future__ import annotations

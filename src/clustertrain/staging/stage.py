@@ -1,6 +1,6 @@
 """A data set arrives once, whole and verified, whoever asks and however many.
 
-staged.py says where it lies, fetch.py brings the bytes, archive.py unpacks them; here is who does it, and the
+entry.py says where it lies, fetch.py brings the bytes, archive.py unpacks them; here is who does it, and the
 moment at which it is there.
 """
 

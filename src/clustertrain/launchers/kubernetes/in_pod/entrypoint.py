@@ -1,6 +1,6 @@
 """The driver's keeper in the head's pod: what a RayJob's entrypoint runs.
 
-The submitter's pod hands it to Ray (pod_submitter.py), and again to a head that came back. So it may find
+The submitter's pod hands it to Ray (submitter.py), and again to a head that came back. So it may find
 that the run is going on, or that an earlier pod is still saving: then it follows that one to its end.
 Deleting the RayJob sends it TERM: the workers finish their step, save, and the run is cancelled.
 """

@@ -1,7 +1,7 @@
 """Sends to S3 what the ranks of a worker's pod write; on SLURM the node's agent does, and here is none.
 
 postStart starts it, beside Ray. It outlives ranks that are killed, and ends with its container. What one
-container left is sent by the next in the same pod; of a pod that leaves, pod_leaving.py sends the last lines.
+container left is sent by the next in the same pod; of a pod that leaves, pre_stop.py sends the last lines.
 """
 
 from __future__ import annotations

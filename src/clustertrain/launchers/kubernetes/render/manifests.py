@@ -1,7 +1,7 @@
 """The objects of a run on Kubernetes, as dicts: pure, the same for the same job.
 
 ConfigMap        the job as the pods read it and its packed code; named after its content, immutable
-NetworkPolicies  see flows.py
+NetworkPolicies  see network_policies.py
 claims           those that the job has made
 RayJob           head, workers, the pod that submits; with the job's own merge patch on top
 """

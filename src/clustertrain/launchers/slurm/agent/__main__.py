@@ -1,7 +1,7 @@
 """The agent that one step of a SLURM job runs on every node; the head's does what `clustertrain run` does.
 
     batch shell ─▶ srun ─▶ agent on each node ─▶ Ray          on every node, under a guardian
-                                        └──────▶ driver       on the head, under another (node_head.py)
+                                        └──────▶ driver       on the head, under another (head.py)
 
 It takes from the machine what the allocation gave, and leaves nothing on it.
 """

@@ -45,7 +45,7 @@ def ports_needed(job: Job) -> int:
 def ray_command(
     job: Job, *, host: str, address: str, ports: Ports, folder: Path, head: str | None
 ) -> list[str]:
-    """Start Ray (ray_start.py) with every port, size and path given: what is not would be guessed from the
+    """Start Ray (ray_process.py) with every port, size and path given: what is not would be guessed from the
     machine.
 
     Args:
