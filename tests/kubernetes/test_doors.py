@@ -85,14 +85,14 @@ class Door:
 
 
 def _is_port(port: int, documented: str) -> bool:
-    if documented == "of the kernel's choice":
+    if documented == "chosen by the kernel":
         return 32768 <= port <= 60999
     first, _, last = documented.partition(" to ")
     return int(first) <= port <= int(last or first)
 
 
 HEAD, BOTH, WORKERS = "head", "head, workers", "workers"
-ALL, OWN, KERNELS = "all", "the pod's own", "of the kernel's choice"
+ALL, OWN, KERNELS = "all", "the pod's own", "chosen by the kernel"
 OF_GRPC = frozenset({"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"})
 TO_GRPC = "gRPC's own services: anybody"
 OF_METRICS = frozenset(  # the same page whatever is asked for
@@ -100,7 +100,7 @@ OF_METRICS = frozenset(  # the same page whatever is asked for
     | {"/api/gcs_healthz", "/api/local_raylet_healthz", "/nodes", "/logs"}
 )
 OF_DASHBOARD = frozenset({"/", "/api/gcs_healthz", "/api/authentication_mode"})
-TO_DASHBOARD = "the empty page, health checks, whether it wants a token: anybody"
+TO_DASHBOARD = "the empty page, health checks, whether a token is required: anybody"
 OF_AGENT = frozenset({"/api/healthz", "/api/local_raylet_healthz"})
 SILENT = frozenset({"takes a connection and says nothing"})
 DOORS = [
@@ -205,12 +205,12 @@ def _assert_only_the_documented_flows_pass(
         (
             "the operator's pod; the submitter's pod",
             "head",
-            "8265, Ray's dashboard, which takes jobs and wants the token",
+            "8265, Ray's dashboard, which accepts jobs and requires the token",
         ): {("submitter", ("head", 8265))},
         ("head and workers of the run", "each other", "all"): {
             (name, port) for name in ray for port in of_ray
         },
-        ("Prometheus", "head and workers", "8080, metrics, which anybody can read who reaches it"): {
+        ("Prometheus", "head and workers", "8080, metrics, which need no token"): {
             ("prometheus", (name, 8080)) for name in ray
         },
         ("pods of the run", "anywhere", "53, DNS"): {(name, ("DNS", 53)) for name in inside},
@@ -265,7 +265,7 @@ def _assert_only_the_documented_ports_answer(
         for door in _doors(role.removesuffix(" 2"), pod, stranger)
     }
     assert {door.row for door in DOORS} == documented(
-        "who listens | in the pod of | address | port | who gets an answer without the token"
+        "listener | in the pod of | address | port | who gets an answer without the token"
     )
     in_head = {door.row for door in DOORS if door.row[1] != WORKERS}
     assert {row for role, row in seen if role == "head"} == in_head

@@ -1,6 +1,6 @@
-"""The states a run can be in, what causes them, the exit code of each, and whether it restarts by itself.
+"""The states of a run, their causes and exit codes, and whether a scheduler restarts a run in that state.
 
-One table for code, docs and tests. `result.json` of the newest attempt holds a final state; the live ones
+One table for code, docs and tests. `result.json` of the newest attempt contains a final state. The other states
 are derived from the attempt's claim, heartbeat and events, and from the scheduler's queue (see standing.py).
 """
 
@@ -36,7 +36,7 @@ STATES: dict[str, State] = {
     for state in (
         State(
             "queued",
-            "handed to a scheduler, which has not started it",
+            "submitted to a scheduler, not started yet",
             ("scheduler", "requeued", "held"),
             (),
             False,
@@ -44,18 +44,18 @@ STATES: dict[str, State] = {
         ),
         State(
             "waiting",
-            "started, waits for nodes or workers",
+            "started, waiting for nodes or workers",
             ("nodes", "workers", "suspended"),
             (),
             False,
             False,
         ),
-        State("staging", "data is on its way", ("data",), (), False, False),
-        State("running", "workers train", ("training",), (), False, False),
-        State("done", "trained to the end", ("finished",), (EXIT_DONE,), True, False),
+        State("staging", "fetching the data", ("data",), (), False, False),
+        State("running", "training", ("training",), (), False, False),
+        State("done", "training is complete", ("finished",), (EXIT_DONE,), True, False),
         State(
             "failed",
-            "ended by an error; the text names it",
+            "ended by an error; the message names it",
             (
                 "error",
                 "same_error_twice",
@@ -74,7 +74,7 @@ STATES: dict[str, State] = {
         ),
         State(
             "stopped",
-            "ended early because someone asked; run again to continue",
+            "ended early on request; run again to continue",
             ("user", "interrupt", "terminated", "interrupted_twice", "time_limit"),
             (EXIT_STOPPED, EXIT_INTERRUPTED),
             True,
@@ -82,16 +82,16 @@ STATES: dict[str, State] = {
         ),
         State(
             "preempted",
-            "the scheduler took the nodes, and starts the job again",
+            "the scheduler took the nodes back and will restart the job",
             ("preempted", "requeued", "time_limit"),
             (EXIT_STOPPED, EXIT_INTERRUPTED),
             True,
             True,
         ),
-        State("cancelled", "cancelled at the scheduler", ("cancelled",), (EXIT_INTERRUPTED,), True, False),
+        State("cancelled", "cancelled in the scheduler", ("cancelled",), (EXIT_INTERRUPTED,), True, False),
         State(
             "lost",
-            "its processes are gone and none of them left a result",
+            "its processes are gone and none wrote a result",
             (
                 "vanished",
                 "preempted",
@@ -110,12 +110,12 @@ STATES: dict[str, State] = {
 
 
 CAUSE_OF_CODE = {EXIT_JOB: "job", EXIT_CLUSTER: "cluster", EXIT_STORAGE: "data"}
-"""The cause of a failure whose exit code alone is known."""
+"""The cause of a failure of which only the exit code is known."""
 
 
 def states_markdown() -> str:
-    """The table as it stands in docs/failures.md."""
-    rows = ["| state | meaning | causes | exit codes | restarts by itself |", "|---|---|---|---|---|"]
+    """The table in docs/failures.md."""
+    rows = ["| state | meaning | causes | exit codes | restarts automatically |", "|---|---|---|---|---|"]
     for state in STATES.values():
         codes = ", ".join(str(code) for code in state.exit_codes) or "none yet"
         causes = ", ".join(state.causes)
