@@ -1,4 +1,4 @@
-"""docs/job-file.md, made from the models, so that it cannot differ from what is accepted.
+"""Generates docs/job-file.md from the models, so that it cannot differ from what is accepted.
 
 python -m clustertrain.job.reference > docs/job-file.md
 python -m clustertrain.job.reference --schema > job.schema.json      for editors
@@ -22,7 +22,7 @@ EXAMPLE = """\
 name: cifar-resnet
 task: training.cifar:Cifar            # or function: module:train, or script: train.py
 args:
-  lr: 1e-3                            # what your class is given
+  lr: 1e-3                            # arguments of your class
   augment: true
 
 data:
@@ -42,7 +42,7 @@ checkpoint:
   keep_best: {metric: accuracy, mode: max}
 
 resources:
-  workers: [2, 8]                     # starts and resumes with any number between
+  workers: [2, 8]                     # starts and resumes with any number in this range
   gpus_per_worker: 1
   cpus_per_worker: 8
   memory_per_worker: 32Gi
@@ -61,8 +61,8 @@ _INTRO = f"""\
 
 # The job file
 
-One YAML file says what to train, on what data, with how many workers, and where the run is kept.
-The shortest one:
+One YAML file describes what to train, on what data, with how many workers, and where the run is stored.
+A minimal job file:
 
 ```yaml
 name: my-run
@@ -70,7 +70,7 @@ task: my_package.training:MyTask
 train: {{epochs: 3, batch_size: 32}}
 ```
 
-One with most of what there is:
+A job file with most sections:
 
 ```yaml
 {EXAMPLE}```
@@ -82,20 +82,20 @@ job.yaml:15:3: train: unknown key 'epcohs'
 did you mean 'epochs'?
 ```
 
-## Three ways in
+## Three entry points
 
-Exactly one of these keys says what runs. A section that a way in cannot apply is refused, not ignored.
+Exactly one of these keys selects what runs. A section that the entry point cannot use is refused, not ignored.
 
 | key | what it names | `args` | `train` | `checkpoint` |
 |---|---|---|---|---|
-| `task` | a `Task` class; the kit has the loop | a mapping | needed | yes |
-| `function` | a function `train(config)` with its own loop | a mapping | refused | yes |
+| `task` | a `Task` class; clustertrain runs the training loop | a mapping | required | optional |
+| `function` | a function `train(config)` with its own loop | a mapping | refused | optional |
 | `script` | an unchanged torchrun script | a list of arguments | refused | refused: it saves its own |
 
 ## Setting a key from the command line
 
-`--set train.epochs=3` puts a value in place of the file's, or where the file has none. The value is read
-as YAML, sections that are not there yet are made, and a later `--set` wins:
+`--set train.epochs=3` replaces the value in the file or adds a missing key. The value is parsed as YAML, missing
+sections are created, and the last `--set` of a key wins:
 
 ```
 --set train.precision=bf16 --set "resources.workers=[2, 8]" --set data.train.uri=/data/cifar
@@ -103,59 +103,59 @@ as YAML, sections that are not there yet are made, and a later `--set` wins:
 
 ## Environment variables
 
-`${{NAME}}` is replaced by the environment of the command that reads the job file, in these keys alone:
-`storage` (and what is in it), `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output` and `mounts` of
-`slurm`. Anywhere else it is refused, but for `slurm.setup`, whose lines are left to the shell as they stand.
-`${{NAME:-default}}` has a value for when NAME is not set or empty; without a default, a variable that is
-not set is an error. `$$` is a plain `$`.
+`${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in these keys:
+`storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output` and `mounts` of
+`slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else it is refused. `${{NAME:-default}}` uses the
+default if NAME is unset or empty; without a default, an unset variable is an error. `$$` is a plain `$`.
 
-**No secrets.** The job is copied into the run's directory with every `${{NAME}}` replaced, and that holds for
-`env` too: whoever can read the run can read its values. So a URI with a credential in it is refused, and
-so are keys such as `secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
-`AWS_SESSION_TOKEN` in `env`. Credentials of S3 are found by boto3, on every node: in those variables of the
-environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or by the role of the machine or pod.
+**No secrets.** The job is copied into the run's folder with every `${{NAME}}` replaced, also in `env`: whoever can
+read the run can read these values. A URI that contains a credential is therefore refused, and so are keys such as
+`secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` in `env`.
+On every node boto3 finds the credentials of S3: in those variables of the environment, in the `profile` (or
+`AWS_PROFILE`) of `~/.aws`, or through the role of the machine or pod.
 
 ## Data and runs on S3
 
 ```yaml
 data:
-  train: {{uri: s3://bucket/cifar.tar}}    # reached like the storage, unless it says else
+  train: {{uri: s3://bucket/cifar.tar}}    # by default with the options of the storage
 storage:
   uri: s3://bucket/experiments
-  endpoint: https://s3.example.org       # left out: Amazon's
+  endpoint: https://s3.example.org       # default: Amazon's
   region: eu-central-1
   profile: training
-  retry: 10m                             # storms of 5xx and 429, resets, silence: tried again for so long
+  retry: 10m                             # how long transient errors are retried
 ```
 
-What may pass by waiting is tried again with growing pauses for `retry`; what will not (403, expired, no such
-bucket) is told at once, with the action, the key, the HTTP status and the likely cause.
+Transient errors (5xx, 429, resets, timeouts) are retried for `retry`, with growing pauses. Permanent errors (403,
+expired credentials, no such bucket) are reported at once, with the action, the key, the HTTP status and the likely
+cause.
 
 ## How values are written
 
 - **duration**: `90s`, `20m`, `2h`, `1d12h`, `1:30:00` (h:m:s), `20:00` (m:s); a bare number is seconds.
 - **size**: `16Gi` (1024³ bytes) or `500MB` (1000² bytes); k, M, G, T, P and Ki, Mi, Gi, Ti, Pi; a bare number
   is bytes.
-- **number**: `0.001` and `1e-3` alike. A whole number may be `1e3`.
-- **true or false**: `on`, `off`, `yes` and `no` too, but not below `args`, where they must be written out or
-  put in quotes. Anywhere else they are not text without quotes, except in `env` and in the arguments of a
-  script, where everything is text exactly as written: `1.10` stays `1.10`.
-- YAML reads `010` as 8 in one version and as 10 in the next: it is refused.
-- Not allowed: tags (`!!python/…`), merge keys (`<<`), a key that is there twice, dates without quotes, more
+- **number**: `0.001` or `1e-3`. A whole number may be written as `1e3`.
+- **true or false**: also `on`, `off`, `yes` and `no`. Below `args` these four words are refused: write `true` or
+  `false`, or put them in quotes. Where text is expected they need quotes. In `env` and in the arguments of a script
+  every value is text exactly as written: `1.10` stays `1.10`.
+- `010` is refused: YAML 1.1 reads it as 8, YAML 1.2 as 10.
+- Not allowed: tags (`!!python/…`), merge keys (`<<`), duplicate keys, dates without quotes, more
   than 1 MiB, 50 000 values or 40 levels.
-- A key that is left empty counts as left out.
+- An empty key counts as missing.
 
 ## What makes it the same run
 
-Submitting a job whose name has a run already continues that run if it is the same one: the same `task`,
-`function` or `script`, the same `args`, the same data (`sha256` where it is given, else `uri`; and `extract`)
+If a run with the job's name exists, submitting the job continues that run, provided that it is the same job: the same
+`task`, `function` or `script`, the same `args`, the same data (`sha256` if given, otherwise `uri`; and `extract`)
 and the same keys of `train`, except for `epochs`, `steps`, `log_every`, `eval_every` and `loader_workers`.
 Everything else may change between attempts; more `epochs` or `steps` continue a finished run.
 
-## Help while typing
+## Completion in editors
 
-`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. Editors that use
-yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys after this first line:
+`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. With this first line, editors that
+use yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys:
 
 ```yaml
 # yaml-language-server: $schema=job.schema.json
@@ -187,7 +187,7 @@ def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]
 
 
 def _kind(value: dict[str, Any], path: tuple[str, ...]) -> str:
-    """What people write for this value, in words."""
+    """The type of a value as a user would describe it."""
     if "x-kind" in value:
         return str(value["x-kind"])
     if "$ref" in value:
@@ -222,7 +222,7 @@ def _default(value: dict[str, Any], info: FieldInfo) -> str:
         return "**required**"
     if value.get("x-kind") == "duration" and default is not None:
         return f"`{duration_text(default)}`"
-    if isinstance(info.default, Section):  # its own table has its defaults, but for the key that it needs
+    if isinstance(info.default, Section):  # its own table lists its defaults, except for its required key
         given = info.default.model_dump(by_alias=True, exclude_defaults=True)
         return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())
     if isinstance(default, float):
