@@ -17,7 +17,7 @@ from math import isfinite
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_DURATION_S = 100 * 365 * 86_400
 
-# Bounded lengths: Decimal and int take a time that grows with the exponent and the digits.
+# Bounded lengths: the time of Decimal and int grows with the exponent and the number of digits.
 _DIGITS = r"(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?"
 _NUMBER = re.compile(rf"[+-]?{_DIGITS}", re.ASCII)
 _PARTS = re.compile(
@@ -121,7 +121,7 @@ def shortened(text: str) -> str:
 
 
 def _decimal(value: object, rule: str) -> Decimal:
-    """The exact number that a YAML scalar stands for; bool is no number here, although Python's is."""
+    """The exact number of a YAML scalar; bool is not a number here, although Python's bool is an int."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         return Decimal(value.strip())
     if isinstance(value, bool) or not isinstance(value, int | float):

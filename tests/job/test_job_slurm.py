@@ -95,7 +95,7 @@ def test_what_real_sites_write(key, value):
         ({"time_limit": 0}, "greater than 0"),
         ({"setup": "module load cuda"}, "valid tuple"),
         ({"setup": [" "]}, "one line of shell"),
-        ({"setup": ["module load \\"]}, "without a backslash"),
+        ({"setup": ["module load \\"]}, "must not end with a backslash"),
         ({"setup": ["#SBATCH --nodes=9"]}, "put it under slurm.options"),
         ({"setup": ["#PBS -l nodes=9"]}, "put it under slurm.options"),
         ({"environment": ["A B"]}, "should match pattern"),
@@ -104,12 +104,12 @@ def test_what_real_sites_write(key, value):
         ({"mounts": ["/a:/b:rx"], "container": "podman"}, "must be /folder"),
         ({"mounts": ["/a,/b"], "container": "podman"}, "must be /folder"),
         ({"mounts": ["/a:b"], "container": "podman"}, "must be /folder"),
-        ({"mounts": ["/a"]}, "/a stands without a container"),
+        ({"mounts": ["/a"]}, "/a is given without a container"),
         ({"output": "~/logs"}, "'~' is not expanded"),
         ({"output": "logs of mine"}, "letters, digits and"),
         ({"output": "logs-%j"}, "letters, digits and"),
         ({"python": "~/python"}, "'~' is not expanded"),
-        ({"python": "--version"}, "and not an option"),
+        ({"python": "--version"}, "not an option"),
     ],
 )
 def test_refused(slurm, message):
@@ -118,12 +118,12 @@ def test_refused(slurm, message):
 
 @pytest.mark.parametrize("name", ["ALL", "NONE", "NIL", "all"])
 def test_words_that_sbatch_would_take_for_the_whole_environment_are_no_names(name):
-    assert "so that no secret of a login travels unseen" in refusal(environment=[name])
+    assert "so that no secret of the login environment is passed on unnoticed" in refusal(environment=[name])
 
 
 @pytest.mark.parametrize("container", ["apptainer", "pyxis", "podman"])
 def test_a_container_needs_an_image(container):
-    with pytest.raises(ValidationError, match=f"{container} stands without image"):
+    with pytest.raises(ValidationError, match=f"{container} is given without an image"):
         Job.model_validate(FUNCTION | {"slurm": {"container": container}})
     assert Job.model_validate(FUNCTION | {"image": "train:1"}).slurm.container == "none"
 
@@ -169,16 +169,16 @@ def test_options_that_the_kit_says_itself_or_that_break_a_run(name):
     for option in (f"--{name}", f"--{name}=1"):
         text = refusal(options=[option])
         if name in KIT_OPTIONS:
-            assert f"--{name} is what the kit says itself, from {KIT_OPTIONS[name]}" in text
-            assert "--nodes" in text.partition("its own are ")[2]
+            assert f"--{name} is set by clustertrain, from {KIT_OPTIONS[name]}" in text
+            assert "--nodes" in text.partition("its own options are ")[2]
         else:
-            assert f"--{name} is not for a job of the kit" in text
+            assert f"--{name} is not allowed" in text
 
 
 @pytest.mark.parametrize("option", ["--part=x", "--no=5", "--exclu", "--sig=B:9@1", "--test", "--o=/etc/x"])
 def test_a_shortened_name_is_the_option_that_sbatch_takes_it_for(option):
     text = refusal(options=[option])
-    assert "is what the kit says itself" in text or "is not for a job of the kit" in text
+    assert "is set by clustertrain" in text or "is not allowed" in text
 
 
 @pytest.mark.parametrize(

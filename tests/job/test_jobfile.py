@@ -96,7 +96,7 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "data: {A: {uri: x}}",
-            "job.yaml:4:8: data: 'A' cannot be a name here\nmust match ^[a-z][a-z0-9_]*$",
+            "job.yaml:4:8: data: 'A' is not a valid name\nmust match ^[a-z][a-z0-9_]*$",
         ),
         (
             "name: on\n" + SCRIPT[8:],
@@ -110,8 +110,8 @@ def refusal(load, tmp_path):
         (
             "name: A_b\n" + SCRIPT[8:],
             "job.yaml:1:7: name: 'A_b' is not accepted\n"
-            "must be 1 to 47 of a-z, 0-9 and '-', from a letter to "
-            "a letter or digit (a Kubernetes name)\nfor example: a-b",
+            "must be 1 to 47 of a-z, 0-9 and '-', start with a letter, "
+            "and end with a letter or digit (a Kubernetes name)\nfor example: a-b",
         ),
         (
             "name: a\ntask: m:C\ntrain:\n  epochs: 1\n  batch_size: 1\n  precision: bf61\n",
@@ -121,7 +121,7 @@ def refusal(load, tmp_path):
         (
             "name: a\ntask: m:C\nscript: x.py\n",
             "job.yaml:3:1: script: both task and script are given\n"
-            "exactly one of task, function and script may be: leave the others out",
+            "exactly one of task, function and script is allowed: remove the others",
         ),
         (
             "name: a\n",
@@ -130,9 +130,9 @@ def refusal(load, tmp_path):
         ),
         (
             SCRIPT + "checkpoint:\n  keep_last: 3\n",
-            "job.yaml:3:1: checkpoint: this section stands beside a script\n"
+            "job.yaml:3:1: checkpoint: this section is given together with script\n"
             "a script saves its own checkpoints\n"
-            "it finds the folder for them in CLUSTERTRAIN_CHECKPOINT_DIR",
+            "the variable CLUSTERTRAIN_CHECKPOINT_DIR gives it the folder for them",
         ),
         (
             "name: a\ntask: m:C\nresources: {workers: 3}\ntrain:\n  epochs: 1\n  global_batch_size: 100\n",
@@ -141,7 +141,7 @@ def refusal(load, tmp_path):
         ),
         (
             "name: a\nname: b\n",
-            "job.yaml:2:1: the key 'name' is there twice\nit is first at job.yaml:1:1: remove one",
+            "job.yaml:2:1: the key 'name' is given twice\nthe first one is at job.yaml:1:1: remove one",
         ),
         ("name: [\n", "job.yaml:2:1: not YAML: "),
         ("x: !!python/object:os.system {}", "job.yaml:1:4: the tag !!python/object:os.system\n"),
@@ -211,7 +211,7 @@ def test_on_and_off_are_booleans_where_one_is_expected_alone(load, refusal):
     assert load(SCRIPT + "args: [--flag, on, 1e-4]").args == ("--flag", "on", "1e-4")
     assert load(TASK + "args: {a: true, lr: 1e-4}").args == {"a": True, "lr": 1e-4}
     assert "train.epochs: true is not accepted" in refusal(TASK, "train.epochs=yes")
-    assert "on is a boolean to YAML 1.1" in refusal(TASK + "args: {a: on}")
+    assert "on is a boolean in YAML 1.1" in refusal(TASK + "args: {a: on}")
     assert "must be true or false" in refusal(TASK + "checkpoint: {async: 'off'}")
 
 
@@ -269,10 +269,10 @@ def test_the_value_of_a_set_may_hold_an_equals_sign_and_variables(load):
         ("train.epochs", "--set train.epochs: is not KEY=VALUE\n"),
         ("=3", "--set =3: is not KEY=VALUE\n"),
         ("a..b=3", "--set a..b=3: is not KEY=VALUE\n"),
-        ("name.x=3", "--set name.x=3: name is 'a', which has no keys\nset the whole of it: --set name=…"),
+        ("name.x=3", "--set name.x=3: name is 'a', which has no keys\nreplace the whole value: --set name=…"),
         ("train.epochs=[", "--set train.epochs=[: not YAML: "),
         ("train.epochs=!!int 3", "--set train.epochs=!!int 3: the tag !!int\n"),
-        ("args={a: 1, a: 2}", "--set args={a: 1, a: 2}: the key 'a' is there twice\n"),
+        ("args={a: 1, a: 2}", "--set args={a: 1, a: 2}: the key 'a' is given twice\n"),
         ("name=${X}", "--set name=${X}: name: '${X}' is not accepted\n"),
         ("name=a\nb", "--set name=a\\nb: name: 'a b' is not accepted\n"),
     ],
@@ -284,18 +284,18 @@ def test_an_error_of_a_set_says_so(refusal, override, message):
 def test_a_credential_in_a_set_is_not_repeated(refusal):
     for uri in ("https://me:hunter2@h/x", "https://h/x?token=hunter2"):
         text = refusal(TASK, f"data.d.uri={uri}")
-        assert "holds a credential" in text
+        assert "contains a credential" in text
         assert "hunter2" not in text
     for key in ("storage.secret_access_key", "data.d.access-key", "env.AWS_SECRET_ACCESS_KEY"):
         text = refusal(TASK, f"{key}=hunter2")
         assert text.startswith(f"--set {key}=…: ")
-        assert "holds a credential" in text
+        assert "contains a credential" in text
         assert "hunter2" not in text
 
 
 def test_a_credential_in_a_file_is_pointed_at_and_not_repeated(refusal):
     text = refusal(TASK + "storage:\n  uri: s3://b\n  secret_key: hunter2\n")
-    assert re.match(r".*:\d+:3: storage.secret_key: holds a credential", text)
+    assert re.match(r".*:\d+:3: storage.secret_key: contains a credential", text)
     assert "~/.aws/credentials" in text
     assert "hunter2" not in text
 
@@ -332,7 +332,7 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    rule = "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone"
+    rule = "${NAME} is replaced only in storage, data.*.uri, env, code, image and the paths of slurm"
     assert rule in message
 
 
@@ -341,7 +341,7 @@ def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
         "job.yaml:4:10: storage: needs the environment variable SCRATCH, which is not set\n"
         "export SCRATCH=…, or give a default: ${SCRATCH:-default}"
     )
-    assert "a '$' that begins no ${NAME}" in refusal(TASK + "env: {A: $HOME}\n")
+    assert "a '$' that does not start ${NAME}" in refusal(TASK + "env: {A: $HOME}\n")
 
 
 def test_paths_are_relative_to_the_file(load, tmp_path):

@@ -82,8 +82,8 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),
         ("slurm: {python: '${X}'}\n", "needs the environment variable X, which is not set\n"),
-        ("slurm: {container: podman}\n", "slurm.container: podman stands without image\n"),
-        ("slurm: {mounts: [/a]}\n", "slurm.mounts: /a stands without a container\n"),
+        ("slurm: {container: podman}\n", "slurm.container: podman is given without an image\n"),
+        ("slurm: {mounts: [/a]}\n", "slurm.mounts: /a is given without a container\n"),
     ],
 )
 def test_a_site_file_that_is_wrong_is_named(site_file, text, message):

@@ -71,24 +71,24 @@ def test_text_is_exactly_as_written_where_text_is_expected(written):
         ("a: 1\nx: !!python/object:os.system {}", "f:2:4: the tag !!python/object:os.system"),
         ("a: !mine 3", "f:1:4: the tag !mine"),
         ("a: !<x%0Ay> 3", "f:1:4: the tag x\\ny\n"),
-        ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' is there twice\nit is first at f:1:1"),
-        ("a: {b: 1, b: 2}", "f:1:11: the key 'b' is there twice"),
+        ("a: 1\nb: 2\na: 3", "f:3:1: the key 'a' is given twice\nthe first one is at f:1:1"),
+        ("a: {b: 1, b: 2}", "f:1:11: the key 'b' is given twice"),
         ("a: [\n", "f:2:1: not YAML: expected the node content"),
         ("a: 1\n\tb: 2", "f:2:1: not YAML: found character '\\t'"),
         ("a: 1\n---\nb: 2", "not YAML: but found another document"),
         ("a: \x01", "f:1:4: not YAML: the character"),
         ('a: "\\UFFFFFFFF"', "not YAML: "),
-        ('a: "\\ud800"', "f:1:4: half a character"),
+        ('a: "\\ud800"', "f:1:4: a lone surrogate"),
         ("a: *b", "f:1:4: not YAML: found undefined alias 'b'"),
         ("a: &a {b: 1}\nc:\n  <<: *a", "f:3:3: the merge key <<"),
-        ("1: a", "f:1:1: the key 1 is not text to YAML\nwrite it in quotes"),
-        ("on: a", "f:1:1: the key on is not text"),
+        ("1: a", "f:1:1: YAML does not read the key 1 as text\nwrite it in quotes"),
+        ("on: a", "f:1:1: YAML does not read the key on as text"),
         ("? [a]\n: b", "f:1:3: a key is a list or a mapping"),
-        ("a: 2026-01-01", "f:1:4: 2026-01-01 is a date to YAML"),
-        ("a: 010", "f:1:4: 010 is octal to YAML 1.1, and decimal to YAML 1.2"),
-        ("a: 99999999999999999999", "f:1:4: 99999999999999999999 is no number of 64 bits"),
+        ("a: 2026-01-01", "f:1:4: YAML reads 2026-01-01 as a date"),
+        ("a: 010", "f:1:4: 010 is octal in YAML 1.1 and decimal in YAML 1.2"),
+        ("a: 99999999999999999999", "f:1:4: 99999999999999999999 does not fit into 64 bits"),
         (f"a: {'9' * 5000}", "…"),
-        ("a: 0x_", "f:1:4: 0x_ is no number of 64 bits"),
+        ("a: 0x_", "f:1:4: 0x_ does not fit into 64 bits"),
     ],
 )
 def test_refused_with_its_place(text, message):
@@ -97,7 +97,7 @@ def test_refused_with_its_place(text, message):
 
 @pytest.mark.parametrize("word", ["on", "off", "yes", "no", "On"])
 def test_a_boolean_of_yaml_1_1_is_refused_where_no_type_tells_what_it_means(word):
-    assert f"f:1:4: {word} is a boolean to YAML 1.1" in refusal(f"a: {word}", "any")
+    assert f"f:1:4: {word} is a boolean in YAML 1.1" in refusal(f"a: {word}", "any")
     assert read(f"a: '{word}'", "any").data == {"a": word}
 
 

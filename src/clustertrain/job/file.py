@@ -2,7 +2,7 @@
 
     text ──Reader──▶ Document ──overrides, ${NAME}──▶ Document ──model──▶ Job ──dump_job──▶ text
 
-A Document is plain data and, for every path of keys in it, the place where it was written.
+A Document is plain data and, for every path of keys, the place in the text where it was written.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from clustertrain.units import shortened
 
 
 def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
-    """The job of a file, with `--set` overrides and ${NAME} applied, and its paths made absolute.
+    """Reads the job of a file, applies `--set` overrides and ${NAME}, and makes its paths absolute.
 
     Args:
-        sets: texts such as `train.epochs=3`; a later one wins.
-        environ: where ${NAME} is looked up.
+        sets: texts such as `train.epochs=3`; the last one of a key wins.
+        environ: the environment for ${NAME}.
 
     Raises:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
@@ -54,7 +54,7 @@ def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, s
 
 
 def parse_job(text: str, name: str) -> Job:
-    """The job that dump_job wrote: nothing in it depends on a folder or on the environment.
+    """Reads a job that dump_job wrote; it depends neither on a folder nor on the environment.
 
     Raises:
         JobError: as load_job, with `name` in the file's place.
@@ -65,7 +65,7 @@ def parse_job(text: str, name: str) -> Job:
 
 
 def dump_job(job: Job) -> str:
-    """The job as YAML, every default written out, in the order of the reference; parse_job reads it back."""
+    """The job as YAML with every default, in the order of the reference; parse_job reads it back."""
     unusable = {"checkpoint"} if job.script else set()
     return yaml.dump(
         _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
@@ -100,7 +100,7 @@ def _read_file(text: str, source: str) -> Document:
         refuse(
             place(1, 1),
             "the job file is empty",
-            "it needs at least a name and what to run: clustertrain init",
+            "it needs at least name and task, function or script; clustertrain init writes an example",
         )
     if not isinstance(document.data, dict):
         what = f"the job file is {shown(document.data)}"
@@ -109,7 +109,7 @@ def _read_file(text: str, source: str) -> Document:
 
 
 def expected_at(path: Keys) -> Expected:
-    """Values of env, arguments of a script and checksums are text as written: 1.10 stays 1.10."""
+    """Values of env, arguments of a script and checksums are text exactly as written: 1.10 stays 1.10."""
     match path:
         case ("env", _) | ("args", int()) | ("data", _, "sha256"):
             return "text"
@@ -124,7 +124,7 @@ def expected_at(path: Keys) -> Expected:
 
 
 def _override(document: Document, override: str, number: int) -> None:
-    """Applies one `--set a.b=value`; its text is the place that errors name."""
+    """Applies one `--set a.b=value`; errors give its text as the place."""
     keys, separator, value = override.partition("=")
     here = Place((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
     path = tuple(keys.split("."))
@@ -142,7 +142,7 @@ def _override(document: Document, override: str, number: int) -> None:
             refuse(
                 here,
                 f"{whole} is {shown(section)}, which has no keys",
-                f"set the whole of it: --set {whole}=…",
+                f"replace the whole value: --set {whole}=…",
             )
     section[path[-1]] = part.data
     kept = {keys: places for keys, places in document.places.items() if keys[: len(path)] != path}
@@ -169,9 +169,9 @@ def _may_expand(path: Keys) -> bool:
 
 
 def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, value: Any) -> Any:
-    """The value with ${NAME}, ${NAME:-default} and $$ replaced where they may stand, refused elsewhere.
+    """Replaces ${NAME}, ${NAME:-default} and $$ in the keys that allow them; refuses them in other keys.
 
-    Without `environ` the text is that of dump_job, which holds no variable.
+    Without `environ` the text is from dump_job and contains no variables.
     """
     if isinstance(value, dict):
         return {key: expanded(document, environ, (*path, key), inner) for key, inner in value.items()}
@@ -186,7 +186,7 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         if match[0] == "$$":
             return "$"
         if name is None:
-            what = f"{dotted(path)}: a '$' that begins no ${{NAME}}"
+            what = f"{dotted(path)}: a '$' that does not start ${{NAME}}"
             refuse(place, what, "write ${NAME}, or $$ for a '$'")
         found = (environ or {}).get(name) or default
         if found is None and name not in (environ or {}):
@@ -196,12 +196,12 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
 
     if _may_expand(path):
         return _VARIABLE.sub(replacement, value)
-    if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # shell, as it stands
+    if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # the shell expands that
         refuse(
             place,
             f"{dotted(path)}: {shown(value)} is not accepted",
-            "${NAME} is replaced in storage, data.*.uri, env, code, image and the paths of slurm alone",
-            "for another key, set it on the command line: --set KEY=VALUE",
+            "${NAME} is replaced only in storage, data.*.uri, env, code, image and the paths of slurm",
+            "set another key on the command line: --set KEY=VALUE",
         )
     return value
 
@@ -216,7 +216,7 @@ def _escaped(path: Keys, value: Any) -> Any:
 
 
 def _absolute(job: Job, folder: Path) -> Job:
-    """The job with the paths that are relative to its file made absolute."""
+    """The job with absolute paths in place of those relative to its file."""
 
     def absolute(uri: str) -> str:
         return uri if "://" in uri else os.path.normpath(folder / uri)

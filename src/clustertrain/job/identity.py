@@ -1,4 +1,4 @@
-"""What makes two jobs the same run: the keys that decide what is computed, and their hash."""
+"""The identity of a run: the keys of a job that determine its results, and their hash."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from clustertrain.job.model import Job
 
-# Keys of train that change how long a run is or what it prints, but no number it computes.
+# Keys of train that change the length or the output of a run, but none of its results.
 FREE_TRAIN_KEYS = {"epochs", "steps", "log_every", "eval_every", "loader_workers"}
 
 
 def identity(job: Job) -> dict[str, Any]:
-    """What makes it the same run, as flat dotted keys: what runs, its data, and the arithmetic of train.
+    """The values that identify a run, as flat dotted keys: entry point, args, data, arithmetic of train.
 
-    A data set with a checksum is that checksum, wherever it lies.
+    A data set with a checksum is identified by the checksum, not by its URI.
     """
     dumped = job.model_dump(mode="json", by_alias=True)
     parts = {
@@ -32,7 +32,7 @@ def identity(job: Job) -> dict[str, Any]:
 
 
 def identity_difference(old: Job, new: Job) -> list[str]:
-    """What keeps `new` from being the same run as `old`, as lines such as `train.seed: 0 → 1`."""
+    """The differences that make `new` another run than `old`, as lines such as `train.seed: 0 → 1`."""
     before, after = ({key: as_json(value) for key, value in identity(job).items()} for job in (old, new))
     return [
         f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"

@@ -1,8 +1,8 @@
-"""The section `kubernetes` of a job file: what only Kubernetes has. Workers, CPUs, GPUs and memory are in
-`resources`, the image is the job's one `image`.
+"""The section `kubernetes` of a job file: settings for Kubernetes. Workers, CPUs, GPUs and memory are in
+`resources`, the image is the job's `image`.
 
-Every value ends up in a field of an object, never in text that something parses: the rules here are
-Kubernetes' own for names, so that a wrong one is refused before a cluster is asked.
+Every value ends up in a field of an object, never in text that is parsed. The rules here are Kubernetes'
+rules for names, so that a wrong value is refused before any request to a cluster.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from clustertrain.job.sections import Section
 from clustertrain.job.values import Bytes, CountOrZero, Positive, Refused, Seconds, Text, written_as
 
 KIT_FOLDER = "/clustertrain"
-"""Where a pod finds the job file and the code: no volume may hide it."""
+"""The folder of the job file and the code in a pod; no volume may be mounted over it."""
 _TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
 
 
 def _label(text: str) -> str:
     if _is_label(text):
         return text
-    raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', from a letter or digit to a letter or digit")
+    raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', and start and end with a letter or digit")
 
 
 def _object_name(text: str) -> str:
     if len(text) <= 253 and all(map(_is_label, text.split("."))):
         return text
-    raise ValueError("must be the name of an object: a-z, 0-9, '-' and '.', from a letter or digit to one")
+    raise ValueError(
+        "must be an object's name: a-z, 0-9, '-' and '.'; it starts and ends with a letter or digit"
+    )
 
 
 def _is_label(text: str) -> bool:
@@ -58,7 +60,7 @@ def _mount(path: str) -> str:
         raise ValueError("must be an absolute folder, such as /mnt/data")
     taken = next((own for own in _TAKEN_MOUNTS if plain.is_relative_to(own)), None)
     if taken is not None:
-        raise ValueError(f"must be another folder: {taken} is what every pod of a run has for itself")
+        raise ValueError(f"must be another folder: every pod of a run has its own {taken}")
     return path
 
 
@@ -77,42 +79,43 @@ WholeSeconds = Annotated[Seconds, AfterValidator(_grace)]
 
 
 class Head(Section):
-    """The pod of Ray's head, which trains nothing: the driver, and Ray's own services."""
+    """The pod of Ray's head: it runs the driver and Ray's services, and does not train."""
 
     cpus: Positive = 1.0
-    """CPU cores that it is promised; it may use more that are free, since it starts before all others."""
+    """Its CPU request. It has no CPU limit, so that it can start faster on free cores."""
 
     memory_bytes: Bytes = Field(default=4 * 2**30, alias="memory")
-    """Its memory, promised and allowed."""
+    """Its memory, both request and limit."""
 
 
 class Volume(Section):
-    """Storage that every pod of the run sees at one path: exactly one of the four kinds."""
+    """A volume that every pod of the run mounts: exactly one of `claim`, `host_path`, `secret`,
+    `config_map`."""
 
     mount: Mount
-    """Where it is in the pods, such as `/mnt/data`."""
+    """Its path in the pods, such as `/mnt/data`."""
 
     claim: ObjectName | None = None
-    """A PersistentVolumeClaim of the namespace; ReadWriteMany where pods of several nodes write to it."""
+    """A PersistentVolumeClaim of the namespace; ReadWriteMany if pods on several nodes write to it."""
 
     size_bytes: Bytes | None = Field(default=None, alias="size")
-    """Make that claim, of this size, ReadWriteMany, unless it is there. It stays when the run is deleted."""
+    """Create that claim with this size, ReadWriteMany, unless it exists. It stays when the run is deleted."""
 
     storage_class: ObjectName | None = None
-    """Of the claim that is made; left out, the cluster's default."""
+    """StorageClass of the created claim. Default: the cluster's default."""
 
     host_path: Mount | None = None
-    """A folder of each node. Pod Security `restricted` and `baseline` refuse it, and so does the kit unless
-    `allow_host_path` is set."""
+    """A folder of each node. Pod Security `restricted` and `baseline` refuse it; clustertrain refuses it too,
+    unless `allow_host_path` is set."""
 
     secret: ObjectName | None = None
-    """A Secret, each key of it a file."""
+    """A Secret; each of its keys is a file."""
 
     config_map: ObjectName | None = None
-    """A ConfigMap, each key of it a file."""
+    """A ConfigMap; each of its keys is a file."""
 
     read_only: StrictBool = False
-    """Nothing can be written to it; a Secret and a ConfigMap never can be."""
+    """Mount it read-only; a Secret and a ConfigMap always are."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Volume:
@@ -121,57 +124,57 @@ class Volume(Section):
             if getattr(self, key) is not None and (self.claim is None or self.size_bytes is None):
                 what = "claim" if self.claim is None else "size"
                 raise Refused(
-                    f"stands without {what}\nit is for a claim that the kit makes, with a size",
+                    f"is given without {what}\nit is for a claim that clustertrain creates, with a size",
                     "size" if key == "size_bytes" else key,
                 )
         return self
 
 
 class Toleration(Section):
-    """A taint of nodes that the pods may run on all the same."""
+    """A taint of nodes that the pods tolerate."""
 
     key: LabelKey | None = None
-    """The taint's key; left out, with `operator: Exists`, every taint."""
+    """The taint's key. Without it, `operator: Exists` tolerates every taint."""
 
     operator: Literal["Equal", "Exists"] = "Equal"
-    """`Exists`: whatever its value."""
+    """`Exists` tolerates every value."""
 
     value: LabelValue | None = None
     """The taint's value."""
 
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect; left out, each."""
+    """The taint's effect. Default: all effects."""
 
     @model_validator(mode="after")
     def _exists_has_no_value(self) -> Toleration:
         if self.operator == "Exists" and self.value is not None:
-            raise Refused("stands beside operator Exists\nthat one asks for no value: leave one out", "value")
+            raise Refused("is given with operator Exists\nExists has no value: remove one of them", "value")
         if self.operator == "Equal" and self.key is None:
-            raise Refused("none is given\nonly operator: Exists takes every taint", "key")
+            raise Refused("is missing\nonly operator: Exists works without a key", "key")
         return self
 
 
 class Queue(Section):
-    """Who decides when the run may start."""
+    """The queue that admits the run."""
 
     kind: Literal["kueue", "volcano", "yunikorn"] = "kueue"
-    """The scheduler that the cluster has."""
+    """The scheduler of the cluster."""
 
     name: LabelValue
-    """Its queue: a LocalQueue of the namespace for Kueue."""
+    """The name of the queue; for Kueue a LocalQueue of the namespace."""
 
     priority_class: LabelValue | None = None
-    """Priority in the queue: a WorkloadPriorityClass for Kueue."""
+    """Priority in the queue; for Kueue a WorkloadPriorityClass."""
 
 
 class Topology(Section):
-    """Pods near each other; Kueue's topology-aware scheduling. One of the two."""
+    """Kueue's topology-aware scheduling: exactly one of the two keys."""
 
     required: LabelKey | None = None
-    """All workers in one domain of this label, or the run waits."""
+    """All workers run in one domain of this label; until that is possible the run waits."""
 
     preferred: LabelKey | None = None
-    """All workers in one domain of this label where that is possible."""
+    """All workers run in one domain of this label if possible."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Topology:
@@ -180,90 +183,91 @@ class Topology(Section):
 
 
 class Kubernetes(Section):
-    """What only Kubernetes has; other targets leave it alone. A site file gives defaults, key by key."""
+    """Settings for Kubernetes; other targets ignore them. A site file can set a default for each key."""
 
     namespace: LabelName | None = None
-    """Where it runs. Left out: the namespace of kubectl's context."""
+    """The namespace of the run. Default: the namespace of kubectl's context."""
 
     context: Text | None = None
-    """The context of kubectl's configuration. Left out: the current one."""
+    """The context of kubectl's configuration. Default: the current context."""
 
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    """When the image is fetched."""
+    """The pull policy of the image."""
 
     pull_secrets: tuple[ObjectName, ...] = ()
-    """Secrets with which the image is fetched."""
+    """Secrets for pulling the image."""
 
     head: Head = Head()
     """The pod of Ray's head."""
 
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
-    """Labels that nodes must have."""
+    """Labels that the nodes must have."""
 
     tolerations: tuple[Toleration, ...] = ()
-    """Taints of nodes that the pods may run on all the same."""
+    """Taints of nodes that the pods tolerate."""
 
     priority_class: ObjectName | None = None
     """PriorityClass of the pods."""
 
     service_account: ObjectName | None = None
-    """Whom the pods run as. They are given no token of it."""
+    """ServiceAccount of the pods. Its token is not mounted."""
 
     volumes: tuple[Volume, ...] | None = None
-    """What every pod sees. A `storage` that is on none of them, such as `runs`, becomes the folder of that
-    name on the first one. Left out: the claim `clustertrain` at `/mnt/clustertrain`, and none where `storage`
-    is on S3."""
+    """Volumes of every pod. A `storage` that is on none of them, such as `runs`, is the folder of that name
+    on the first volume. Default: the claim `clustertrain` at `/mnt/clustertrain`; no volume if `storage` is
+    on S3."""
 
     allow_host_path: StrictBool = False
-    """Folders of nodes may be volumes. Whoever can write there owns the node."""
+    """Allow `host_path` volumes. Whoever can write to them can take over the node."""
 
     code_in_image: Mount | None = None
-    """Folder of the image that holds your code. Left out, the folder `code` travels with the job."""
+    """Folder of the image that contains your code. By default the folder `code` is sent with the job."""
 
     secrets: tuple[ObjectName, ...] = ()
-    """Secrets whose keys become variables of head and workers, such as AWS_ACCESS_KEY_ID. Named here, never
-    read by the kit."""
+    """Secrets whose keys become environment variables of head and workers, such as AWS_ACCESS_KEY_ID.
+    clustertrain never reads them."""
 
     queue: Queue | None = None
-    """Who decides when the run may start."""
+    """The queue that admits the run."""
 
     topology: Topology | None = None
-    """Pods near each other; for Kueue."""
+    """Topology-aware scheduling; needs Kueue."""
 
     submission_mode: Literal["K8sJobMode", "HTTPMode", "SidecarMode"] = "K8sJobMode"
-    """How KubeRay hands the run to Ray: by a pod of its own, by the operator, or from within the head's pod,
-    where the loss of the head ends the run."""
+    """How KubeRay submits the run to Ray: by a separate pod, by the operator, or from a container in the
+    head's pod. With the last, the loss of the head ends the run."""
 
     start_deadline_s: WholeSeconds = Field(default=900.0, alias="start_deadline")
-    """How long the pods may take to come up, images included; then the RayJob fails. With `backoff_limit` it
-    is tried again: the end comes after (backoff_limit + 1) × start_deadline."""
+    """How long the pods may take to start, including image pulls; then the RayJob fails. With `backoff_limit`
+    it is retried and ends after (backoff_limit + 1) × start_deadline."""
 
     deadline_s: WholeSeconds | None = Field(default=None, alias="deadline")
-    """How long the run may take in all. Left out: for ever."""
+    """The time limit of the whole run. Default: no limit."""
 
     ttl_s: WholeSeconds = Field(default=600.0, alias="ttl")
-    """How long the pods stay after the end, for a look at them; storage stays for good."""
+    """How long the pods stay after the end, for inspection. The storage is never deleted."""
 
     backoff_limit: CountOrZero = 0
-    """New Ray clusters that KubeRay makes after a failure. The kit restarts workers by itself, and a lost
-    head comes back in the same cluster: this counts every failure, also one that comes again."""
+    """How many new Ray clusters KubeRay creates after failures. clustertrain restarts workers itself, and a
+    lost head is replaced in the same cluster. The limit counts every failure, also a permanent one."""
 
     network_policies: StrictBool = True
-    """Allow the flows of docs/security.md, and no other. It takes a network plugin that enforces them."""
+    """Allow only the network flows in docs/security.md. This needs a network plugin that enforces them."""
 
     disruption_budget: StrictBool = False
-    """Make a PodDisruptionBudget: nobody can drain a node under the run, who does not delete its pods."""
+    """Create a PodDisruptionBudget. A node can then only be drained after the run's pods are deleted."""
 
     patches: dict[str, JsonValue] = Field(default_factory=dict)
-    """A JSON merge patch for the RayJob, for what has no key here: `{spec: {…}}`; null removes a field."""
+    """A JSON merge patch for the RayJob, for fields without a key here: `{spec: {…}}`; null removes a
+    field."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Kubernetes:
         _check_volumes(self)
         if self.topology is not None and (self.queue is None or self.queue.kind != "kueue"):
             raise Refused(
-                "stands without a queue of Kueue\nonly Kueue places pods by topology\n"
-                "add queue: {kind: kueue, name: …}, or leave topology out",
+                "is given without a queue of Kueue\nonly Kueue places pods by topology\n"
+                "add queue: {kind: kueue, name: …}, or remove topology",
                 "topology",
             )
         return self
@@ -274,7 +278,7 @@ def _check_volumes(section: Kubernetes) -> None:
     for index, volume in enumerate(section.volumes or ()):
         if volume.mount in seen:
             raise Refused(
-                f"is mounted twice: {volume.mount}\neach volume has a folder of its own",
+                f"is used twice: {volume.mount}\neach volume needs its own folder",
                 "volumes",
                 index,
                 "mount",
@@ -283,7 +287,7 @@ def _check_volumes(section: Kubernetes) -> None:
         if volume.host_path is not None and not section.allow_host_path:
             raise Refused(
                 f"{volume.host_path} is a folder of the node\n"
-                "whoever can write there owns the node, and Pod Security refuses it\n"
+                "whoever can write there can take over the node, and Pod Security refuses it\n"
                 "name a claim instead, or set kubernetes.allow_host_path: true",
                 "volumes",
                 index,
@@ -292,7 +296,8 @@ def _check_volumes(section: Kubernetes) -> None:
 
 
 def merged_patch(target: Any, patch: Any) -> Any:
-    """RFC 7396: mappings are merged key by key, null removes a key, everything else replaces."""
+    """RFC 7396: mappings are merged key by key, null removes a key, every other value replaces the old
+    one."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}

@@ -1,6 +1,6 @@
-"""The job file as one frozen model: what a job may say, and the rules that join its sections.
+"""The job file as one frozen model: its top-level keys, and the rules that involve several sections.
 
-`clustertrain.job.file` reads and writes the file and words the errors.
+`clustertrain.job.file` reads and writes the file and formats the errors.
 """
 
 from __future__ import annotations
@@ -43,54 +43,55 @@ class Job(Section):
     """Name of the run: up to 47 lowercase letters, digits and '-', beginning with a letter."""
 
     task: ImportPath | None = None
-    """A `Task` class, `package.module:Class`, for the kit's own training loop. Exactly one of `task`,
+    """A `Task` class, `package.module:Class`, for clustertrain's training loop. Exactly one of `task`,
     `function` and `script`."""
 
     function: ImportPath | None = None
-    """A function `train(config)`, `package.module:function`, with a loop of its own."""
+    """A function `train(config)`, `package.module:function`, with its own training loop."""
 
     script: ScriptPath | None = None
-    """An unchanged torchrun script, a path below `code`."""
+    """An unchanged torchrun script: a path below `code`."""
 
     args: Args = Field(default_factory=dict)
-    """What `task` or `function` is given: a mapping, the place for hyperparameters such as `lr`. For
+    """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For
     `script`: a list of command line arguments."""
 
     data: dict[Identifier, DataEntry] = Field(default_factory=dict)
     """Data sets by name (a-z, 0-9 and '_')."""
 
     train: Train | None = None
-    """The training loop. Needed for `task`, refused for `function` and `script`."""
+    """The training loop. Required for `task`, refused for `function` and `script`."""
 
     checkpoint: Checkpoint = Checkpoint()
     """When to save and what to keep. Refused for `script`, which saves its own checkpoints."""
 
     resources: Resources = Resources()
-    """How many workers, and what each one gets."""
+    """The number of workers, and the CPUs, GPUs and memory of each."""
 
     storage: Annotated[Storage, BeforeValidator(_storage, json_schema_input_type=StorageText | Storage)] = (
         Storage(uri="runs")
     )
-    """Where runs are kept: a path or `s3://bucket/prefix`, or a mapping with options."""
+    """Where runs are stored: a path or `s3://bucket/prefix`, or a mapping with options."""
 
     failures: Failures = Failures()
-    """Restarts, time limits and the grace time."""
+    """Restarts, time limits and the grace period."""
 
     env: Environment = Field(default_factory=dict)
-    """Environment variables of the workers. They are recorded with the run: no secrets here."""
+    """Environment variables of the workers. They are recorded with the run: put no secrets here."""
 
     code: Path = "."
-    """Folder of your code (relative to the job file): where imports start, and the working directory."""
+    """Folder of your code, relative to the job file. It is on the import path and is the working
+    directory."""
 
     image: Image | None = None
-    """The container image, on every target that runs one: `registry.example.org/team/train:1.0`, or a `.sif`
+    """The container image, for every target that uses one: `registry.example.org/team/train:1.0`, or a `.sif`
     file for apptainer."""
 
     slurm: Slurm = Slurm()
-    """What only SLURM has. Other targets leave it alone."""
+    """Settings for SLURM. Other targets ignore them."""
 
     kubernetes: Kubernetes = Kubernetes()
-    """What only Kubernetes has. Other targets leave it alone."""
+    """Settings for Kubernetes. Other targets ignore them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -116,14 +117,14 @@ class Job(Section):
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
-        """The numbers of workers this job can run with: those that global_batch_size divides into."""
+        """The numbers of workers that this job can run with: those that divide global_batch_size evenly."""
         sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
         return tuple(size for size in sizes if self.train is None or _divides(self.train, size))
 
     @property
     def node_counts(self) -> tuple[int, ...]:
-        """The numbers of nodes this job can run on: those that, × workers_per_node, global_batch_size divides
-        into. One, when `resources.nodes` is left out."""
+        """The numbers of nodes that this job can run on: every n for which n × workers_per_node divides
+        global_batch_size evenly. (1,) if `resources.nodes` is not set."""
         shape = self.resources
         if shape.nodes is None:
             return (1,)
@@ -133,7 +134,7 @@ class Job(Section):
         )
 
     def data_location(self, name: str) -> Location:
-        """Where a data set comes from, and how it is reached: on S3 like the storage, unless it says else."""
+        """The source of a data set. On S3, an entry without its own options uses those of the storage."""
         entry, storage = self.data[name], self.storage.location
         own = entry.location
         if not (own.is_s3 and storage.is_s3):
@@ -144,14 +145,14 @@ class Job(Section):
 
 
 def _check_way_in(job: Job) -> None:
-    """Sections that a way in cannot apply are refused, not ignored."""
+    """Sections that the entry point cannot use are refused, not ignored."""
     way = job._given("task", "function", "script")[0]
     if way == "script" and isinstance(job.args, dict):
         rule = "a script takes a list of command line arguments: args: [--lr, 0.1]"
-        raise Refused(f"a mapping stands beside a script\n{rule}", "args")
+        raise Refused(f"a mapping is given together with script\n{rule}", "args")
     if way != "script" and not isinstance(job.args, dict):
         rule = f"a {way} takes its arguments by name: args: {{lr: 0.1}}"
-        raise Refused(f"a list stands beside a {way}\n{rule}", "args")
+        raise Refused(f"a list is given together with {way}\n{rule}", "args")
     if way == "task" and job.train is None:
         raise Refused(
             "the section train is missing\n"
@@ -161,23 +162,23 @@ def _check_way_in(job: Job) -> None:
         )
     if way != "task" and job.train is not None:
         raise Refused(
-            f"this section stands beside a {way}\n"
-            f"a {way} runs its own training loop, so it would do nothing\n"
-            "put its numbers under args",
+            f"this section is given together with {way}\n"
+            f"a {way} runs its own training loop, so the section would have no effect\n"
+            "put its values under args",
             "train",
         )
     if way == "function" and job.checkpoint.every.epochs is not None:
         raise Refused(
-            "the key epochs stands beside a function\nonly a function's own loop knows its epochs\n"
-            "save every so many steps or minutes, for example every: {minutes: 10}",
+            "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
+            "save by steps or minutes instead, for example every: {minutes: 10}",
             "checkpoint",
             "every",
             "epochs",
         )
     if way == "script" and "checkpoint" in job.model_fields_set:
         raise Refused(
-            "this section stands beside a script\na script saves its own checkpoints\n"
-            "it finds the folder for them in CLUSTERTRAIN_CHECKPOINT_DIR",
+            "this section is given together with script\na script saves its own checkpoints\n"
+            "the variable CLUSTERTRAIN_CHECKPOINT_DIR gives it the folder for them",
             "checkpoint",
         )
 
@@ -241,7 +242,8 @@ def _check_batch(train: Train, resources: Resources) -> None:
 def sections(
     model: type[Section] = Job, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
-    """Every section of the file with its path of keys, outermost first; `*` is any name, as in data.*."""
+    """Yields every section of the file with its path of keys, outermost first; `*` is any name, as in
+    data.*."""
     yield path, model
     for attribute, field in model.model_fields.items():
         key: tuple[str, ...] = (field.alias or attribute,)

@@ -1,4 +1,4 @@
-"""The sections of a job file that say where bytes are: `data` and `storage`."""
+"""The sections `data` and `storage` of a job file: locations on a file system, on S3 or on the web."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _S3_OPTIONS = ("endpoint", "region", "profile", "addressing")
 
 
 class _Place(Section):
-    """Where bytes are. Its keys for S3 are refused beside anything else, and those of a secret always."""
+    """A location. Its S3 options are refused for other URIs; keys that name a secret are always refused."""
 
     uri: str
 
@@ -42,32 +42,32 @@ class _Place(Section):
                 and getattr(self, key) != type(self).model_fields[key].default
             ):
                 raise Refused(
-                    f"stands beside {shortened(self.uri)}, which is not on S3\n"
-                    f"{', '.join(keys[:-1])} and {keys[-1]} are for s3://bucket/… alone: leave it out",
+                    f"is given for {shortened(self.uri)}, which is not on S3\n"
+                    f"{', '.join(keys[:-1])} and {keys[-1]} are only for s3://bucket/…: remove it",
                     key,
                 )
 
 
 class DataEntry(_Place):
-    """A data set, brought to the workers before training starts; its path there is found under its name."""
+    """A data set. It is staged before the training starts; the workers find its path under its name."""
 
     uri: DataUri
-    """Where it is: a path (relative to the job file), `file:///…`, `https://…`, `http://…` or
-    `s3://bucket/key`. Credentials come from the environment, never from here."""
+    """Its source: a path (relative to the job file), `file:///…`, `https://…`, `http://…` or
+    `s3://bucket/key`. Credentials come from the environment, never from the job file."""
 
     sha256: Sha256 | None = None
-    """The checksum of the file, 64 hexadecimal digits. With it the file is verified, and may move to
-    another URI without becoming another run."""
+    """The checksum of the file, 64 hexadecimal digits. The file is verified against it. With a checksum, the
+    URI may change without making it another run."""
 
     extract: StrictBool = False
-    """Unpack the archive (zip or tar) and give the folder instead of the file."""
+    """Unpack the archive (zip or tar); the path is then that of the folder."""
 
     per: Literal["cluster", "node"] = "cluster"
-    """Keep one copy in storage that all nodes read, or one on the disk of every node."""
+    """One copy in the storage for all nodes, or one on the disk of every node."""
 
     endpoint: Endpoint | None = None
-    """Address of an S3 server other than Amazon's. An `s3://…` entry that has none of `endpoint`, `region`,
-    `profile` and `addressing` is reached like the job's storage, where that is on S3, too."""
+    """Address of an S3 server other than Amazon's. An `s3://…` entry without `endpoint`, `region`, `profile`
+    and `addressing` uses those of the job's storage if the storage is on S3."""
 
     region: Text | None = None
     """Region of the S3 bucket."""
@@ -76,12 +76,12 @@ class DataEntry(_Place):
     """Profile of the AWS configuration files to use."""
 
     addressing: Addressing | None = None
-    """How the bucket stands in a request: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
-    or `auto`, which it is when left out."""
+    """Where a request contains the bucket: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
+    or `auto` (the default)."""
 
     @property
     def location(self) -> Location:
-        """As this entry alone says it; `Job.data_location` knows the storage, too."""
+        """The location by this entry alone; `Job.data_location` also uses the options of the storage."""
         return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing or "auto")
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class DataEntry(_Place):
 
 
 class Storage(_Place):
-    """Where runs are kept: a path that every node sees, or S3."""
+    """Where runs are stored: a path that every node sees, or S3."""
 
     uri: StorageUri
     """A path (relative to the job file) or `s3://bucket/prefix`."""
@@ -106,16 +106,16 @@ class Storage(_Place):
     """Profile of the AWS configuration files to use."""
 
     addressing: Addressing = "auto"
-    """How the bucket stands in a request: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
-    or `auto`: `path` at an `endpoint`, `virtual` at Amazon's."""
+    """Where a request contains the bucket: `path` (http://host/bucket/key), `virtual` (http://bucket.host/key)
+    or `auto`: `path` with an `endpoint`, `virtual` on Amazon S3."""
 
     retry_s: Seconds = Field(default=RETRY_S, alias="retry")
-    """How long a fault of the S3 server or the network that may pass (5xx, 429, a broken connection) is met
-    with another try."""
+    """How long transient errors of the S3 server or the network (5xx, 429, a broken connection) are
+    retried."""
 
     @property
     def location(self) -> Location:
-        """What `open_store` takes."""
+        """The argument of `open_store`."""
         return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing, self.retry_s)
 
     @model_validator(mode="after")

@@ -84,7 +84,8 @@ did you mean 'epochs'?
 
 ## Three entry points
 
-Exactly one of these keys selects what runs. A section that the entry point cannot use is refused, not ignored.
+Exactly one of these keys selects what runs. A section that the entry point cannot use is refused, not
+ignored.
 
 | key | what it names | `args` | `train` | `checkpoint` |
 |---|---|---|---|---|
@@ -94,8 +95,8 @@ Exactly one of these keys selects what runs. A section that the entry point cann
 
 ## Setting a key from the command line
 
-`--set train.epochs=3` replaces the value in the file or adds a missing key. The value is parsed as YAML, missing
-sections are created, and the last `--set` of a key wins:
+`--set train.epochs=3` replaces the value in the file or adds a missing key. The value is parsed as YAML,
+missing sections are created, and the last `--set` of a key wins:
 
 ```
 --set train.precision=bf16 --set "resources.workers=[2, 8]" --set data.train.uri=/data/cifar
@@ -103,16 +104,17 @@ sections are created, and the last `--set` of a key wins:
 
 ## Environment variables
 
-`${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in these keys:
-`storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output` and `mounts` of
-`slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else it is refused. `${{NAME:-default}}` uses the
-default if NAME is unset or empty; without a default, an unset variable is an error. `$$` is a plain `$`.
+`${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in
+these keys: `storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output`
+and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else it is refused.
+`${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an unset variable is an
+error. `$$` is a plain `$`.
 
-**No secrets.** The job is copied into the run's folder with every `${{NAME}}` replaced, also in `env`: whoever can
-read the run can read these values. A URI that contains a credential is therefore refused, and so are keys such as
-`secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` in `env`.
-On every node boto3 finds the credentials of S3: in those variables of the environment, in the `profile` (or
-`AWS_PROFILE`) of `~/.aws`, or through the role of the machine or pod.
+**No secrets.** The job is copied into the run's folder with every `${{NAME}}` replaced, also in `env`:
+whoever can read the run can read these values. A URI that contains a credential is therefore refused, and so
+are keys such as `secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
+`AWS_SESSION_TOKEN` in `env`. On every node boto3 finds the credentials of S3: in those variables of the
+environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or through the role of the machine or pod.
 
 ## Data and runs on S3
 
@@ -127,9 +129,9 @@ storage:
   retry: 10m                             # how long transient errors are retried
 ```
 
-Transient errors (5xx, 429, resets, timeouts) are retried for `retry`, with growing pauses. Permanent errors (403,
-expired credentials, no such bucket) are reported at once, with the action, the key, the HTTP status and the likely
-cause.
+Transient errors (5xx, 429, resets, timeouts) are retried for `retry`, with growing pauses. Permanent errors
+(403, expired credentials, no such bucket) are reported at once, with the action, the key, the HTTP status and
+the likely cause.
 
 ## How values are written
 
@@ -137,9 +139,9 @@ cause.
 - **size**: `16Gi` (1024³ bytes) or `500MB` (1000² bytes); k, M, G, T, P and Ki, Mi, Gi, Ti, Pi; a bare number
   is bytes.
 - **number**: `0.001` or `1e-3`. A whole number may be written as `1e3`.
-- **true or false**: also `on`, `off`, `yes` and `no`. Below `args` these four words are refused: write `true` or
-  `false`, or put them in quotes. Where text is expected they need quotes. In `env` and in the arguments of a script
-  every value is text exactly as written: `1.10` stays `1.10`.
+- **true or false**: also `on`, `off`, `yes` and `no`. Below `args` these four words are refused: write `true`
+  or `false`, or put them in quotes. Where text is expected they need quotes. In `env` and in the arguments of
+  a script every value is text exactly as written: `1.10` stays `1.10`.
 - `010` is refused: YAML 1.1 reads it as 8, YAML 1.2 as 10.
 - Not allowed: tags (`!!python/…`), merge keys (`<<`), duplicate keys, dates without quotes, more
   than 1 MiB, 50 000 values or 40 levels.
@@ -147,15 +149,16 @@ cause.
 
 ## What makes it the same run
 
-If a run with the job's name exists, submitting the job continues that run, provided that it is the same job: the same
-`task`, `function` or `script`, the same `args`, the same data (`sha256` if given, otherwise `uri`; and `extract`)
-and the same keys of `train`, except for `epochs`, `steps`, `log_every`, `eval_every` and `loader_workers`.
-Everything else may change between attempts; more `epochs` or `steps` continue a finished run.
+If a run with the job's name exists, submitting the job continues that run, provided that it is the same job:
+the same `task`, `function` or `script`, the same `args`, the same data (`sha256` if given, otherwise `uri`;
+and `extract`) and the same keys of `train`, except for `epochs`, `steps`, `log_every`, `eval_every` and
+`loader_workers`. Everything else may change between attempts; more `epochs` or `steps` continue a finished
+run.
 
 ## Completion in editors
 
-`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. With this first line, editors that
-use yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys:
+`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. With this first line,
+editors that use yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys:
 
 ```yaml
 # yaml-language-server: $schema=job.schema.json

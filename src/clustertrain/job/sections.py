@@ -1,6 +1,6 @@
-"""The sections of a job file, each a frozen model with the rules that join its own keys.
+"""The sections of a job file, each a frozen model with the rules between its own keys.
 
-`docs/job-file.md` is made from the docstrings here. A key that is left empty counts as left out.
+`docs/job-file.md` is generated from the docstrings here. An empty key counts as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from clustertrain.units import shortened
 
 
 class Section(BaseModel):
-    """What every part of a job file shares: frozen, and no key that is not known."""
+    """Base of every section of a job file: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -52,7 +52,8 @@ class Section(BaseModel):
         if len(given) > 1:
             both = "both " if len(given) == 2 else ""
             raise Refused(
-                f"{both}{' and '.join(given)} are given\nexactly one of {names} may be: leave the others out",
+                f"{both}{' and '.join(given)} are given\n"
+                f"exactly one of {names} is allowed: remove the others",
                 given[1],
             )
         if not given:
@@ -63,24 +64,25 @@ class LearningRate(Section):
     """How the learning rate follows the batch size. The learning rate itself is one of your `args`."""
 
     scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Multiply the learning rate by (global batch / base batch), by its square root, or leave it."""
+    """`linear` multiplies the learning rate by (global batch / base batch), `sqrt` by the square root of it;
+    `none` does not change it."""
 
     base_batch_size: Count | None = None
-    """The global batch that the learning rate was tuned for. Left out, it is one worker's batch, so that
-    `linear` multiplies by workers × accumulate."""
+    """The global batch for which the learning rate was tuned. By default one worker's batch: `linear` then
+    multiplies by workers × accumulate."""
 
     warmup_steps: CountOrZero = 0
     """Optimizer steps over which the learning rate rises linearly to its value."""
 
 
 class EvalEvery(Section):
-    """How often to evaluate: one of the two."""
+    """How often to evaluate: exactly one of the two keys."""
 
     epochs: Count | None = None
-    """Every so many epochs."""
+    """Epochs between evaluations."""
 
     steps: Count | None = None
-    """Every so many optimizer steps."""
+    """Optimizer steps between evaluations."""
 
     @model_validator(mode="after")
     def _one_period(self) -> EvalEvery:
@@ -89,7 +91,7 @@ class EvalEvery(Section):
 
 
 class Train(Section):
-    """The training loop of the kit: for `task` alone, a function or a script has a loop of its own."""
+    """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
 
     epochs: Count | None = None
     """Passes over the training data. Exactly one of `epochs` and `steps`."""
@@ -102,10 +104,10 @@ class Train(Section):
 
     global_batch_size: Count | None = None
     """Samples per optimizer step over all workers: batch size × workers × accumulate. It stays the same
-    when the number of workers changes."""
+    if the number of workers changes."""
 
     seed: CountOrZero = 0
-    """Seed of initial weights, shuffling and every worker's random numbers."""
+    """Seed of the initial weights, the shuffling and the random numbers of every worker."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
@@ -114,16 +116,16 @@ class Train(Section):
     """Forward and backward passes per optimizer step."""
 
     clip_norm: Positive | None = None
-    """Largest norm of all gradients together; larger ones are scaled down to it."""
+    """Maximum norm of all gradients together; a larger norm is scaled down to it."""
 
     compile: StrictBool = False
     """Compile the model with torch.compile."""
 
     sync_batchnorm: StrictBool = False
-    """Batch normalisation over all workers rather than each one's own batch. Needs GPUs."""
+    """Batch normalization over the batches of all workers instead of each worker's own batch. Needs GPUs."""
 
     find_unused_parameters: StrictBool = False
-    """Let DDP look for parameters that a forward pass did not use. Costs a traversal per step."""
+    """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
 
     lr: LearningRate = LearningRate()
     """How the learning rate follows the batch size."""
@@ -135,7 +137,7 @@ class Train(Section):
     """How often to evaluate."""
 
     loader_workers: CountOrZero = 0
-    """Processes that load data, per worker; 0 loads in the worker itself."""
+    """Loader processes per worker; with 0 the worker itself loads the data."""
 
     @model_validator(mode="before")
     @classmethod
@@ -143,8 +145,8 @@ class Train(Section):
         if isinstance(data, dict) and isinstance(data.get("lr"), int | float | str):
             raise Refused(
                 f"{shortened(str(data['lr']))} is not a mapping\n"
-                "lr says here how the learning rate follows the batch size\n"
-                "give the learning rate itself to your task, under args",
+                "the section lr configures how the learning rate follows the batch size\n"
+                "pass the learning rate itself to your task, under args",
                 "lr",
             )
         return data
@@ -157,16 +159,16 @@ class Train(Section):
 
 
 class SaveEvery(Section):
-    """How often to save; several together save at whichever comes first."""
+    """How often to save. With several keys, a save is due when the first of them is reached."""
 
     steps: Count | None = None
-    """Every so many optimizer steps."""
+    """Optimizer steps between saves."""
 
     epochs: Count | None = None
-    """Every so many epochs; not for a `function`, whose loop alone knows them."""
+    """Epochs between saves. Not for a `function`: only its own loop knows the epochs."""
 
     minutes: Positive | None = None
-    """When so many minutes have passed since the last save."""
+    """Minutes between saves."""
 
     @model_validator(mode="after")
     def _one_period(self) -> SaveEvery:
@@ -179,20 +181,20 @@ class SaveEvery(Section):
 
 
 class KeepBest(Section):
-    """Which checkpoint is the best."""
+    """Selects the best checkpoint."""
 
     metric: Text
-    """Name of a metric that evaluation reports."""
+    """Name of a metric of the evaluation."""
 
     mode: Literal["min", "max"]
-    """Whether the smallest or the largest is best."""
+    """Whether the smallest or the largest value is best."""
 
 
 class Checkpoint(Section):
     """When to save and what to keep. Refused for `script`, which saves its own."""
 
     every: SaveEvery = SaveEvery(epochs=1)
-    """How often to save. Left out for a `function`, it is `minutes: 10`."""
+    """How often to save. For a `function` the default is `minutes: 10`."""
 
     keep_last: Count = 3
     """How many of the newest checkpoints to keep."""
@@ -201,28 +203,29 @@ class Checkpoint(Section):
     """Keep the best checkpoint as well."""
 
     async_: StrictBool = Field(default=True, alias="async")
-    """Write in the background while training goes on."""
+    """Write in the background while training continues."""
 
 
 class Resources(Section):
-    """How many workers, and what each one gets."""
+    """The number of workers, and the CPUs, GPUs and memory of each."""
 
     workers: Workers | None = None
-    """Number of workers, or [min, max]: the run starts and resumes with any number between them. 1 when
-    `nodes` is left out as well."""
+    """Number of workers, or [min, max]: the run starts and resumes with any number in this range. The default
+    is 1 if `nodes` is not set either."""
 
     nodes: Nodes | None = None
-    """Number of nodes, or [min, max], on a cluster; a local run has one. The same number of workers on each:
-    workers = nodes × workers per node, at both ends of a range. Needs `workers` or `gpus_per_node`."""
+    """Number of nodes of a cluster, or [min, max]; a local run has one. Every node has the same number of
+    workers: workers = nodes × workers per node, at both ends of a range. Needs `workers` or
+    `gpus_per_node`."""
 
     gpus_per_node: Count | None = None
-    """Instead of `workers`: GPUs on each of `nodes`, and one worker for each GPU."""
+    """Instead of `workers`: GPUs on each of the `nodes`, with one worker per GPU."""
 
     cpus_per_worker: Positive = 1.0
     """CPU cores per worker; fractions are allowed."""
 
     gpus_per_worker: CountOrZero = 0
-    """GPUs per worker; 0 trains on CPU. It is 1 with `gpus_per_node`."""
+    """GPUs per worker; 0 trains on CPU. With `gpus_per_node` it is 1."""
 
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
     """Memory per worker, such as `16Gi`."""
@@ -243,7 +246,7 @@ class Resources(Section):
     def _one_shape(self) -> Resources:
         if self.nodes is None and self.gpus_per_node is not None:
             raise Refused(
-                "stands without nodes\nworkers are counted by `workers`, or by nodes × gpus_per_node",
+                "is given without nodes\nset `workers`, or both nodes and gpus_per_node",
                 "gpus_per_node",
             )
         self._exactly_one_of("workers", "gpus_per_node", example="workers: 2")
@@ -256,9 +259,9 @@ class Resources(Section):
     def _check_one_worker_per_gpu(self) -> None:
         if self.gpus_per_worker != 1:
             raise Refused(
-                f"{self.gpus_per_worker} stands beside gpus_per_node\n"
+                f"{self.gpus_per_worker} is given together with gpus_per_node\n"
                 "with gpus_per_node there is one worker per GPU\n"
-                "leave it out, or give `workers` instead of gpus_per_node",
+                "remove it, or set `workers` instead of gpus_per_node",
                 "gpus_per_worker",
             )
         if self.max_workers > MOST_WORKERS:
@@ -285,12 +288,12 @@ class Resources(Section):
 
     @property
     def min_workers(self) -> int:
-        """The smallest world size the job runs at."""
+        """The smallest world size of the job."""
         return self._worker_bounds()[0]
 
     @property
     def max_workers(self) -> int:
-        """The largest world size the job runs at; the same as min_workers for a fixed one."""
+        """The largest world size of the job; for a fixed number of workers the same as min_workers."""
         return self._worker_bounds()[1]
 
     @property
@@ -300,12 +303,12 @@ class Resources(Section):
 
     @property
     def max_nodes(self) -> int:
-        """The largest number of nodes on a cluster; 1 when `nodes` is left out."""
+        """The largest number of nodes on a cluster; 1 if `nodes` is not set."""
         return _bounds(self.nodes or 1)[1]
 
     @property
     def workers_per_node(self) -> int:
-        """Workers on each node of a cluster, at most: all of them when `nodes` is left out."""
+        """The maximum number of workers on a node of a cluster; all workers if `nodes` is not set."""
         return self.max_workers // self.max_nodes
 
     def _worker_bounds(self) -> tuple[int, int]:
@@ -319,13 +322,13 @@ def _bounds(value: int | tuple[int, int]) -> tuple[int, int]:
 
 
 class Watchdog(Section):
-    """How long each phase may go without progress before the worker group is restarted."""
+    """The time that each phase may take without progress before the worker group is restarted."""
 
     stage_s: Seconds = Field(default=7200.0, alias="stage")
-    """Bringing the data."""
+    """Staging the data."""
 
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
-    """The first step, with compilation."""
+    """The first step, including compilation."""
 
     step_s: Seconds = Field(default=600.0, alias="step")
     """Every later step."""
@@ -338,18 +341,18 @@ class Watchdog(Section):
 
 
 class Failures(Section):
-    """What happens when a worker dies, hangs, or the run is asked to stop."""
+    """What happens if a worker dies or hangs, or on a request to stop the run."""
 
     retries: CountOrZero = 3
     """Restarts of the worker group in a row without a new checkpoint; one more failure ends the run. A
-    script keeps its own checkpoints: there all restarts of an attempt count."""
+    script saves its own checkpoints: there all restarts of an attempt count."""
 
     attempts: Count = 5
-    """Starts of the run in a row without a new checkpoint; the next one is refused, unless it is asked for
-    with `--retry`. What you stopped yourself does not count."""
+    """Starts of the run in a row without a new checkpoint; the next start is refused, except with `--retry`.
+    Runs that you stopped do not count."""
 
     watchdog: Watchdog = Watchdog()
     """Time limits per phase."""
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
-    """After a request to stop: how long the last save may take."""
+    """Time for the last save after a request to stop."""

@@ -1,7 +1,7 @@
-"""The section `slurm` of a job file: what only SLURM has. Workers, CPUs, GPUs and memory are in `resources`.
+"""The section `slurm` of a job file: settings for SLURM. Workers, CPUs, GPUs and memory are in `resources`.
 
-Most values end up in an #SBATCH line, which sbatch splits at spaces, quotes and '#': each key has the
-characters that its values are made of, so that no value can be more than one word of one option.
+Most values end up in an #SBATCH line, which sbatch splits at spaces, quotes and '#'. Each key therefore has a
+set of allowed characters, so that no value can be more than one word of one option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clustertrain.job.values import Path, Refused, Seconds, Variable, written_as
 # sbatch keeps the time of --signal in 16 bits.
 LONGEST_LEAD_S = 65_535
 
-# What the script says itself, each with what it is made of.
+# Options that the script sets itself, each with the keys of the job file that it comes from.
 KIT_OPTIONS = {
     "account": "slurm.account",
     "constraint": "slurm.constraint",
@@ -54,30 +54,30 @@ KIT_OPTIONS = {
     "tasks-per-node": "resources.nodes",
     "time": "slurm.time_limit",
 }
-# What would break the run, each with the reason.
+# Options that would break the run, each with the reason.
 BREAKING_OPTIONS = {
-    "chdir": "relative paths are found from the folder where the job is submitted",
-    "help": "sbatch would print a page instead of submitting",
-    "no-kill": "the job would go on, and end as COMPLETED, without a node that it lost",
-    "no-requeue": "a run that is preempted or loses a node goes on by a requeue",
-    "parsable": "the kit reads what sbatch prints",
-    "quiet": "the kit reads what sbatch prints",
+    "chdir": "relative paths start from the folder in which the job is submitted",
+    "help": "sbatch would print its help instead of submitting",
+    "no-kill": "after the loss of a node the job would continue and end as COMPLETED",
+    "no-requeue": "a run that is preempted or loses a node continues after a requeue",
+    "parsable": "clustertrain parses the output of sbatch",
+    "quiet": "clustertrain parses the output of sbatch",
     "test-only": "nothing would be submitted: clustertrain render prints the script",
-    "usage": "sbatch would print a page instead of submitting",
+    "usage": "sbatch would print its help instead of submitting",
     "version": "sbatch would print its version instead of submitting",
-    "wait": "sbatch would not answer before the job ends: clustertrain submit --wait follows the run",
-    "wrap": "the script is the kit's own",
+    "wait": "sbatch would not return before the job ends: clustertrain submit --wait follows the run",
+    "wrap": "clustertrain generates the script",
 }
 
 
 def _one_word(what: str, characters: str) -> AfterValidator:
-    """Text of these characters alone, which stand as in a regular expression's brackets."""
+    """Validates that a text has only these characters, written as in the brackets of a regular expression."""
     pattern = re.compile(f"[{characters}]+")
     shown = characters.replace("A-Za-z0-9_", "letters, digits and _ ").replace("\\", "")
 
     def word(text: str) -> str:
         if not pattern.fullmatch(text):
-            raise ValueError(f"must be {what}, of {shown} alone")
+            raise ValueError(f"must be {what}, with only {shown}")
         return text
 
     return AfterValidator(word)
@@ -88,16 +88,16 @@ def _option(text: str) -> str:
     if not match:
         raise ValueError(
             "must be one long option with its value, such as --mail-type=END, without spaces or quotes\n"
-            "in an #SBATCH line they would begin another option"
+            "in an #SBATCH line these would start another option"
         )
-    # sbatch takes the beginning of a name for the name, as getopt_long does.
+    # sbatch accepts an abbreviated name, as getopt_long does.
     near = [name for name in (*KIT_OPTIONS, *BREAKING_OPTIONS) if name.startswith(match[1])]
     for name in sorted(near, key=len)[:1]:
         if name in BREAKING_OPTIONS:
-            raise Refused(f"--{name} is not for a job of the kit\n{BREAKING_OPTIONS[name]}")
+            raise Refused(f"--{name} is not allowed\n{BREAKING_OPTIONS[name]}")
         raise Refused(
-            f"--{name} is what the kit says itself, from {KIT_OPTIONS[name]}\n"
-            f"its own are {', '.join(f'--{own}' for own in KIT_OPTIONS)}"
+            f"--{name} is set by clustertrain, from {KIT_OPTIONS[name]}\n"
+            f"its own options are {', '.join(f'--{own}' for own in KIT_OPTIONS)}"
         )
     return text
 
@@ -105,8 +105,8 @@ def _option(text: str) -> str:
 def _variable(name: str) -> str:
     if name.upper() in ("ALL", "NONE", "NIL"):
         raise ValueError(
-            "must be the name of a variable, and sbatch has a meaning of its own for this one\n"
-            "each variable is named, so that no secret of a login travels unseen"
+            "must be the name of a variable; this name has a special meaning for sbatch\n"
+            "name each variable, so that no secret of the login environment is passed on unnoticed"
         )
     return name
 
@@ -115,21 +115,23 @@ def _shell_line(line: str) -> str:
     if not line.strip() or not line.replace("\t", " ").isprintable():
         raise ValueError("must be one line of shell, such as module load cuda")
     if line.endswith("\\"):
-        raise ValueError("must end without a backslash: the line after it is the kit's own")
+        raise ValueError("must not end with a backslash: it would join the next line of the script")
     if re.match(r"#\s*(SBATCH|PBS|BSUB)", line):
-        raise ValueError("must be shell, and sbatch would take it for an option\nput it under slurm.options")
+        raise ValueError(
+            "must be shell; sbatch would read this line as an option\nput it under slurm.options"
+        )
     return line
 
 
 def _output(path: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_./+@=-]+", path):
         return path
-    raise ValueError("must be a folder whose path has letters, digits and _ . / + @ = - alone")
+    raise ValueError("must be a folder whose path has only letters, digits and _ . / + @ = -")
 
 
 def _program(path: str) -> str:
     if path.startswith("-"):
-        raise ValueError("must be a program, such as /sw/train/bin/python, and not an option")
+        raise ValueError("must be a program, such as /sw/train/bin/python, not an option")
     return path
 
 
@@ -150,18 +152,20 @@ def _image(image: str) -> str:
 
 def _lead_time(seconds: float) -> float:
     if seconds > LONGEST_LEAD_S:
-        raise ValueError(f"must be at most {LONGEST_LEAD_S}s, about 18h: SLURM keeps no longer one")
+        raise ValueError(f"must be at most {LONGEST_LEAD_S}s, about 18h: SLURM stores it in 16 bits")
     return seconds
 
 
 Image = Annotated[str, AfterValidator(_image), written_as("image")]
 Word = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+:=/-")]
-Words = Annotated[str, _one_word("a name, or several with commas between", "A-Za-z0-9_.@+:=/,-")]
+Words = Annotated[str, _one_word("a name, or several separated by commas", "A-Za-z0-9_.@+:=/,-")]
 JobName = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+=-")]
 Features = Annotated[
     str, _one_word("features, such as a100&nvlink or [rack1|rack2]", r"A-Za-z0-9_.,:=+*/!&|()\[\]-")
 ]
-Dependency = Annotated[str, _one_word("singleton, or such as afterok:123", r"A-Za-z0-9_.:,?+*\[\]-")]
+Dependency = Annotated[
+    str, _one_word("a dependency, such as singleton or afterok:123", r"A-Za-z0-9_.:,?+*\[\]-")
+]
 Traveling = Annotated[Variable, AfterValidator(_variable)]
 ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
 Folder = Annotated[Path, AfterValidator(_output)]
@@ -172,13 +176,13 @@ LeadTime = Annotated[Seconds, AfterValidator(_lead_time)]
 
 
 class Slurm(Section):
-    """What only SLURM has; other targets leave it alone. A site file gives defaults, key by key."""
+    """Settings for SLURM; other targets ignore them. A site file can set a default for each key."""
 
     partition: Words | None = None
-    """Where it runs; several with commas between. Left out: the cluster's default."""
+    """The partition, or several separated by commas. Default: the cluster's default partition."""
 
     account: Word | None = None
-    """Who is charged."""
+    """The account that is charged."""
 
     qos: Words | None = None
     """Quality of service."""
@@ -187,70 +191,73 @@ class Slurm(Section):
     """Run on the nodes of this reservation."""
 
     constraint: Features | None = None
-    """Features that nodes must have, such as `a100&nvlink` or `[rack1|rack2]`."""
+    """Features that the nodes must have, such as `a100&nvlink` or `[rack1|rack2]`."""
 
     time_limit_s: Seconds | None = Field(default=None, alias="time_limit")
-    """How long the job may run, in full minutes to SLURM. Left out: the partition's default."""
+    """The time limit of the job; SLURM counts whole minutes. Default: the partition's default."""
 
     exclusive: StrictBool = False
-    """Whole nodes, which no other job shares."""
+    """Request whole nodes, which no other job shares."""
 
     job_name: JobName | None = None
-    """Name in the queue. Left out: the run's name."""
+    """The job's name in the queue. Default: the name of the run."""
 
     dependency: Dependency | None = None
-    """When it may start: `singleton` (one of this name at a time), or as `afterok:123`."""
+    """When the job may start: `singleton` (one job of this name at a time), or for example `afterok:123`."""
 
     signal: Literal["USR1", "USR2", "TERM"] = "USR2"
-    """What SLURM sends the batch shell before the time limit. NCCL may use USR1 itself."""
+    """The signal that SLURM sends to the batch shell before the time limit. NCCL may use USR1 itself."""
 
     lead_time_s: LeadTime | None = Field(default=None, alias="lead_time")
-    """How long before the time limit the signal comes: time for the last save. SLURM sends it up to 60 s
-    earlier. Left out: 2 × the last save + 30s, at least 60s; before the first save `failures.grace` + 60s."""
+    """Time between this signal and the time limit, for the last save. SLURM may send the signal up to 60 s
+    earlier. Default: 2 × the slowest save + 30s, at least 60s; before the first save `failures.grace` +
+    60s."""
 
     at_time_limit: Literal["stop", "requeue"] = "stop"
-    """With work left at the time limit: end with exit code 75, or queue again and go on."""
+    """If the training is not finished at the time limit: `stop` ends with exit code 75, `requeue` puts the
+    job back into the queue."""
 
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
-    """How long the nodes of the job may take to come up."""
+    """How long the job waits until all of its nodes have started."""
 
     setup: tuple[ShellLine, ...] = ()
-    """Lines of shell before anything else, such as `module load cuda`, on the job's first node; what they
-    export reaches all nodes. `$` is the shell's own here."""
+    """Shell lines, such as `module load cuda`, that run first, on the job's first node. The variables that
+    they export are set on all nodes. The shell expands `$` here."""
 
     environment: tuple[Traveling, ...] = ()
-    """Names of variables that travel from where the job is submitted, such as `AWS_PROFILE`. SLURM keeps
-    their values with the job. Nothing else travels but HOME, USER, LOGNAME, SHELL and LANG."""
+    """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
+    SLURM stores their values with the job. Of the others only HOME, USER, LOGNAME, SHELL, LANG and what
+    SLURM's commands need are passed on."""
 
     container: Literal["none", "apptainer", "pyxis", "podman"] = "none"
-    """What runs the job's `image`."""
+    """The container runtime of the job's `image`."""
 
     mounts: tuple[Mount, ...] = ()
-    """Folders of the nodes that the container sees, beside those of code, data and storage, which it has."""
+    """Folders of the nodes to mount into the container, in addition to those of code, data and storage."""
 
     python: Program | None = None
     """The Python on the nodes that has clustertrain with torch and ray, such as `/sw/train/bin/python`; in a
-    container `python3`. A relative path begins where the job is submitted."""
+    container the default is `python3`. A relative path starts in the folder in which the job is submitted."""
 
     gpus_as: Literal["gres", "gpus-per-node"] = "gres"
-    """How this site is asked for GPUs."""
+    """The option of sbatch by which this site requests GPUs."""
 
     gpu_type: Annotated[str, _one_word("a type of GPU", "A-Za-z0-9_.-")] | None = None
-    """Which GPUs, by the site's name for them, such as `a100`."""
+    """The type of GPU, by the site's name for it, such as `a100`."""
 
     memory_as: Literal["mem", "mem-per-cpu"] = "mem"
-    """How this site is asked for memory."""
+    """The option of sbatch by which this site requests memory."""
 
     output: Folder = "."
-    """Folder for what the job itself prints, `NAME-JOBID.out`; it must be there. A relative path begins where
-    the job is submitted."""
+    """Folder for the output of the batch job, `NAME-JOBID.out`; it must exist. A relative path starts in the
+    folder in which the job is submitted."""
 
     options: tuple[Option, ...] = ()
     """More options of sbatch, such as `--mail-type=END`."""
 
 
 def check_container(slurm: Slurm, image: str | None) -> None:
-    """What a container needs.
+    """Check that container, image and mounts are consistent.
 
     Raises:
         Refused: a container without an image, mounts without a container, or an image of another runtime.
@@ -258,22 +265,22 @@ def check_container(slurm: Slurm, image: str | None) -> None:
     if slurm.container == "none":
         if slurm.mounts:
             raise Refused(
-                f"{slurm.mounts[0]} stands without a container\n"
-                "without one a job sees all folders of the node: leave it out, or set slurm.container",
+                f"{slurm.mounts[0]} is given without a container\n"
+                "without a container a job sees all folders of the node: remove it, or set slurm.container",
                 "slurm",
                 "mounts",
             )
         return
     if image is None:
         raise Refused(
-            f"{slurm.container} stands without image\n"
-            "a container is made from one: add image: …, or set slurm.container: none",
+            f"{slurm.container} is given without an image\n"
+            "a container needs an image: add image: …, or set slurm.container: none",
             "slurm",
             "container",
         )
     if image.endswith(".sif") and slurm.container != "apptainer":
         raise Refused(
-            f"{slurm.container} stands beside image {image}\n"
+            f"{slurm.container} is given with the image {image}\n"
             "only apptainer runs a .sif file: set slurm.container: apptainer, or name another image",
             "slurm",
             "container",

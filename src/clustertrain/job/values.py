@@ -1,7 +1,7 @@
-"""The kinds of value a job file holds: names, paths, URIs without credentials, counts, durations, sizes.
+"""The types of values in a job file: names, paths, URIs without credentials, counts, durations, sizes.
 
-A rule says what a value must be and nothing else: `clustertrain.job.file` adds the value and its place.
-A text that needs the whole to itself is raised as `Refused`.
+A ValueError contains only the rule; `clustertrain.job.file` adds the value and its place. `Refused` contains
+the whole message.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SECRET_VARIABLES = re.compile(r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TO
 
 
 class Refused(ValueError):
-    """A rule with a text of its own: the value, the rule and the remedy, a line each.
+    """An error with its whole message: the value, the rule and the remedy, one line each.
 
-    `at` is the path of the key to point at, below the section or the value that raises it.
+    `at` is the path of the key in question, below the section or the value that raises the error.
     """
 
     def __init__(self, message: str, *at: str | int) -> None:
@@ -47,8 +47,8 @@ def _name(name: str) -> str:
         return name
     better = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")[:47].strip("-")
     raise ValueError(
-        "must be 1 to 47 of a-z, 0-9 and '-', from a letter to a letter or digit (a Kubernetes name)"
-        + (f"\nfor example: {better}" if better else "")
+        "must be 1 to 47 of a-z, 0-9 and '-', start with a letter, and end with a letter or digit "
+        "(a Kubernetes name)" + (f"\nfor example: {better}" if better else "")
     )
 
 
@@ -74,40 +74,40 @@ def _path(path: str) -> str:
 
 
 def _refuse_credential(uri: str) -> None:
-    """Runs before every other rule of a URI, and never repeats the value: errors end up in logs."""
+    """Runs before all other rules of a URI. The message never contains the value: errors end up in logs."""
     keys = [key for key, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)]
     secret = next((f"the query key {key}" for key in keys if _SECRET_IN_QUERY.fullmatch(key)), None)
     if re.search(r"://[^/?#]*@|^[^/?#]+:[^/?#]*@", uri):
         secret = "a user or password before '@'"
     if secret:
         raise Refused(
-            f"the URI holds a credential: {secret} (the URI is not shown here)\n"
-            "a job file is copied into the run's directory, so it may hold no secret\n"
+            f"the URI contains a credential: {secret} (the URI is not shown here)\n"
+            "a job file is copied into the run's folder, so it must not contain secrets\n"
             "put it in the environment instead: AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a credential of S3 is what one would write under this key or in this variable."""
+    """Whether a key or a variable of this name would contain a credential of S3."""
     return _SECRET_KEY.fullmatch(re.sub(r"[-_ ]", "", key).lower()) is not None
 
 
 def refuse_secret_keys(section: object) -> None:
-    """For a section that says how S3 is reached: no key of a credential. Its value is never repeated."""
+    """Refuses keys of credentials in a section with S3 options. The message never contains the value."""
     for key in section if isinstance(section, dict) else ():
         if is_secret_key(str(key)):
-            raise Refused(f"holds a credential under this key\n{_NO_SECRETS}", key)
+            raise Refused(f"contains a credential\n{_NO_SECRETS}", key)
 
 
 def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if _SECRET_VARIABLES.fullmatch(name):
-            raise Refused(f"holds a credential under this name\n{_NO_SECRETS}", name)
+            raise Refused(f"contains a credential\n{_NO_SECRETS}", name)
     return env
 
 
 _NO_SECRETS = (
-    "a job file is copied into the run's directory, so it may hold no secret\n"
+    "a job file is copied into the run's folder, so it must not contain secrets\n"
     f"boto3 finds credentials itself: {CREDENTIAL_CHAIN}"
 )
 
@@ -120,7 +120,7 @@ def _uri(uri: str, schemes: tuple[str, ...]) -> str:
         return uri
     scheme, separator, _ = uri.partition("://")
     if not separator or scheme not in schemes:
-        raise ValueError(f"must be a path, or begin with {' or '.join(f'{s}://' for s in schemes)}")
+        raise ValueError(f"must be a path, or start with {' or '.join(f'{s}://' for s in schemes)}")
     parts = urlsplit(uri)
     if scheme == "file" and (parts.netloc not in ("", "localhost") or len(parts.path) < 2):
         raise ValueError("a file URI has three slashes and an absolute path: file:///data/train.tar")
@@ -151,11 +151,11 @@ def _sha256(digest: str) -> str:
 
 
 def _argument(value: object) -> object:
-    """Arguments and environment values are text; a number written without quotes is meant as its text."""
+    """Arguments and environment values are text; a number without quotes becomes its text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if isinstance(value, str) and "\0" in value:
-        raise ValueError("must be text without NUL, which no argument or variable can carry")
+        raise ValueError("must be text without NUL, which no argument or variable can contain")
     return value
 
 
@@ -188,19 +188,19 @@ def _kind_of_args(value: object) -> str:
 
 
 def _plain_data(value: Any) -> Any:
-    """Arguments are what a job file can hold: integers of 64 bits, and text that UTF-8 can carry."""
+    """Arguments must fit into a job file: integers of at most 64 bits, and text that UTF-8 can encode."""
     inner = value if isinstance(value, list) else [*value, *value.values()] if isinstance(value, dict) else []
     for item in inner:
         _plain_data(item)
     if isinstance(value, int) and abs(value) > units.LARGEST_INTEGER:
-        raise ValueError("must hold integers of 64 bits at most")
+        raise ValueError("must contain only integers of at most 64 bits")
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError("must hold no half of a character (a lone surrogate)")
+        raise ValueError("must not contain a lone surrogate (half a character)")
     return value
 
 
 def written_as(kind: str, *examples: str) -> Any:
-    """How people write the value, for the JSON schema that editors and the reference read."""
+    """The notation of the value, for the JSON schema that editors and the reference use."""
     return Field(json_schema_extra={"x-kind": kind} | ({"examples": [*examples]} if examples else {}))
 
 

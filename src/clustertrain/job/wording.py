@@ -1,4 +1,4 @@
-"""The wording of what is wrong in a job file: the place, the value, the rule, the nearest valid key."""
+"""Error messages for job files: the place, the value, the rule, the nearest valid key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def validated(document: Document, model: type[SectionT]) -> SectionT:
-    """The document as this model.
+    """Validates the document with this model.
 
     Raises:
         JobError: the first problem in the text, with its place, the rule and the remedy.
@@ -41,7 +41,7 @@ def validated(document: Document, model: type[SectionT]) -> SectionT:
 
 
 def _problem(document: Document, error: ErrorDetails) -> tuple[Place, str]:
-    """One error of the model: where to point, and what to say."""
+    """The place and the message of one error of the model."""
     kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
     if isinstance(cause, Refused):
         path = document.nearest((*loc, *cause.at))
@@ -54,7 +54,7 @@ def _problem(document: Document, error: ErrorDetails) -> tuple[Place, str]:
         return key_place, _within(path, f"the key '{loc[-1]}' is missing\nit has no default: add it")
     if loc[-1] == "[key]":
         name, section = shortened(str(path[-1])), dotted(path[:-1])
-        return key_place, f"{section}: '{name}' cannot be a name here\n{_rule(error, path)}"
+        return key_place, f"{section}: '{name}' is not a valid name\n{_rule(error, path)}"
     return value_place, f"{dotted(path)}: {shown(error['input'])} is not accepted\n{_rule(error, path)}"
 
 
@@ -71,7 +71,7 @@ def _unknown_key(path: Keys) -> str:
 
 
 def _rule(error: ErrorDetails, path: Keys) -> str:
-    """What the value must be, and how to write it."""
+    """The rule that a value breaks, and how to write the value."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     rule = _RULES[kind].format(**context) if kind in _RULES else error["msg"]
     if kind == "string_type" and isinstance(value, bool):
@@ -103,7 +103,7 @@ _RULES = {
 
 
 def _keys_of(path: Keys) -> list[str]:
-    """The keys that the section at this path may have."""
+    """The valid keys of the section at this path."""
     for known, model in sections():
         if len(known) == len(path) and all(want in ("*", key) for want, key in zip(known, path, strict=True)):
             return [info.alias or name for name, info in model.model_fields.items()]

@@ -1,7 +1,7 @@
-"""YAML as plain data that remembers where every key and every value was written.
+"""YAML as plain data, with the place of every key and every value.
 
-Only what a job file needs: no tags, no merge keys, no dates, a bounded size. A text that breaks this is
-refused with JobError at its line and column.
+Only what a job file needs: no tags, no merge keys, no dates, a bounded size. Other text is refused with
+JobError at its line and column.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MOST_VALUES = 50_000
 Keys = tuple[str | int, ...]
 
 
-# "text": exactly as written, whatever YAML would make of it; "any": nobody checks the type later, so that
-# nothing may be ambiguous; "typed": a model checks the type and words the error.
+# "text": exactly as written, whatever type YAML would give it; "any": the type is not checked later, so
+# ambiguous values are refused; "typed": a model checks the type and formats the error.
 Expected = Literal["text", "any", "typed"]
 
 
 class Place(NamedTuple):
-    """Where a key or a value was written."""
+    """The place in the text where a key or a value was written."""
 
     order: tuple[int, int]
     label: str
@@ -38,13 +38,13 @@ class Place(NamedTuple):
 
 @dataclass
 class Document:
-    """Plain data, and for every path of keys in it where the key and where the value was written."""
+    """Plain data and, for every path of keys, the places of the key and of the value."""
 
     data: Any
     places: dict[Keys, tuple[Place, Place]] = field(default_factory=dict)
 
     def nearest(self, keys: Sequence[str | int]) -> Keys:
-        """The path in the document along these keys, leaving out those that are only in the model."""
+        """The path in the document along these keys, without those that are only in the model."""
         path: Keys = ()
         for key in keys:
             if (*path, key) in self.places:
@@ -53,18 +53,18 @@ class Document:
 
 
 class JobLoader(yaml.SafeLoader):
-    """YAML 1.1 as PyYAML reads it, but `1e-4` is a number here, as in YAML 1.2 and as everyone means it."""
+    """YAML 1.1 as PyYAML reads it, except that `1e-4` is a number, as in YAML 1.2."""
 
 
 class JobDumper(yaml.SafeDumper):
-    """Writes what JobLoader reads back the same."""
+    """Writes YAML that JobLoader reads back unchanged."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Double quotes for text with breaks of lines: other styles fold U+0085 and its like into a space."""
+    """Uses double quotes for text with line breaks: other styles fold U+0085 and similar into a space."""
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -87,18 +87,18 @@ def text_of(path: Path) -> str:
     """The text of a file of at most 1 MiB.
 
     Raises:
-        JobError: it is not there, not readable, too large, or not UTF-8.
+        JobError: it does not exist, is not readable, too large, or not UTF-8.
     """
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        what = f"{path}: there is no such file\na job file is needed"
-        raise JobError(f"{what}: name another one, or make one with: clustertrain init") from None
+        what = f"{path}: there is no such file"
+        raise JobError(f"{what}\nname another job file, or create one with: clustertrain init") from None
     except IsADirectoryError:
         raise JobError(f"{path}: is a folder\nname the job file in it, such as {path / 'job.yaml'}") from None
     except OSError as error:
-        raise JobError(f"{path}: cannot be read: {error.strerror}\nit must be readable") from None
+        raise JobError(f"{path}: cannot be read: {error.strerror}\ncheck its permissions") from None
     if len(raw) > LARGEST_FILE_BYTES:
         raise JobError(
             f"{path}: is larger than 1 MiB\na job file is a short YAML text: is this the right file?"
@@ -118,8 +118,8 @@ class Reader:
     def __init__(
         self, text: str, place: Callable[[int, int], Place], expected_at: Callable[[Keys], Expected]
     ) -> None:
-        """`place` makes the place of a line and a column, counted from 1; `expected_at` tells of a path
-        what kind of value may stand there."""
+        """`place` returns the Place of a line and a column, counted from 1; `expected_at` returns the kind of
+        value that a path may have."""
         self.text = text
         self.place = place
         self.expected_at = expected_at
@@ -147,7 +147,7 @@ class Reader:
             ValueError,
             OverflowError,
         ) as error:  # an escape such as "\UFFFFFFFF", which PyYAML lets through
-            refuse(self.place(1, 1), f"not YAML: {error}", "a backslash in double quotes begins an escape")
+            refuse(self.place(1, 1), f"not YAML: {error}", "a backslash in double quotes starts an escape")
         start = self.place(1, 1) if node is None or not base else self._at(node.start_mark)
         self.places[base] = (start, start if node is None else self._at(node.start_mark))
         return Document(None if node is None else self._plain(node, base), self.places)
@@ -156,7 +156,7 @@ class Reader:
         return self.place(mark.line + 1, mark.column + 1) if mark else self.place(1, 1)
 
     def _check_events(self) -> None:
-        """Refuses tags, depth and size before anything recurses."""
+        """Refuses tags, and checks depth and size before any recursion."""
         depth = 0
         for count, event in enumerate(yaml.parse(self.text, JobLoader)):
             if count > 2 * MOST_VALUES:
@@ -169,11 +169,11 @@ class Reader:
                 self._too_much(event.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
 
     def _too_much(self, mark: Any, what: str) -> NoReturn:
-        refuse(self._at(mark), what, "a job file is a short text: put large data in a file of its own")
+        refuse(self._at(mark), what, "a job file is a short text: put large data in a separate file")
 
     def _plain(self, node: yaml.Node, path: Keys) -> Any:
         self.count += 1
-        if self.count > MOST_VALUES:  # aliases repeat what they name, also many times over
+        if self.count > MOST_VALUES:  # aliases can repeat a value many times
             self._too_much(node.start_mark, f"more than {MOST_VALUES} values")
         if len(path) > DEEPEST_LEVEL:
             self._too_much(node.start_mark, f"nested more than {DEEPEST_LEVEL} levels deep")
@@ -193,16 +193,16 @@ class Reader:
             here = self._at(key_node.start_mark)
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode):
-                refuse(here, "a key is a list or a mapping", "keys are text")
+                refuse(here, "a key is a list or a mapping", "a key must be text")
             if key_node.tag == "tag:yaml.org,2002:merge":
-                refuse(here, "the merge key <<", "a job file has no merge keys: write the keys out")
+                refuse(here, "the merge key <<", "merge keys are not allowed: write the keys out")
             if not key_node.tag.endswith(":str"):
-                refuse(here, f"the key {shortened(key)} is not text to YAML", "write it in quotes")
+                refuse(here, f"YAML does not read the key {shortened(key)} as text", "write it in quotes")
             self._check_text(key_node)
             if key in mapping:
                 first = self.places[*path, key][0]
-                what = f"the key '{shortened(key)}' is there twice"
-                refuse(here, what, f"it is first at {first.label}: remove one")
+                what = f"the key '{shortened(key)}' is given twice"
+                refuse(here, what, f"the first one is at {first.label}: remove one")
             self.places[*path, key] = (here, self._at(value_node.start_mark))
             mapping[key] = self._plain(value_node, (*path, key))
         return mapping
@@ -216,27 +216,27 @@ class Reader:
             return self._check_text(node)
         here, written = self._at(node.start_mark), shortened(node.value)
         if kind == "timestamp":
-            refuse(here, f"{written} is a date to YAML", "write it in quotes if it is text")
+            refuse(here, f"YAML reads {written} as a date", "write it in quotes if it is text")
         if kind in ("int", "float") and ":" in node.value:
-            return node.value  # YAML 1.1 counts 1:30:00 in base 60: what it means is for its key to say
+            return node.value  # YAML 1.1 reads 1:30:00 in base 60; the type of the key decides instead
         if kind == "int" and re.fullmatch(r"[-+]?0[0-7_]+", node.value):
-            what = f"{written} is octal to YAML 1.1, and decimal to YAML 1.2"
+            what = f"{written} is octal in YAML 1.1 and decimal in YAML 1.2"
             refuse(here, what, "write it without the leading 0, or in quotes if it is text")
         if kind == "bool" and expected == "any" and node.value.lower() not in ("true", "false"):
-            what = f"{written} is a boolean to YAML 1.1, and text to YAML 1.2"
+            what = f"{written} is a boolean in YAML 1.1 and text in YAML 1.2"
             refuse(here, what, "write true or false, or put it in quotes if it is text")
         try:
             value = self.loader.construct_object(node)
         except ValueError:
             value = LARGEST_INTEGER + 1  # such as 0x_, or too many digits for Python to read
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            refuse(here, f"{written} is no number of 64 bits", "write it in quotes if it is text")
+            refuse(here, f"{written} does not fit into 64 bits", "write it in quotes if it is text")
         return value
 
     def _check_text(self, node: yaml.Node) -> str:
         text: str = node.value
         if any("\ud800" <= character <= "\udfff" for character in text):
             refuse(
-                self._at(node.start_mark), "half a character (a lone surrogate)", "write the whole character"
+                self._at(node.start_mark), "a lone surrogate (half a character)", "write the whole character"
             )
         return text

@@ -1,7 +1,8 @@
 """The states of a run, their causes and exit codes, and whether a scheduler restarts a run in that state.
 
-One table for code, docs and tests. `result.json` of the newest attempt contains a final state. The other states
-are derived from the attempt's claim, heartbeat and events, and from the scheduler's queue (see standing.py).
+One table for code, docs and tests. `result.json` of the newest attempt contains a final state. The other
+states are derived from the attempt's claim, heartbeat and events, and from the scheduler's queue (see
+standing.py).
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def test_what_a_container_lacks_ends_with_exit_code_2(tmp_path, monkeypatch):
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(FUNCTION | {"slurm": {"container": "podman"}}))
     result = CliRunner().invoke(main, ["render", "--to", "slurm", str(tmp_path / "job.yaml")])
     assert result.exit_code == EXIT_JOB
-    assert "slurm.container: podman stands without image\n" in result.stderr
+    assert "slurm.container: podman is given without an image\n" in result.stderr
     assert result.stdout == ""
 
 
