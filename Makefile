@@ -1,6 +1,6 @@
-# Everything is installed into .venv; nothing else on the machine is touched.
+# Everything is installed into .venv; nothing else on the machine is changed.
 #   make train                        install and train the example
-#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's own for CPU: see README.md
+#   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
 .PHONY: help train test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
@@ -21,16 +21,16 @@ help:  ## list the targets
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers
 	$(BIN)/clustertrain run $(JOB)
 
-test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, but for the long ones
+test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones
 	$(BIN)/python -m pytest
 
-test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## the long tests: whole runs that meet one fault after another
+test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run the long tests: whole runs under injected faults
 	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
 
-test-gpu:  ## the GPU tests of training/; needs torch and pytest alone, no install, no Ray
+test-gpu:  ## run the GPU tests of training/; needs only torch and pytest, no install, no Ray
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. -m gpu tests/training/test_gpu.py
 
-check: $(VENV)/.installed  ## ruff, mypy --strict on src, and which module may import which
+check: $(VENV)/.installed  ## run ruff, mypy --strict on src, and import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
@@ -40,15 +40,15 @@ fmt: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed $(BIN)/versitygw  ## time saving and staging against their peers; FOLDER=the disk to measure
+bench: $(VENV)/.installed $(BIN)/versitygw  ## measure saving and staging against torch.save and aws s3 cp; FOLDER=a folder on the disk
 	mkdir -p $(FOLDER)
 	$(BIN)/python benchmarks/saving.py --folder $(FOLDER)
 	$(BIN)/python benchmarks/staging.py --folder $(FOLDER)
 
-bench-slurm: $(VENV)/.installed  ## time the start on two nodes of SLURM against Ray's own scripts; as root, 15 minutes
+bench-slurm: $(VENV)/.installed  ## measure the start on two SLURM nodes against Ray's own scripts; as root, 15 minutes
 	$(BIN)/python benchmarks/slurm_start.py
 
-bench-k8s: $(VENV)/.installed kube-tools  ## time the start of a RayJob against a plain one; as root, 15 minutes and more for the tools
+bench-k8s: $(VENV)/.installed kube-tools  ## measure the start of a RayJob against a plain one; as root, 15 minutes, plus building the tools
 	$(BIN)/python benchmarks/kube_start.py
 
 submit-slurm: $(VENV)/.installed  ## install, then submit a job to a SLURM cluster: JOB=slurm/digits.yaml
@@ -58,18 +58,18 @@ image:  ## build the container image: TARGET=cpu or gpu, IMAGE, ENGINE, BASE, TO
 	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" TARGET="$(TARGET)" BASE="$(BASE)" TORCH_INDEX="$(TORCH_INDEX)" \
 	  CA_BUNDLE="$(CA_BUNDLE)" docker/build.sh
 
-compose-up:  ## Ray's head, two workers, an S3 server and TensorBoard on this machine: docker/compose.yaml
+compose-up:  ## start a Ray head, two workers, an S3 server and TensorBoard on this machine: docker/compose.yaml
 	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" docker/compose.sh up
 
-compose-down:  ## end what compose-up started, its volumes too
+compose-down:  ## stop what compose-up started and delete its volumes
 	ENGINE="$(ENGINE)" IMAGE="$(IMAGE)" docker/compose.sh down
 
 submit-k8s: $(VENV)/.installed  ## install, then submit a job to Kubernetes: JOB=k8s/digits.yaml IMAGE=clustertrain:dev
 	$(BIN)/clustertrain submit --to kubernetes $(JOB) --set image=$(IMAGE)
 
-kube-tools: $(VENV)/kube/.built  ## build the Kubernetes of the tests; needs Go, 10 minutes once
+kube-tools: $(VENV)/kube/.built  ## build the Kubernetes for the tests; needs Go, takes 10 minutes once
 
-constraints: $(VENV)/.installed  ## compile constraints.txt anew from constraints.in and pyproject.toml
+constraints: $(VENV)/.installed  ## recompile constraints.txt from constraints.in and pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --all-extras \
 	  --no-emit-index-url --custom-compile-command "make constraints" constraints.in pyproject.toml -o constraints.txt
 	$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --extra train \
@@ -86,13 +86,13 @@ $(BIN)/versitygw:
 	GOBIN=$(abspath $(BIN)) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
 	  || echo "versitygw could not be built: the tests that need it are skipped" >&2
 
-# A Kubernetes for the tests of it, built from Go modules.
+# The Kubernetes for the tests, built from Go modules.
 KUBE_TOOLS := tests/clusters/kube_tools
 $(VENV)/kube/.built: $(addprefix $(KUBE_TOOLS)/,go.mod go.sum build.sh coredns/main.go)
 	$(KUBE_TOOLS)/build.sh $(VENV)/kube
 	touch $@
 
-# constraints.txt is the whole closure with hashes, so --no-deps fetches nothing that it does not name.
+# constraints.txt contains all dependencies with hashes, so with --no-deps nothing else is fetched.
 $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	awk '/^[^ #]/ {keep = /^uv==/} keep' constraints.txt > $(VENV)/uv.txt
@@ -103,7 +103,7 @@ $(VENV)/.installed: $(VENV)/constraints.txt pyproject.toml
 	$(BIN)/python -m compileall -q src  # an editable install is not compiled by uv
 	touch $@
 
-# With TORCH_INDEX: without torch, which comes from there, and without what its CUDA build alone needs.
+# With TORCH_INDEX, without torch, which comes from that index, and without the packages that only its CUDA build needs.
 $(VENV)/constraints.txt: constraints.txt
 	mkdir -p $(VENV)
 	awk -v index_url="$(TORCH_INDEX)" \
