@@ -1,12 +1,12 @@
 #!/bin/sh
-# Builds the image for `make image`, with the versions that its labels state. All settings are make's:
+# Builds the image for `make image`, and sets the versions of its labels. make sets these variables:
 # ENGINE IMAGE TARGET BASE TORCH_INDEX CA_BUNDLE
 set -eu
 cd "$(dirname "$0")/.."
 
 if ! command -v "$ENGINE" >/dev/null; then
   echo "image: ${ENGINE:-neither podman nor docker} is not installed" >&2
-  echo "install one of the two, or name yours: make image ENGINE=/path/to/podman" >&2
+  echo "install one of the two, or give its path: make image ENGINE=/path/to/podman" >&2
   exit 2
 fi
 case $TARGET in
@@ -19,14 +19,14 @@ case $TARGET in
 esac
 if [ -n "$CA_BUNDLE" ] && [ ! -r "$CA_BUNDLE" ]; then
   echo "image: CA_BUNDLE=$CA_BUNDLE cannot be read" >&2
-  echo "it is a file of certificates in PEM: those that your proxy signs with" >&2
+  echo "it must be a PEM file with the CA certificates of your proxy" >&2
   exit 2
 fi
 
 pinned() { sed -n "s/^$1==\([^ ]*\).*/\1/p" docker/constraints.txt; }
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/clustertrain/version.py)
 
-# OCI's own format has no HEALTHCHECK; docker knows no other than its own.
+# The OCI format has no HEALTHCHECK; docker always uses its own format.
 case ${ENGINE##*/} in podman* | buildah*) format=--format=docker ;; *) format= ;; esac
 
 set -- ${format:+"$format"} ${CA_BUNDLE:+--secret "id=ca_bundle,src=$CA_BUNDLE"} ${BASE:+--build-arg "BASE=$BASE"} "$@"

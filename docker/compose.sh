@@ -1,5 +1,5 @@
 #!/bin/sh
-# compose.sh up|down: docker/compose.yaml, by `docker compose` or podman-compose. For make compose-up, compose-down.
+# compose.sh up|down runs docker/compose.yaml with `docker compose` or podman-compose, for make compose-up and compose-down.
 set -eu
 file="$(dirname "$0")/compose.yaml"
 what=$1
@@ -10,7 +10,7 @@ elif command -v podman-compose >/dev/null; then
   compose() { podman-compose -f "$file" "$@"; }
 else
   echo "compose-$what: neither docker nor podman-compose is installed" >&2
-  echo "install one of the two: pip install podman-compose, where podman is" >&2
+  echo "install one of the two; with podman: pip install podman-compose" >&2
   exit 2
 fi
 export IMAGE
@@ -22,7 +22,7 @@ fi
 
 compose up -d
 echo "waiting for the workers to join"
-# A run that asks before they are there is told that the cluster has no CPU.
+# A run that starts before the workers have joined fails: the cluster has no CPU yet.
 nodes='import ray, time; ray.init(log_to_driver=False)
 while sum(node["Alive"] for node in ray.nodes()) < 3: time.sleep(0.5)'
 if ! compose exec -T head timeout 180 bash -c "until ray health-check; do sleep 1; done; python -c '$nodes'" \
@@ -35,5 +35,5 @@ a run:   docker compose -f docker/compose.yaml exec head \\
            clustertrain run examples/digits/job.yaml --set storage=/storage
          (or podman-compose)
 curves:  http://127.0.0.1:${TENSORBOARD_PORT:-6006}
-the end: make compose-down, which removes the runs as well
+the end: make compose-down, which deletes the runs as well
 END

@@ -1,6 +1,6 @@
-"""The image's HEALTHCHECK: every raylet that runs here is asked; where none does, that Python starts is all.
+"""The image's HEALTHCHECK: queries the health of every raylet in the container. Without a raylet it succeeds.
 
-KubeRay's probes ask the same question of the same server. Only the standard library, so that it takes 0.1 s.
+KubeRay's probes use the same server and path. Uses only the standard library, so that it takes 0.1 s.
 """
 
 import re
@@ -14,7 +14,7 @@ _TIMEOUT_S = 5.0
 
 
 def _raylets() -> Iterator[tuple[str, int]]:
-    """The pid of each, and the port on which its agent answers."""
+    """The pid of each raylet, and the port of its agent."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().decode(errors="replace")
@@ -26,7 +26,7 @@ def _raylets() -> Iterator[tuple[str, int]]:
 
 
 def _wrong_with(port: int) -> str | None:
-    # A company's proxy in the environment is not asked for the way to this machine.
+    # Requests to this machine must not go through a proxy that the environment sets.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"http://127.0.0.1:{port}/api/healthz", timeout=_TIMEOUT_S):
@@ -39,7 +39,7 @@ def _wrong_with(port: int) -> str | None:
 
 def main() -> int:
     wrong = [f"raylet {pid}: {why}" for pid, port in _raylets() if (why := _wrong_with(port))]
-    print("\n".join(wrong) or "well")
+    print("\n".join(wrong) or "healthy")
     return 1 if wrong else 0
 
 

@@ -1,9 +1,9 @@
-"""Writes down what an image holds, and refuses one whose labels would not be true.
+"""Lists the packages of an image, and fails if a label does not match the installed version.
 
-    inventory.py ray==2.60.0 ...      what the labels say; each has to be what is installed
+    inventory.py ray==2.60.0 ...      the versions in the labels; each must be the installed one
 
-Beside this file, sbom.json is the bill of materials (CycloneDX 1.5: Python's packages and Debian's), pins.txt
-the versions that a later `pip install` may not change.
+It writes two files beside itself: sbom.json, the bill of materials (CycloneDX 1.5, Python and Debian packages), and
+pins.txt, the versions that a later `pip install` may not change.
 """
 
 import json
@@ -31,7 +31,7 @@ def _of_python(name: str, package: Distribution) -> _Component:
     component: _Component = {"type": "library", "name": name, "version": package.version, "purl": purl}
     keys = [key for key in ("License-Expression", "License") if key in package.metadata]
     stated = package.metadata[keys[0]] if keys else ""
-    if stated and "\n" not in stated:  # some put the whole text there
+    if stated and "\n" not in stated:  # some packages put the whole license text there
         component["licenses"] = [{"license": {"name": stated}}]
     return {"bom-ref": purl, **component}
 
@@ -58,9 +58,9 @@ def main(labels: list[str]) -> str | None:
     for label in labels:
         name, _, said = label.partition("==")
         installed = packages[name].version if name in packages else "not installed"
-        # torch of another index has a local part: 2.13.0+cpu
+        # torch from another index has a local version part: 2.13.0+cpu
         if said != installed.partition("+")[0]:
-            return f"{name} is {installed}, and the label would say {said!r}: build with `make image`"
+            return f"{name} is {installed}, but its label would be {said!r}: build with `make image`"
     pins = [f"{name}=={package.version}\n" for name, package in sorted(packages.items())]
     (_FOLDER / "pins.txt").write_text("".join(pins))
     components = [_of_python(name, package) for name, package in sorted(packages.items())]

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 images of 8×8 pixels, and a LeNet-style network that reads them."""
+"""Handwritten digits: 1,797 images of 8×8 pixels, and a LeNet-style network that classifies them."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from clustertrain import Task
 
 
 class Digits(Task):
-    """The loss is Task's own, cross entropy; so are its metric, accuracy, and its optimizer, AdamW."""
+    """Uses the defaults of Task: cross entropy as loss, accuracy as metric, AdamW as optimizer."""
 
     def __init__(self, lr: float) -> None:
         self.lr = lr
@@ -41,7 +41,7 @@ class Digits(Task):
 
 
 def read(folder):
-    """Images as float32 (1797, 1, 8, 8) from 0 to 1, labels as int64 (1797,), and which ones are held out."""
+    """Images, float32 (1797, 1, 8, 8) from 0 to 1; labels, int64 (1797,); held out, bool (1797,)."""
     rows = torch.from_numpy(np.loadtxt(folder / "digits.csv", delimiter=",", dtype=np.int64))
     images = rows[:, :64].float().div(16).reshape(-1, 1, 8, 8)
     held_out = torch.arange(len(rows)) % 5 == 0  # every fifth image, the same ones in every run

@@ -1,4 +1,4 @@
-"""Makes digits.tar.gz from the digits.csv.gz that scikit-learn ships; README.md says where the data is from.
+"""Creates digits.tar.gz from the digits.csv.gz in scikit-learn; README.md gives the source of the data.
 
     pip download --no-deps scikit-learn==1.7.2
     python -m zipfile -e scikit_learn-*.whl unpacked
@@ -14,7 +14,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-# Of the unpacked text, which is the same in every scikit-learn.
+# The checksum of the unpacked text, which is the same in every version of scikit-learn.
 CSV_SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 ARCHIVE = Path(__file__).with_name("digits.tar.gz")
 
@@ -33,7 +33,7 @@ def main(source: str) -> None:
     csv = gzip.decompress(Path(source).read_bytes())
     found = hashlib.sha256(csv).hexdigest()
     if found != CSV_SHA256:
-        sys.exit(f"{source} unpacks to sha256 {found},\nnot to {CSV_SHA256}: it is another file.")
+        sys.exit(f"{source} unpacks to sha256 {found},\nexpected {CSV_SHA256}: it is another file.")
     ARCHIVE.write_bytes(archive_bytes(csv))
     print(f"{hashlib.sha256(ARCHIVE.read_bytes()).hexdigest()}  {ARCHIVE.name}")
 

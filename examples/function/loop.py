@@ -1,4 +1,4 @@
-"""A function with its own training loop: the kit supplies ranks, data, checkpoints and the wish to stop."""
+"""A function with its own training loop; clustertrain provides ranks, data, checkpoints and stop requests."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ def train(config):
         start = state["step"]
     ddp = DistributedDataParallel(model)
     for step in range(start + 1, config["steps"] + 1):
-        # Every rank draws its own samples, and the same ones again when a step is done again.
+        # Every rank draws other samples; a step that is repeated after a restart draws the same ones.
         generator = torch.Generator().manual_seed(step * s.world_size + s.rank)
         x = (torch.rand(64, 1, generator=generator) * 6 - 3).to(s.device)
         loss = nn.functional.mse_loss(ddp(x), torch.sin(x))

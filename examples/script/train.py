@@ -1,4 +1,4 @@
-"""The DDP tutorial, unchanged: it knows torchrun's environment and nothing of clustertrain.
+"""The DDP tutorial, unchanged: it uses torchrun's environment and does not import clustertrain.
 
 torchrun --nproc-per-node 2 train.py --epochs 3
 clustertrain run job.yaml

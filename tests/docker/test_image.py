@@ -93,7 +93,7 @@ def test_the_labels_say_what_is_installed(image):
 
 def test_a_label_that_would_not_be_true_ends_the_build(image):
     refused = inside(image, "python", "/usr/share/clustertrain/inventory.py", "ray==1.0", check=False)
-    assert refused == f"ray is {pinned('ray')}, and the label would say '1.0': build with `make image`"
+    assert refused == f"ray is {pinned('ray')}, but its label would be '1.0': build with `make image`"
     missing = inside(image, "python", "/usr/share/clustertrain/inventory.py", "jax==1.0", check=False)
     assert missing.startswith("jax is not installed")
 
