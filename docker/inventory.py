@@ -2,8 +2,8 @@
 
     inventory.py ray==2.60.0 ...      the versions in the labels; each must be the installed one
 
-It writes two files beside itself: sbom.json, the bill of materials (CycloneDX 1.5, Python and Debian packages), and
-pins.txt, the versions that a later `pip install` may not change.
+It writes two files beside itself. sbom.json is the bill of materials (CycloneDX 1.5) of the Python and Debian
+packages; pins.txt contains the versions that a later `pip install` may not change.
 """
 
 import json
