@@ -90,7 +90,7 @@ NEEDED = [
     ("poddisruptionbudgets.policy", "list", Two.waiting, "stop", BUDGET),
     ("poddisruptionbudgets.policy", "delete", Two.waiting, "stop", BUDGET),
 ]
-OF_THE_CLUSTER_ROLE = {"get customresourcedefinitions.apiextensions.k8s.io", "list nodes"}
+OF_THE_CLUSTER_ROLE = {"list nodes"}
 OF_KUEUE = {("workloads.kueue.x-k8s.io", "list"), ("localqueues.kueue.x-k8s.io", "get")}
 
 

@@ -163,6 +163,12 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
 # The first that fits counts.
 _SAID: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
     (
+        re.compile("failed calling webhook"),
+        ClusterError,
+        "An admission webhook of the cluster of {where} does not answer: {last}\n"
+        "Until it does, the API server takes no object that it checks: ask whoever runs the cluster.",
+    ),
+    (
         _NO_CONTEXT,
         NoAnswer,
         "kubectl has no cluster to talk to: {last}\n"

@@ -1,7 +1,6 @@
 """What would keep a run from ever starting on a cluster, found before anything is applied.
 
 the image           where this machine has it, too: is it the kit's, with the same Ray?
-the cluster         does it answer, and does its KubeRay know every field?
 what is named       namespace, secrets, claims, classes, accounts, queues: are they there?
 room                a node for each kind of pod, quotas
 
@@ -31,11 +30,9 @@ from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFou
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
-from clustertrain.launchers.kubernetes.rules.check import check, refusals
 from clustertrain.launchers.shell import run
 from clustertrain.version import RAY_VERSION, __version__
 
-CRD = "rayjobs.ray.io"
 _ENGINE_S = 20.0
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -56,7 +53,6 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
     look = _Look(kubectl)
     rayjob = next(each for each in manifests if each["kind"] == "RayJob")
     _check_namespace(look)
-    _check_crd(look, manifests)
     _check_named(job, look)
     nodes = look.all("nodes")
     for volume in volumes(job):
@@ -159,7 +155,7 @@ def _labels_here(image: str) -> dict[str, str] | None:
     return None
 
 
-# ---------------------------------------------------------------------------------------------- the cluster
+# --------------------------------------------------------------------------------------------- what is named
 
 
 def _check_namespace(look: _Look) -> None:
@@ -176,29 +172,6 @@ def _check_namespace(look: _Look) -> None:
         ) from None
     except Forbidden:
         return
-
-
-def _check_crd(look: _Look, manifests: Sequence[Manifest]) -> None:
-    try:
-        crd = look.one("customresourcedefinitions.apiextensions.k8s.io", CRD)
-    except NotFound:
-        raise ClusterError(
-            "The cluster knows no RayJob: the KubeRay operator is not installed there.\n"
-            "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
-        ) from None
-    if crd is None:
-        return
-    by_rules = check(manifests)
-    finding = next((each for each in refusals(check(manifests, [crd])) if each not in by_rules), None)
-    if finding is not None:
-        raise ClusterError(
-            f"{finding.where} {finding.says}, by the cluster's own definition of it.\n"
-            "Its KubeRay is older than the field, or the field is misspelt: KubeRay 1.6 and later know what "
-            "the kit writes."
-        )
-
-
-# --------------------------------------------------------------------------------------------- what is named
 
 
 def _check_named(job: Job, look: _Look) -> None:

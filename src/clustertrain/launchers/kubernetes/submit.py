@@ -1,11 +1,11 @@
 """A job handed to Kubernetes: checked, rendered, applied as the very bytes that `render` prints.
 
-with_site ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ kubectl apply
+with_site ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ dry run ─▶ kubectl apply
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.job.yaml_reader import text_of
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.dry_run import check_admission
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.look import RAYJOBS
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_yaml
@@ -80,7 +81,13 @@ def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
     kubectl = Kubectl.of(job.kubernetes)
     for note in check_cluster(job, objects, kubectl):
         say(note)
-    _make_room(kubectl, job, say)
+    if (before := _rayjob(kubectl, job.name)) is not None:
+        _check_over(before)
+    for note in check_admission(objects, kubectl, replaced=before is not None):
+        say(note)
+    if before is not None:
+        say(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
+        kubectl.delete(RAYJOBS, job.name, _DELETE_S)
     # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
@@ -89,12 +96,13 @@ def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
 
 
 def validate(path: Path, sets: Sequence[str]) -> list[str]:
-    """Hold a job file, or a file of manifests, to the rules of the operator; returns what can be said of it.
+    """Check a job file, or a file of manifests, by the rules of the operator, and by a cluster where one
+    answers; returns notes and a summary.
 
     Raises:
         JobError: the file is wrong, or KubeRay would refuse what is made of it.
         StorageError: as `checked`.
-        ClusterError: the cluster that answers could never start it.
+        ClusterError: the cluster that answers refuses an object, or could never start the job.
     """
     documents = _manifests_of(path)
     if documents is not None:
@@ -102,15 +110,45 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
         if wrong := refusals(findings):
             raise to_error(wrong)
         notes = [f"note: {finding.where} {finding.says}: it needs {finding.needs}" for finding in findings]
+        notes += _where_one_answers(_checks_of_documents(documents))
         return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
     job = with_site(load_job(path, sets))
     objects = checked(job, Options())
-    try:
-        notes = check_cluster(job, objects, Kubectl.of(job.kubernetes))
-    except (CommandMissing, NoAnswer) as error:
-        notes = [f"note: not held against a cluster: {str(error).splitlines()[0]}"]
+    notes = [*_where_one_answers(_checks_of_job(job, objects))]
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
     return [*notes, f"{path}: {kinds}: KubeRay would refuse none of them"]
+
+
+def _where_one_answers(checks: Iterator[str]) -> Iterator[str]:
+    """The notes of checks that ask a cluster; what could not be asked is a note as well."""
+    try:
+        yield from checks
+    except Forbidden as error:
+        yield f"note: the API server was not asked whether it takes this: {str(error).splitlines()[0]}"
+    except (CommandMissing, NoAnswer) as error:
+        left_out = "its CRDs, admission webhooks and policies, what is named there, room"
+        yield f"note: no cluster was asked ({left_out}): {str(error).splitlines()[0]}"
+
+
+def _checks_of_job(job: Job, objects: Sequence[Manifest]) -> Iterator[str]:
+    kubectl = Kubectl.of(job.kubernetes)
+    yield from check_cluster(job, objects, kubectl)
+    yield from check_admission(objects, kubectl, replaced=_rayjob(kubectl, job.name) is not None)
+
+
+def _checks_of_documents(documents: Sequence[Manifest]) -> Iterator[str]:
+    """Without those whose namespace or kind the file makes itself: a dry run makes neither."""
+    crds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
+    kinds = {each["spec"]["names"]["kind"] for each in crds}
+    namespaces = {each["metadata"].get("name") for each in documents if each["kind"] == "Namespace"}
+    sent = [
+        each
+        for each in documents
+        if each["metadata"].get("namespace") not in namespaces and each["kind"] not in kinds
+    ]
+    if left := len(documents) - len(sent):
+        yield f"note: {left} objects were not sent to the cluster: the file makes their namespace or kind"
+    yield from check_admission(sent, Kubectl())
 
 
 def _manifests_of(path: Path) -> list[Manifest] | None:
@@ -132,17 +170,21 @@ def what_next(applied: Applied, job_file: str) -> str:
     )
 
 
-def _make_room(kubectl: Kubectl, job: Job, say: Callable[[str], None]) -> None:
-    """A RayJob runs once: one that is over makes place for the next of its name."""
+def _rayjob(kubectl: Kubectl, name: str) -> Manifest | None:
     try:
-        rayjob = kubectl.get(RAYJOBS, job.name)
+        return kubectl.get(RAYJOBS, name)
     except NotFound:
-        return
-    state = rayjob.get("status", {}).get("jobDeploymentStatus") or "new"
+        return None
+
+
+def _check_over(rayjob: Manifest) -> None:
+    """A RayJob runs once, and the next of its name replaces it: not before it is over."""
     if not Seen(rayjob).is_over:
         raise ClusterError(
-            f"RayJob {job.name} is there already: {state}.\n"
+            f"RayJob {rayjob['metadata']['name']} is there already: {_state(rayjob)}.\n"
             "Wait for it, or end it with `clustertrain stop --to kubernetes`."
         )
-    say(f"RayJob {job.name} is over ({state}) and makes place; its storage stays")
-    kubectl.delete(RAYJOBS, job.name, _DELETE_S)
+
+
+def _state(rayjob: Manifest) -> str:
+    return rayjob.get("status", {}).get("jobDeploymentStatus") or "new"

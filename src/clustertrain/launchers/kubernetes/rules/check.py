@@ -5,12 +5,12 @@
 
 The operator says no in a place where few look, and the pods that the API server refuses are refused when the
 job was taken long ago. The rules are those of KubeRay 1.6.2 and 1.7.0, of Kubernetes 1.34 and of Kueue 0.14.
+Schemas of CRDs are not among them: the cluster has its own, which it checks in a dry run (dry_run.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from clustertrain.launchers.kubernetes.rules.objects import (
 )
 from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec
 from clustertrain.launchers.kubernetes.rules.rayjob import LONGEST_RAYCLUSTER, ray_name, rayjob
-from clustertrain.launchers.kubernetes.rules.schema import against_schema, schema_of
 
 _SHOWN = 3
 _RAY = ("ray.io/v1", "ray.io/v1alpha1")
@@ -50,24 +49,17 @@ _WHO: Mapping[By, str] = {
 }
 
 
-def check(
-    manifests: Sequence[Mapping[str, Any]],
-    schemas: Sequence[Mapping[str, Any]] = (),
-    *,
-    pod_security: bool = True,
-) -> list[Finding]:
+def check(manifests: Sequence[Mapping[str, Any]], *, pod_security: bool = True) -> list[Finding]:
     """What is wrong with the manifests, object by object.
 
     Args:
-        schemas: CRDs, where they are at hand: kinds that they define are checked against their schema first.
         pod_security: whether the pods are for a namespace that enforces the standard `restricted`.
     """
     found: list[Finding] = []
     seen: set[tuple[str, str, str]] = set()
     for number, manifest in enumerate(manifests, 1):
         place = _object(manifest, number)
-        by_rules = [*_identity(place, seen), *_content(place, pod_security)]
-        found += _joined(_by_schema(place, schemas), by_rules)
+        found += [*_identity(place, seen), *_content(place, pod_security)]
     return found
 
 
@@ -120,24 +112,6 @@ def _identity(place: Place, seen: set[tuple[str, str, str]]) -> Iterator[Finding
         says = "is there twice: the later one replaces the first"
         yield place.finding(says, "Rename one of them.", "nobody")
     seen.add(key_of_all)
-
-
-def _by_schema(place: Place, schemas: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    schema = schema_of(place.value, schemas) if isinstance(place.value, Mapping) else None
-    return [*against_schema(place, schema)] if schema else []
-
-
-def _joined(by_schema: list[Finding], by_rules: list[Finding]) -> list[Finding]:
-    """What the schema has said of a value, a rule need not say again; a rule knows why a key is unknown."""
-    newer = {finding.where: finding.needs for finding in by_rules if finding.needs}
-    known = [
-        replace(finding, remedy=f"{newer[finding.where]} knows it: update the operator and its CRDs.")
-        if finding.where in newer
-        else finding
-        for finding in by_schema
-    ]
-    said = {finding.where for finding in by_schema}
-    return known + [finding for finding in by_rules if finding.where not in said]
 
 
 def _content(place: Place, pod_security: bool) -> Iterator[Finding]:

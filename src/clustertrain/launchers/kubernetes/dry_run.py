@@ -1,0 +1,167 @@
+"""The objects of a run put to the API server, which checks them and keeps none.
+
+`kubectl apply` sends the objects of a file one after another: where the server refuses the third, two are
+there. The same call with --dry-run=server comes first, and takes each object through authorization, schema,
+admission and quota. It alone checks the schemas of the cluster's CRDs. The rules of the operator, and of the
+pods that it makes, are not the API server's: they are in rules/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from textwrap import shorten
+
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_yaml
+from clustertrain.launchers.kubernetes.rules.check import check
+from clustertrain.launchers.shell import CommandFailed
+
+_APPLY = ("apply", "--server-side", "--dry-run=server", "--filename=-")
+_CREATE = ("create", "--dry-run=server", "--filename=-")
+_TIMEOUT_S = 60.0
+_SHOWN = 3
+_RULE_LENGTH = 300
+
+_PREFIX = re.compile(r"(error|Error from server( \(\w+\))?): ")
+_NOISE = re.compile(r"Warning: |[IWE]\d{4} ")
+# How kubectl prints what the server refuses, by the check that refuses it. kubectl has no JSON for errors.
+_VALIDATION = re.compile(r'The \S+ ".*?" is invalid: (.*)', re.DOTALL)
+_TYPES = re.compile(r"failed to create typed patch object \([^)]*\): (?:errors:)?(.*)", re.DOTALL)
+_CONFLICT = re.compile(r"Apply failed with \d+ conflicts?: (.*?)(?:\nPlease review|\Z)", re.DOTALL)
+_UNKNOWN = re.compile(r'unknown field "([^"]+)"')
+_NO_DRY_RUN = re.compile(r'admission webhook "([^"]+)" does not support dry run')
+_NOT_DECLARED = "field not declared in schema"
+_VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}", re.DOTALL)
+_ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
+_FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule of the server that an object breaks. `field`: its path in the object, "" where none is named."""
+
+    manifest: Manifest
+    field: str
+    rule: str
+
+    @property
+    def where(self) -> str:
+        return f"{_named(self.manifest)}: {self.field}" if self.field else _named(self.manifest)
+
+
+def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
+    """Have the API server check what would be applied; returns notes of what it did not check.
+
+    Args:
+        replaced: a RayJob of this name is there, and is deleted before the new one is applied. The new one is
+            checked as one that is created: changes of a RayJob have rules of their own.
+
+    Raises:
+        Forbidden, NoAnswer: as a call of kubectl.
+        ClusterError: the server refuses an object; names it, the field, the server's rule and the remedy.
+    """
+    refused = []
+    for how in (_APPLY, _CREATE):
+        refused += _refused(kubectl, how, [each for each in objects if _how(each, replaced) == how])
+    refusals: list[Refusal] = []
+    notes = []
+    for manifest, said in refused:
+        if webhook := _NO_DRY_RUN.search(said):
+            notes.append(
+                f"note: not all of {_named(manifest)} was checked: admission webhook {webhook[1]} does not "
+                "support dry run, and decides when the object is applied"
+            )
+        else:
+            refusals += (Refusal(manifest, field, rule) for field, rule in _broken_rules(said))
+    if refusals:
+        raise _to_error(refusals, kubectl)
+    return notes
+
+
+def _how(manifest: Manifest, replaced: bool) -> tuple[str, ...]:
+    is_created = (replaced and manifest["kind"] == "RayJob") or "name" not in manifest["metadata"]
+    return _CREATE if is_created else _APPLY
+
+
+def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) -> list[tuple[Manifest, str]]:
+    """The objects that the server refuses, each with kubectl's words.
+
+    They are sent one by one after a refusal, since these words do not always name the object.
+    """
+    if not objects:
+        return []
+    try:
+        kubectl(*how, input=to_yaml(objects), timeout_s=_TIMEOUT_S)
+    except NoAnswer:
+        raise
+    except ClusterError as error:
+        if len(objects) > 1:
+            return [each for one in objects for each in _refused(kubectl, how, [one])]
+        if not isinstance(error, CommandFailed):
+            raise
+        # The server looks last for an object of the same name: all else was in order.
+        return [] if "(AlreadyExists)" in error.stderr else [(objects[0], error.stderr)]
+    return []
+
+
+# --------------------------------------------------------------------------------------- what the server says
+
+
+def _broken_rules(said: str) -> list[tuple[str, str]]:
+    """Field and rule of each, as kubectl prints them."""
+    text = "\n".join(line for line in said.splitlines() if not _NOISE.match(line)).strip()
+    if match := _VALIDATION.match(text):
+        pairs = [line.removeprefix("* ").partition(": ") for line in match[1].splitlines()]
+    elif match := _TYPES.search(text):
+        pairs = [line.strip().removeprefix(".").partition(": ") for line in match[1].strip().splitlines()]
+    elif match := _CONFLICT.search(text):
+        pairs = [("", "", f"it is there, and another manager has set fields of it: {match[1]}")]
+    else:
+        pairs = [(field, "", _NOT_DECLARED) for field in _UNKNOWN.findall(text)]
+    found = [(field, _tidied(rule, field)) for field, _, rule in pairs if field != "<nil>" and rule]
+    return found or [("", _tidied(_PREFIX.sub("", text.partition("\n")[0])))]
+
+
+def _tidied(rule: str, field: str = "") -> str:
+    """On one line, without the field's path, types of Go, and a value that is only the name of a type."""
+    rule = _ONLY_A_TYPE.sub("", rule.replace(f"{field} in body ", ""))
+    return shorten(_VALUE_OF_GO.sub(r"\1", rule), _RULE_LENGTH, placeholder=" …")
+
+
+def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
+    lines = [f"  {each.where}: {each.rule}" for each in refusals[:_SHOWN]]
+    if len(refusals) > _SHOWN:
+        lines.append(f"  and {len(refusals) - _SHOWN} more.")
+    head = "The API server refuses this, and nothing was applied:"
+    return ClusterError("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
+
+
+def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
+    if refusal.rule != _NOT_DECLARED:
+        return "Correct it in the job file or the manifest, or ask whoever runs the cluster about its rule."
+    known_since = {each.where: each.needs for each in check([refusal.manifest]) if each.needs}
+    if needs := known_since.get(refusal.where):
+        return f"{needs} knows it: update the operator and its CRDs, or leave it out."
+    path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
+    if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
+        return f"Did you mean '{near[0]}'?"
+    return "It is misspelt, or newer than the cluster's CRDs: KubeRay 1.6 and later know what the kit writes."
+
+
+def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
+    """The names that the server's schema has at a path; none where it does not say."""
+    named = f"{manifest['kind']}.{path}".rstrip(".")
+    try:
+        explained = kubectl("explain", named, f"--api-version={manifest['apiVersion']}")
+    except ClusterError:
+        return []
+    return _FIELD_OF_SCHEMA.findall(explained.stdout)
+
+
+def _named(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    return f"{manifest['kind']} {metadata.get('name') or metadata.get('generateName')}"
