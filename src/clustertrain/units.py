@@ -5,6 +5,8 @@ as text) and raises ValueError with the rule and an example.
 
     duration_text, size_value   exact: what the parsers read back as the same number
     time_text, size_text        rounded, for people
+
+pydantic's own types refuse `2h`, `16Gi` and `1e3`, and take `20:00` for 20 hours: SLURM means minutes.
 """
 
 from __future__ import annotations
@@ -144,18 +146,16 @@ def _total_s(parts: tuple[str | None, ...]) -> Decimal:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row, its cells in columns."""
+    """A line for each row, its cells in columns. rich cuts its tables at a width; pipes have none."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def size_text(size_bytes: float) -> str:
     """Bytes as people read them: 1,536 → 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"
+    from pydantic import ByteSize
+
+    return ByteSize(size_bytes).human_readable(separator=" ")
 
 
 def time_text(seconds: float) -> str:

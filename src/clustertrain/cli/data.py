@@ -30,7 +30,6 @@ from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import remove_tree
 from clustertrain.units import aligned, size_text, time_text
 
-_CHUNK_BYTES = 1 << 20
 _SAY_EVERY_S = 2.0
 
 
@@ -197,15 +196,13 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
 
 
 def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
-    hashed, found_bytes = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            hashed.update(chunk)
-            found_bytes += len(chunk)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        found_bytes = file.tell()
     if found_bytes != size_bytes:
         return f"{path} has {found_bytes} bytes, staged were {size_bytes}"
-    if hashed.hexdigest() != sha256:
-        return f"{path} has sha256 {hashed.hexdigest()}, staged was {sha256}"
+    if found != sha256:
+        return f"{path} has sha256 {found}, staged was {sha256}"
     return None
 
 

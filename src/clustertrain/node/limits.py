@@ -1,7 +1,8 @@
 """What a node allows its processes, read on the node itself: memory, /dev/shm, open files.
 
 A reading that cannot be had is None, which is to be told as unknown, never guessed. Counters are read when
-the workers start and again when one has died: what grew between is what happened to them.
+the workers start and again when one has died: what grew between is what happened to them. psutil reads no
+cgroups.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 gloo takes the address of the host name, which on many machines is 127.0.1.1: ranks on other nodes then
 connect to themselves ("connectFullMesh failed"). The route to the head says what is right.
+The standard library names interfaces without their addresses: those come from the kernel, by ioctl.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A block of free ports for one job on one node.
 
 Ray's own defaults are fixed numbers, so that two jobs on a node meet. A block lies below the range from which
-the kernel gives ports to clients, or one of those would be in it tomorrow.
+the kernel gives ports to clients, or one of those would be in it tomorrow. Binding port 0
+gives single ports of that very range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which process it was, so that anyone on the same machine can tell whether it still lives."""
+"""Which process it was, so that anyone on the same machine can tell whether it still lives.
+
+psutil identifies a process by pid and time of start: in another pid namespace these are another process's.
+"""
 
 from __future__ import annotations
 

@@ -64,9 +64,7 @@ def to_type(command: str) -> str:
 def print_table(rows: Sequence[Row]) -> None:
     """Two columns: framed on a terminal, plain elsewhere."""
     if not sys.stdout.isatty():
-        width = max(len(name) for name, _ in rows)
-        for name, value in rows:
-            print(f"{name:<{width}}  {value}")
+        print(*aligned(rows), sep="\n")
         return
     from rich.console import Console
     from rich.table import Table

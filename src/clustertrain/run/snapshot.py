@@ -3,6 +3,7 @@
 One tar.gz, packed the same on every machine: sorted, without owners and times. It holds files, folders and
 whether a file may be run; a link is packed as what it leads to. Left out is what nobody needs there: version
 control, virtual environments, caches, the runs themselves, and data sets that the job names.
+shutil.make_archive packs times and owners too; `git archive` packs what is committed alone.
 """
 
 from __future__ import annotations

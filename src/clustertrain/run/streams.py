@@ -3,7 +3,7 @@
 Whoever writes appends to a plain file (`RunDir.local_path`). Where storage is S3 that file lies on the
 writer's node, and what was added goes up every few seconds as a numbered object `<key>.d/000001`
 (shipping.py), since an object cannot grow. A reader takes the file where this node has it, the objects
-where it has not.
+where it has not. It polls: inotify, which libraries that follow files use, sees no write of another host.
 """
 
 from __future__ import annotations

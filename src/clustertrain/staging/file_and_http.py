@@ -1,6 +1,7 @@
 """Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for.
 
-`s3://` is in s3.py.
+`s3://` is in s3.py. HTTP is the standard library's: urllib3 and requests add pools and repeated requests, and
+leave ranges, If-Range and what their answers mean to the caller as well.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ over from a holder other than the one that was judged.
 Whether a holder lives is judged by change alone: it rewrites a counter, and a contender that sees the same
 bytes for `lease_s` of its own watching takes over. Neither the clock of another host nor the time stamps of
 the file system are believed. On the holder's own machine a process that is gone is seen at once.
+filelock locks by flock, which many NFS mounts keep to one host, or by a file that a kill leaves behind.
 """
 
 from __future__ import annotations

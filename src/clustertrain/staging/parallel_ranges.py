@@ -1,4 +1,7 @@
-"""Several streams that bring one version of a file at the same time, each the next span nobody has."""
+"""Several streams that bring one version of a file at the same time, each the next span nobody has.
+
+Python joins the threads of a ThreadPoolExecutor when it exits: one that waits for a silent server holds it.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 After every write the 8 bytes of its piece are overwritten in place. Nothing waits for the disk: a process
 that goes on after a kill, or after a crash of the machine, reads what is noted and believes of each piece
-exactly what its crc32 proves.
+exactly what its crc32 proves. Libraries for downloads note which parts came, without proof of their bytes.
 """
 
 from __future__ import annotations

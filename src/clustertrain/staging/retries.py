@@ -1,4 +1,7 @@
-"""How long faults that may pass are met with another try."""
+"""How long faults that may pass are met with another try.
+
+Libraries for retries count the tries of one call; here progress of any stream renews the patience of all.
+"""
 
 from __future__ import annotations
 

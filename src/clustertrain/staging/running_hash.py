@@ -1,4 +1,7 @@
-"""The sha256 of a file while it grows: a thread follows the bytes that are there without a gap."""
+"""The sha256 of a file while it grows: a thread follows the bytes that are there without a gap.
+
+hashlib.file_digest reads a file that is complete: another pass over all of it, after the download.
+"""
 
 from __future__ import annotations
 

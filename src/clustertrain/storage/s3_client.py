@@ -1,8 +1,9 @@
 """The S3 client: one for each location of a process, and what its errors mean.
 
 Faults that may pass (5xx, 429, a broken or silent connection) are tried again with growing pauses for
-`Location.retry_s`; boto3's own retries give up after seconds, so they are off. What will not pass by
-waiting becomes a StorageError that names the action, the key, the HTTP status and the likely cause.
+`Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off.
+What will not pass by waiting becomes a StorageError that names the action, the key, the HTTP status and the
+likely cause.
 """
 
 from __future__ import annotations

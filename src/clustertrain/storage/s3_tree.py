@@ -1,4 +1,7 @@
-"""A tree of files on S3: they go up while they are written, and the marker, put last, makes them a tree."""
+"""A tree of files on S3: they go up while they are written, and the marker, put last, makes them a tree.
+
+boto3's transfers read from a file that is there. Here torch.save writes, and no file is in between.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 Ray starts processes in sessions and process groups of their own, and some outlive their driver by a minute.
 The guardian is their subreaper: whoever loses its parent becomes its child, so it can kill and reap until it
 has no child left. It ends the run when the driver ends, when it is told to, and when its stdin closes, which
-is what the death of `clustertrain run` looks like from here, whatever the signal was.
+is what the death of `clustertrain run` looks like from here, whatever the signal was. tini and catatonit reap
+as well, but leave what lives; a scope of systemd needs a manager that containers and many nodes do not have.
 """
 
 from __future__ import annotations

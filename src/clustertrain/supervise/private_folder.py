@@ -1,4 +1,7 @@
-"""The folder of one start on one node: private, short enough for Ray's sockets, removed at the end."""
+"""The folder of one start on one node: private, short enough for Ray's sockets, removed at the end.
+
+tempfile.TemporaryDirectory removes it unless the process is killed: here the next start does it then.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Whether the nodes and the quotas of a cluster can hold a run: arithmetic alone.
 
 A pod that no node can hold waits until the deadline ends the run, and so does one that a quota never admits.
-What other pods take of the nodes just now is left aside: they will end.
+What other pods take of the nodes just now is left aside: they will end. The scheduler itself answers only for
+pods that are there: no dry run schedules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""kubectl, as this kit calls it: with the job's context and namespace, and errors that say what to do."""
+"""kubectl, as this kit calls it: with the job's context and namespace, and errors that say what to do.
+
+The Python client is a large dependency for a login node, and has code of its own for kubeconfigs and logins.
+"""
 
 from __future__ import annotations
 

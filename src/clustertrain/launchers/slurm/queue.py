@@ -2,6 +2,7 @@
 
 A finished job stays in the queue for MinJobAge (300 s by default) and is then forgotten, so the truth about
 an end is in the storage; without slurmdbd nothing here is missed but the cause of a death without a word.
+PySlurm has to be built for the version of SLURM that a cluster runs; the commands are always there.
 """
 
 from __future__ import annotations

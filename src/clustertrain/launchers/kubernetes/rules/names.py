@@ -1,4 +1,7 @@
-"""How names, labels and quantities are written in Kubernetes: each rule says what is wrong, or nothing."""
+"""How names, labels and quantities are written in Kubernetes: each rule says what is wrong, or nothing.
+
+The rules are Go code of the API server. No library has them in Python: the Python client checks no names.
+"""
 
 from __future__ import annotations
 
