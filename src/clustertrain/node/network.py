@@ -10,10 +10,10 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
-import time
 from pathlib import Path
 
 from clustertrain.errors import ClusterError
+from clustertrain.waiting import wait_until
 
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the route
@@ -70,13 +70,8 @@ def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
 
 
 def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:
-    """Until something listens there, or `timeout_s` has passed."""
-    ends = time.monotonic() + timeout_s
-    while not answers(address, port):
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.05)
-    return True
+    """Wait until something listens there; False where nothing does after `timeout_s`."""
+    return wait_until(lambda: answers(address, port), timeout_s, poll_s=0.05)
 
 
 def _interfaces() -> dict[str, str]:

@@ -16,6 +16,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
 from clustertrain.run.result import read_result
 from clustertrain.run.streams import Tail, Tails, stream_names
+from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
@@ -91,12 +92,11 @@ def _between_attempts(
 
 
 def _wait_for_an_attempt(run: RunDir, shown: int) -> None:
-    ends = time.monotonic() + _QUEUE_POLL_S
-    while time.monotonic() < ends:
+    def is_there() -> bool:
         newest = run.newest_attempt()
-        if newest is not None and newest.n > shown:
-            return
-        _pause(run)
+        return newest is not None and newest.n > shown
+
+    wait_until(is_there, _QUEUE_POLL_S, _poll_s(run))
 
 
 def _stands(status: Status) -> str:
@@ -203,7 +203,11 @@ def _not_followed(attempt: Attempt) -> bool:
 
 
 def _pause(run: RunDir) -> None:
-    time.sleep(_POLL_S_ON_S3 if run.is_spooled else _POLL_S)
+    time.sleep(_poll_s(run))
+
+
+def _poll_s(run: RunDir) -> float:
+    return _POLL_S_ON_S3 if run.is_spooled else _POLL_S
 
 
 def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:

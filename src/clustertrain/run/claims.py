@@ -18,6 +18,7 @@ from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import is_gone, is_here, this_process
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.waiting import wait_until
 
 
 def heartbeat_period_s(run: RunDir) -> float:
@@ -62,12 +63,12 @@ def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
 
 
 def _watched(attempt: Attempt, before: dict[str, Any], claim: dict[str, Any], watch_s: float) -> str | None:
-    ends = time.monotonic() + watch_s
-    while time.monotonic() < ends:
-        time.sleep(min(0.5, watch_s / 4))
-        if (attempt.read("heartbeat.json") or {}).get("counter") != before.get("counter"):
-            return f"pid {claim.get('pid')} on {str(claim.get('host')).split('/', maxsplit=1)[0]}"
-    return None
+    def beats() -> bool:
+        return (attempt.read("heartbeat.json") or {}).get("counter") != before.get("counter")
+
+    if not wait_until(beats, watch_s, poll_s=min(0.5, watch_s / 4)):
+        return None
+    return f"pid {claim.get('pid')} on {str(claim.get('host')).split('/', maxsplit=1)[0]}"
 
 
 def committed_step(run: RunDir) -> int:

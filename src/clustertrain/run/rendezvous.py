@@ -16,6 +16,7 @@ from clustertrain.errors import StorageError
 from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.version import __version__
+from clustertrain.waiting import wait_until
 
 _NAME = "rendezvous.json"
 
@@ -71,29 +72,39 @@ class Arrival:
 def wait_for_head(
     run: RunDir, allocation: Allocation, wait_s: float, poll_s: float, is_over: Callable[[], bool]
 ) -> tuple[Attempt, Rendezvous] | None:
-    """Until the head of this start of the job has said where it is; None where it has ended before it came to
-    that, or `is_over` says so.
+    """Wait until the head of this start of the job has published its address; None where the attempt has
+    ended before that, or `is_over` returns True.
 
     Raises:
         StorageError: it has not within `wait_s`; the likely cause is that this node sees another storage.
     """
-    ends = time.monotonic() + wait_s
-    while not is_over():
+    found: tuple[Attempt, Rendezvous] | None = None
+
+    def is_decided() -> bool:
+        nonlocal found
+        if is_over():
+            return True
         attempt = run.newest_attempt()
-        found = attempt.read(_NAME) if attempt is not None else None
-        if attempt is not None and found is not None and _is_ours(found, allocation):
-            return attempt, Rendezvous(**{**_known(Rendezvous, found), "nodes": tuple(found["nodes"])})
-        if attempt is not None and _is_over(attempt, allocation):
-            return None
-        if time.monotonic() > ends:
-            raise StorageError(
-                f"{socket.gethostname()} finds no {_NAME} of job {allocation.job_id} under {run.uri} "
-                f"after {wait_s:g} s.\n"
-                f"{allocation.nodes[0]} writes it there: likely this path is another file system here. Give "
-                "`storage` a path that all nodes share, or s3://…"
-            )
-        time.sleep(poll_s)
-    return None
+        if attempt is None:
+            return False
+        found = _published(attempt, allocation)
+        return found is not None or _is_over(attempt, allocation)
+
+    if not wait_until(is_decided, wait_s, poll_s):
+        raise StorageError(
+            f"{socket.gethostname()} finds no {_NAME} of job {allocation.job_id} under {run.uri} "
+            f"after {wait_s:g} s.\n"
+            f"{allocation.nodes[0]} writes it there: likely this path is another file system here. Give "
+            "`storage` a path that all nodes share, or s3://…"
+        )
+    return found
+
+
+def _published(attempt: Attempt, allocation: Allocation) -> tuple[Attempt, Rendezvous] | None:
+    found = attempt.read(_NAME)
+    if found is None or not _is_ours(found, allocation):
+        return None
+    return attempt, Rendezvous(**{**_known(Rendezvous, found), "nodes": tuple(found["nodes"])})
 
 
 def arrivals(attempt: Attempt) -> dict[int, Arrival]:

@@ -16,6 +16,7 @@ import time
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
 from clustertrain.run.folder import Attempt
+from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0
 _AFTER_ERROR_S = 60.0
@@ -50,10 +51,8 @@ class Stacks:
 
     def share(self) -> None:
         """Leave a mark, and wait some seconds until every other rank that can has left its own."""
-        ends = time.monotonic() + _WAIT_FOR_OTHERS_S
         self._mark()
-        while len(self._marks()) < self._world_size and time.monotonic() < ends:
-            time.sleep(0.1)
+        wait_until(lambda: len(self._marks()) >= self._world_size, _WAIT_FOR_OTHERS_S, poll_s=0.1)
 
     def _look(self) -> None:
         while True:

@@ -7,7 +7,6 @@ costs a second; found by the first checkpoint, the hours before it. Each functio
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -15,6 +14,7 @@ from typing import TypeVar
 from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt
 from clustertrain.storage import Store
+from clustertrain.waiting import wait_until
 
 _T = TypeVar("_T")
 _PATIENCE_S = 15.0  # NFS may remember for some seconds that a name was not there
@@ -63,13 +63,12 @@ def _key(attempt: Attempt, restart: int, node_rank: int) -> str:
 
 
 def _read(store: Store, key: str, nonce: str) -> str:
-    """What is there; waits a while for the right word."""
-    ends = time.monotonic() + _PATIENCE_S
-    while True:
-        found = (store.read_or_none(key) or b"").decode(errors="replace")
-        if found == nonce or time.monotonic() > ends:
-            return found
-        time.sleep(0.2)
+    """What is there, once it is the right word or `_PATIENCE_S` have passed."""
+
+    def read() -> str:
+        return (store.read_or_none(key) or b"").decode(errors="replace")
+
+    return nonce if wait_until(lambda: read() == nonce, _PATIENCE_S, poll_s=0.2) else read()
 
 
 def _on_this_host(operation: Callable[[Store], _T], attempt: Attempt) -> _T:

@@ -19,6 +19,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.result import read_result
 from clustertrain.run.shipping import Shipping, attempts_here
+from clustertrain.waiting import wait_until
 
 _POLL_S = 0.3
 _SEND_S = 5.0
@@ -33,8 +34,7 @@ def main(role: str) -> int:
         run = RunDir.newest(job.storage.location, job.name)
         attempt = run.newest_attempt()
         if attempt is not None and read_result(attempt) is None:
-            ends = time.monotonic() + job.failures.grace_s
-            (_stop if role == "head" else _save)(attempt, ends)
+            (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
         if role == "worker":
             _send_streams(run)
     except (ClusterTrainError, OSError) as error:
@@ -42,30 +42,26 @@ def main(role: str) -> int:
     return 0
 
 
-def _stop(attempt: Attempt, ends: float) -> None:
+def _stop(attempt: Attempt, grace_s: float) -> None:
     time.sleep(_SETTLES_S)
     if attempt.asked("stop") is None:
         attempt.ask("stop", {"cause": "preempted", "state": "preempted", "time": time.time()})
-    _wait_for_the_end(attempt, ends)
+    wait_until(lambda: read_result(attempt), grace_s - _SETTLES_S, _POLL_S)
 
 
-def _save(attempt: Attempt, ends: float) -> None:
+def _save(attempt: Attempt, grace_s: float) -> None:
+    """Ask for a save and wait for its checkpoint; where the run is asked to stop, wait for its result."""
     before = names(attempt.run.checkpoints)
     attempt.ask("save", {"time": time.time(), "pod": os.environ["CLUSTERTRAIN_POD"]})
     asked_at = time.monotonic()
-    while time.monotonic() < ends and read_result(attempt) is None:
-        if attempt.asked("stop") is not None:
-            return _wait_for_the_end(attempt, ends)
-        saved = names(attempt.run.checkpoints) != before
-        if saved and time.monotonic() - asked_at > 2 * _SETTLES_S:
-            return None
-        time.sleep(_POLL_S)
-    return None
 
+    def may_go() -> bool:
+        if read_result(attempt) is not None:
+            return True
+        is_settled = time.monotonic() - asked_at > 2 * _SETTLES_S
+        return is_settled and attempt.asked("stop") is None and names(attempt.run.checkpoints) != before
 
-def _wait_for_the_end(attempt: Attempt, ends: float) -> None:
-    while time.monotonic() < ends and read_result(attempt) is None:
-        time.sleep(_POLL_S)
+    wait_until(may_go, grace_s, _POLL_S)
 
 
 def _send_streams(run: RunDir) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.launchers.slurm.times import duration_s, time_s
+from clustertrain.waiting import wait_until
 
 _ANSWER_WITHIN_S = 5.0
 _KILL_WAIT_S = 30.0  # SLURM's default
@@ -64,12 +64,8 @@ class Mailbox:
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
         self._write("ask", "")
-        ends = time.monotonic() + _ANSWER_WITHIN_S
-        while time.monotonic() < ends:
-            if answer.exists():
-                return answer.read_text(errors="replace")
-            time.sleep(0.05)
-        return ""
+        there = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
+        return answer.read_text(errors="replace") if there else ""
 
     def decide(self, verdict: str, code: int) -> None:
         """Tell the batch shell how to end: `requeue` or `end`, and with which exit code."""

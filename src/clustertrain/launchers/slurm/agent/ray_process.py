@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from clustertrain.node.network import wait_for_answer
+from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 0.5
 _HEAD_PATIENCE_S = 60.0
@@ -45,24 +46,25 @@ def main(parameters_json: str) -> int:
 
 
 def _wait_for_head(head: str) -> None:
-    """Until the head has a node, the first one. Ray looks, too, every 2 s; where this look comes to nothing,
-    that one says why."""
+    """Wait until the head has registered a node, its own. Ray waits for that, too, but looks every 2 s only;
+    where the head never gets there, Ray's own wait names the cause."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
     from ray.exceptions import RpcError
 
-    ends = time.monotonic() + _HEAD_PATIENCE_S
-    address, _, port = head.partition(":")
-    if not wait_for_answer(address, int(port), _HEAD_PATIENCE_S):
-        return
     client = None
-    while time.monotonic() < ends:
+
+    def has_node() -> bool:
+        nonlocal client
         try:
             client = client or GcsClient(address=head)
-            if client.get_all_node_info(timeout=5):
-                return
+            return bool(client.get_all_node_info(timeout=5))
         except RpcError as error:
             print(f"The head does not answer yet: {error}", flush=True)
-        time.sleep(_HEAD_POLL_S)
+            return False
+
+    address, _, port = head.partition(":")
+    if wait_for_answer(address, int(port), _HEAD_PATIENCE_S):
+        wait_until(has_node, _HEAD_PATIENCE_S, _HEAD_POLL_S)
 
 
 if __name__ == "__main__":
