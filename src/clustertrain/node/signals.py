@@ -1,21 +1,37 @@
-"""Signals that ask a process to end: handled in one place, or blocked in what the process starts."""
+"""Signals that ask a process to end: recorded by it, or blocked in what it starts."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 REQUESTS_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
+class ReceivedSignals:
+    """The numbers of the signals that this process received, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def include(self, numbers: Collection[int]) -> bool:
+        """Whether one of these was received."""
+        return any(number in numbers for number in self.numbers)
+
+    def handler(self, number: int, frame: FrameType | None) -> None:
+        """A handler for signal.signal."""
+        self.numbers.append(number)
+
+
 @contextmanager
-def signals_heard(heard: Callable[[int, FrameType | None], None], numbers: Sequence[int]) -> Iterator[None]:
-    """These signals are handed to `heard`, and within the block to nobody else."""
-    before = {number: signal.signal(number, heard) for number in numbers}
+def handled_signals(numbers: Iterable[int]) -> Iterator[ReceivedSignals]:
+    """Within the block these signals are recorded, and have no other effect."""
+    received = ReceivedSignals()
+    before = {number: signal.signal(number, received.handler) for number in numbers}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

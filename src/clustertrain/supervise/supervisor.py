@@ -1,95 +1,84 @@
-"""Watching over a driver from the process that started it: draws what happens, and hears requests to end."""
+"""The loop that runs beside a driver, in the process that started it: it shows the run's events, and ends the
+run where that is asked for."""
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
+from collections.abc import Sequence
+from typing import Protocol
 
-from clustertrain.errors import StorageError
-from clustertrain.node.signals import signals_heard
+from clustertrain.errors import ClusterTrainError, StorageError
 from clustertrain.observe.screen import Screen
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.history import AttemptFollower
-from clustertrain.run.result import Result, ended, write_result
-from clustertrain.supervise.driver_process import result_of, start_driver
+from clustertrain.run.result import Result, failed, write_result
+from clustertrain.supervise.driver_process import result_of
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
-from clustertrain.supervise.private_folder import remove
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
 
 
-class Heard:
-    """Counts signals that ask for the end; `means` says which state and cause the newest of them leads to."""
+class EndPolicy(Protocol):
+    """Decides when a run ends although its driver still runs. Each launcher has its own reasons: signals, the
+    scheduler, lost nodes. `is_training`: the group of workers has started."""
 
-    def __init__(self, means: Mapping[int, tuple[str, str]]) -> None:
-        self._means = dict(means)
-        self.count = 0
-        self.state, self.cause = "stopped", "terminated"
+    def end_now(self, is_training: bool) -> Result | None:
+        """Called in each round of the loop.
 
-    @property
-    def numbers(self) -> list[int]:
-        return list(self._means)
+        Returns the result to end the run with at once; None to go on. May ask the workers to stop.
+        """
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
-        self.state, self.cause = self._means[number]
+    def after_driver(self, is_training: bool) -> Result | None:
+        """Called when the driver has ended by itself. Returns the result where the driver wrote none and the
+        launcher knows the cause; None otherwise."""
 
 
 def supervise(
     attempt: Attempt,
-    folder: Path,
-    environment: Mapping[str, str],
-    heard: Heard,
+    driver: Guarded,
+    policy: EndPolicy,
     screen: Screen,
     *,
-    shielded: bool = False,
+    beside: Sequence[Guarded] = (),
 ) -> Result:
-    """Run the attempt's driver to its end; nothing of it is left then, and neither is `folder`, Ray's own.
+    """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
+    An error of the loop itself, as of the storage, ends the run as failed.
 
-    `shielded`: as guarded.Guarded.
+    Args:
+        beside: other processes of the attempt on this node, ended after the driver.
     """
     become_subreaper()
-    with signals_heard(heard, heard.numbers):
-        environment = {**environment, "CLUSTERTRAIN_RAY_DIR": str(folder)}
-        driver = start_driver(attempt, folder, environment, shielded=shielded)
-        try:
-            verdict = _watch(attempt, driver, heard, screen)
-        finally:
-            driver.end()
-            kill_descendants()  # nothing is left, unless somebody killed the guardian
-            remove(folder)
-        return write_result(attempt, verdict) if verdict else result_of(attempt, driver)
+    try:
+        decided = _until_the_end(attempt, driver, policy, screen)
+    except ClusterTrainError as error:
+        decided = failed(attempt, str(error), error.exit_code)
+    finally:
+        for process in (driver, *beside):
+            process.end()
+        kill_descendants()  # finds something only where a guardian was killed
+    return write_result(attempt, decided) if decided else result_of(attempt, driver)
 
 
-def _watch(attempt: Attempt, driver: Guarded, heard: Heard, screen: Screen) -> Result | None:
-    """Draw until the driver has ended, or it must. Returns a result where the end was our decision."""
+def _until_the_end(attempt: Attempt, driver: Guarded, policy: EndPolicy, screen: Screen) -> Result | None:
     follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
-    training = asked = False
+    is_training = False
     while not select.select([driver.fd], [], [], _POLL_S)[0]:
         records = follower.new()
         screen.show(records)
-        training = training or any(record["kind"] == "group_started" for record in records)
-        if heard.count and not training:
-            _ask_to_stop(attempt, heard, screen)
-            return ended(attempt, heard.state, heard.cause)
-        if heard.count > 1:
-            return ended(attempt, "stopped", "interrupted_twice")
-        if heard.count and not asked:
-            asked = True
-            _ask_to_stop(attempt, heard, screen)
-            EventLog(attempt.path / "events-cli.jsonl").write("stop_requested", cause=heard.cause)
+        is_training |= any(record["kind"] == "group_started" for record in records)
+        if (result := policy.end_now(is_training)) is not None:
+            return result
     screen.show(follower.new())
-    return None
+    return policy.after_driver(is_training)
 
 
-def _ask_to_stop(attempt: Attempt, heard: Heard, screen: Screen) -> None:
-    request = {"cause": heard.cause, "state": heard.state, "time": time.time()}
+def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, text: str = "") -> None:
+    """Ask the workers to save and stop. A storage that does not answer is a warning: on S3 the ranks of this
+    node read the request from its spool."""
+    request = {"cause": cause, "state": state, "text": text, "time": time.time()}
     try:
         attempt.ask("stop", request)
-    except StorageError as error:  # this node has heard it
+    except StorageError as error:
         screen.say(f"warning: {error}")

@@ -13,7 +13,13 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.result import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.supervise.private_folder import private_folder, write_token
-from clustertrain.supervise.supervisor import Heard, supervise
+from clustertrain.supervise.stop_on_signal import run_driver
+
+_MEANINGS: dict[int, tuple[str, str]] = {
+    signal.SIGINT: ("stopped", "interrupt"),
+    signal.SIGTERM: ("stopped", "terminated"),
+    signal.SIGHUP: ("stopped", "terminated"),
+}
 
 
 def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
@@ -52,15 +58,8 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     screen.say(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
-    environment = dict(os.environ)
+    environment = {**os.environ, "CLUSTERTRAIN_RAY_DIR": str(folder)}
     if not os.environ.get("RAY_ADDRESS"):
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
-    heard = Heard(
-        {
-            signal.SIGINT: ("stopped", "interrupt"),
-            signal.SIGTERM: ("stopped", "terminated"),
-            signal.SIGHUP: ("stopped", "terminated"),
-        }
-    )
-    return supervise(attempt, folder, environment, heard, screen)
+    return run_driver(attempt, folder, environment, _MEANINGS, screen)

@@ -27,10 +27,14 @@ from clustertrain.run.result import Result, read_result
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
 from clustertrain.supervise.private_folder import private_folder
-from clustertrain.supervise.supervisor import Heard, supervise
+from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
 _LOOK_EVERY_S = 2.0
+_MEANINGS: dict[int, tuple[str, str]] = {
+    signal.SIGTERM: ("cancelled", "cancelled"),
+    signal.SIGINT: ("cancelled", "cancelled"),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,8 +125,7 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ['CLUSTERTRAIN_RAYJOB']} "
         f"in {os.environ['CLUSTERTRAIN_NAMESPACE']}"
     )
-    heard = Heard({signal.SIGTERM: ("cancelled", "cancelled"), signal.SIGINT: ("cancelled", "cancelled")})
-    return supervise(attempt, private_folder(), os.environ, heard, screen, shielded=True)
+    return run_driver(attempt, private_folder(), os.environ, _MEANINGS, screen, shielded=True)
 
 
 def _wait_to_go(job: Job) -> None:

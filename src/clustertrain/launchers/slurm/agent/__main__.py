@@ -12,9 +12,9 @@ import sys
 
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
-from clustertrain.launchers.slurm.agent.node import Heard, read_start
+from clustertrain.launchers.slurm.agent.node import read_start
 from clustertrain.launchers.slurm.agent.worker import serve_worker
-from clustertrain.node.signals import REQUESTS_TO_END, signals_heard
+from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.private_folder import private_folder, remove
@@ -24,7 +24,7 @@ def main(argument: str) -> int:
     """Take part in a SLURM job until it ends; returns the exit code.
 
     Args:
-        argument: the job file, or what `clustertrain submit` said (a Submission as text).
+        argument: the job file, or the Submission that `clustertrain submit` made, as text.
     """
     from clustertrain.launchers.slurm.agent.head import serve_head
 
@@ -34,10 +34,11 @@ def main(argument: str) -> int:
         mail.say_hello()
     folder = private_folder()
     try:
-        heard = Heard()
-        with signals_heard(heard, REQUESTS_TO_END):
+        with handled_signals(REQUESTS_TO_END) as signals:
             start = read_start(argument, folder)
-            return serve_head(start, heard, mail) if start.allocation.is_head else serve_worker(start, heard)
+            if start.allocation.is_head:
+                return serve_head(start, signals, mail)
+            return serve_worker(start, signals)
     except (ClusterTrainError, RunStopped) as error:
         Lines(sys.stderr).say(f"error: {error}")
         if mail is not None:

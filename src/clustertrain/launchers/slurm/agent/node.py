@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,21 +53,6 @@ class Node:
 
 class NodeLost(ClusterError):
     """Ray ended on a node in the middle of a run: another start may find the node well."""
-
-
-class Heard:
-    """Requests to end that signals brought, counted. SLURM sends its signals to every task: the head decides
-    what follows from them."""
-
-    def __init__(self) -> None:
-        self.leads = 0
-        self.terms = 0
-
-    def __call__(self, number: int, frame: object) -> None:
-        if number in (signal.SIGUSR1, signal.SIGUSR2):
-            self.leads += 1
-        else:
-            self.terms += 1
 
 
 def read_start(argument: str, folder: Path) -> Start:

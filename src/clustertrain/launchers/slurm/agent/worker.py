@@ -7,23 +7,30 @@ import time
 
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.launchers.slurm.agent.allocation import Allocation
-from clustertrain.launchers.slurm.agent.node import Heard, NodeLost, Start, arrive, join, ray_ended, start_ray
+from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
+from clustertrain.launchers.slurm.agent.node import NodeLost, Start, arrive, join, ray_ended, start_ray
 from clustertrain.node.network import answers, is_refused
+from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
 from clustertrain.run.rendezvous import Arrival, Rendezvous, wait_for_head
 from clustertrain.run.shipping import Shipping
 from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
+from clustertrain.waiting import wait_until
 
 _LAST_WORD_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
 
 
-def serve_worker(start: Start, heard: Heard) -> int:
+def serve_worker(start: Start, signals: ReceivedSignals) -> int:
     """Find the head, start Ray, and stay until the attempt has its result."""
     allocation, screen = start.allocation, Lines(sys.stdout)
     found = wait_for_head(
-        start.run, allocation, start.job.slurm.nodes_wait_s, start.poll_s, is_over=lambda: heard.terms > 0
+        start.run,
+        allocation,
+        start.job.slurm.nodes_wait_s,
+        start.poll_s,
+        is_over=lambda: signals.include(TERM_SIGNALS),
     )
     if found is None:
         return 0
@@ -38,7 +45,7 @@ def serve_worker(start: Start, heard: Heard) -> int:
                 _stay(start, attempt, ray, rendezvous)
             finally:
                 ray.end()
-    except ClusterTrainError as error:  # the head tells it: it is the head's log that people read
+    except ClusterTrainError as error:  # the head reports it too: people read the head's log
         code = None if isinstance(error, NodeLost) else error.exit_code
         Arrival(allocation.host, error=str(error), exit_code=code).publish(attempt, allocation.node_rank)
         raise
@@ -77,12 +84,10 @@ def _stay(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> Non
 
 
 def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
-    """Whether the attempt has its result by then, or another one began."""
-    ends = time.monotonic() + seconds
-    while True:
+    """Whether the attempt has its result by then, or another attempt began."""
+
+    def is_over() -> bool:
         newest = start.run.newest_attempt()
-        if attempt.read("result.json") is not None or (newest is not None and newest.n != attempt.n):
-            return True
-        if time.monotonic() >= ends:
-            return False
-        time.sleep(min(start.poll_s, seconds))
+        return attempt.read("result.json") is not None or (newest is not None and newest.n != attempt.n)
+
+    return wait_until(is_over, seconds, start.poll_s)

@@ -1,0 +1,150 @@
+"""When a run on SLURM ends before its driver does: SLURM's signals, a lost node, a newer attempt."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from clustertrain.errors import EXIT_CLUSTER, StorageError
+from clustertrain.launchers.slurm.agent.mailbox import Ending, Mailbox, ending_of
+from clustertrain.launchers.slurm.agent.node import Start, ray_ended
+from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
+from clustertrain.observe.screen import Screen
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt
+from clustertrain.run.rendezvous import arrivals
+from clustertrain.run.result import Result, ended, failed, read_result
+from clustertrain.supervise.process import Guarded
+from clustertrain.supervise.supervisor import request_stop
+
+LEAD_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Sent some time before the end (slurm.signal); the other signals mean that the end is near."""
+TERM_SIGNALS = tuple(number for number in REQUESTS_TO_END if number not in LEAD_SIGNALS)
+
+_LOOK_EVERY_S = 2.0  # at the other nodes, and for a newer attempt
+_RAY_ENDS_WITHIN_S = 3.0  # ray_process looks every half second, and its guardian then ends what is left
+
+
+@dataclass
+class SlurmEndPolicy:
+    """An EndPolicy for the agent of the head node."""
+
+    start: Start
+    attempt: Attempt
+    ray: Guarded
+    signals: ReceivedSignals
+    mail: Mailbox | None
+    screen: Screen
+    ending: Ending | None = None
+    term_seen: bool = False
+    looked_at: float = 0.0
+
+    def end_now(self, is_training: bool) -> Result | None:
+        return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
+
+    def after_driver(self, is_training: bool) -> Result | None:
+        """A driver that wrote no result may have ended because Ray on this node had."""
+        if read_result(self.attempt) is not None:
+            return None
+        select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
+        if self.ray.code() is None:
+            return None
+        return self._lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+
+    # -- SLURM ends the job ----------------------------------------------------------------------
+
+    def _end_of_the_job(self, is_training: bool) -> Result | None:
+        """After a signal: ask the workers to save, and end the run shortly before SLURM would kill it."""
+        shell_term = self.mail is not None and self.mail.has_term()
+        term = self.signals.include(TERM_SIGNALS) or shell_term
+        lead = self.signals.include(LEAD_SIGNALS) or (self.mail is not None and self.mail.has_lead())
+        if (term and not self.term_seen) or (lead and self.ending is None):
+            self.term_seen = term
+            by_choice = shell_term and self.start.job.slurm.signal == "TERM"
+            self.ending = self._why(is_lead=not term or by_choice)
+            self._ask_to_stop(self.ending.cause)
+        if self.ending is None:
+            return None
+        state, cause = _state_of(self.ending.cause), self.ending.cause
+        if not is_training:
+            return ended(self.attempt, state, cause)
+        if time.monotonic() < self.ending.deadline:
+            return None
+        text = "The last save was not finished when SLURM's time was up; it goes on from the one before."
+        return ended(self.attempt, state, cause, text=text)
+
+    def _why(self, *, is_lead: bool) -> Ending:
+        answer = self.mail.ask() if self.mail is not None else ""
+        ending = ending_of(
+            answer,
+            restart=self.start.allocation.restart,
+            is_lead=is_lead,
+            now=time.monotonic(),
+            wall_s=time.time(),
+        )
+        if ending.cause == "terminated":  # a signal that SLURM did not send: the job has no deadline
+            return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
+        return ending
+
+    def _ask_to_stop(self, cause: str) -> None:
+        request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_TEXTS.get(cause, ""))
+        text = f"{_WORDS[cause]}: the workers finish this step and save"
+        EventLog(self.attempt.path / "events-agent.jsonl").write("note", text=text)
+
+    # -- a node is lost, or the run goes on elsewhere ----------------------------------------------
+
+    def _end_of_a_node(self, is_training: bool) -> Result | None:
+        if time.monotonic() - self.looked_at < _LOOK_EVERY_S:
+            return None
+        self.looked_at = time.monotonic()
+        if self.ray.code() is not None:
+            return self._lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+        with suppress(StorageError):  # the next save meets the same error and reports it
+            return _taken_over(self.attempt) or self._left(is_training)
+        return None
+
+    def _left(self, is_training: bool) -> Result | None:
+        """The error of a node that could not take part, or that was lost."""
+        for arrival in arrivals(self.attempt).values():
+            if arrival.error is not None:
+                if arrival.exit_code is None:
+                    return self._lost(arrival.error, is_training)
+                return failed(self.attempt, arrival.error, arrival.exit_code)
+        return None
+
+    def _lost(self, text: str, is_training: bool) -> Result:
+        """In the middle of a run a node may be lost by chance; what fails before would fail again."""
+        if is_training:
+            return ended(self.attempt, "lost", "node_fail", text=text)
+        return failed(self.attempt, text, EXIT_CLUSTER)
+
+
+def _taken_over(attempt: Attempt) -> Result | None:
+    newest = attempt.run.newest_attempt()
+    if newest is None or newest.n == attempt.n:
+        return None
+    text = f"Attempt {newest.n} has taken the run over; this one ends."
+    return ended(attempt, "stopped", "terminated", text=text)
+
+
+def _state_of(cause: str) -> str:
+    """The state that an end of this cause leaves the run in."""
+    if cause == "time_limit":
+        return "preempted" if os.environ.get("CLUSTERTRAIN_AT_TIME_LIMIT") == "requeue" else "stopped"
+    return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
+
+
+_WORDS = {
+    "preempted": "SLURM preempts the job",
+    "requeued": "SLURM puts the job back into the queue",
+    "time_limit": "the time limit is near",
+    "cancelled": "the job was cancelled",
+    "terminated": "a signal asks for the end",
+}
+_TEXTS = {
+    "time_limit": "The time limit came with work left. Submit the job again to go on from its checkpoint.",
+}

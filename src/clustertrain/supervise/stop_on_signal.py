@@ -1,0 +1,73 @@
+"""A driver that signals stop: the first one asks the workers to save and stop, the second ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from clustertrain.node.signals import ReceivedSignals, handled_signals
+from clustertrain.observe.screen import Screen
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt
+from clustertrain.run.result import Result, ended
+from clustertrain.supervise.driver_process import start_driver
+from clustertrain.supervise.private_folder import remove
+from clustertrain.supervise.supervisor import request_stop, supervise
+
+
+def run_driver(
+    attempt: Attempt,
+    folder: Path,
+    environment: Mapping[str, str],
+    meanings: Mapping[int, tuple[str, str]],
+    screen: Screen,
+    *,
+    shielded: bool = False,
+) -> Result:
+    """Run the attempt's driver to its end.
+
+    Args:
+        folder: private, for the driver; it is removed at the end.
+        environment: the driver's.
+        meanings: the signals to handle, each with the state and the cause that it gives the run.
+        shielded: as for Guarded.
+    """
+    with handled_signals(meanings) as signals:
+        try:
+            driver = start_driver(attempt, folder, environment, shielded=shielded)
+            return supervise(attempt, driver, _StopOnSignal(attempt, signals, meanings, screen), screen)
+        finally:
+            remove(folder)
+
+
+class _StopOnSignal:
+    """An EndPolicy."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        signals: ReceivedSignals,
+        meanings: Mapping[int, tuple[str, str]],
+        screen: Screen,
+    ) -> None:
+        self._attempt, self._signals, self._meanings, self._screen = attempt, signals, meanings, screen
+        self._is_asked = False
+
+    def end_now(self, is_training: bool) -> Result | None:
+        numbers = self._signals.numbers
+        if not numbers:
+            return None
+        state, cause = self._meanings[numbers[-1]]
+        if not is_training:
+            request_stop(self._attempt, state, cause, self._screen)
+            return ended(self._attempt, state, cause)
+        if len(numbers) > 1:
+            return ended(self._attempt, "stopped", "interrupted_twice")
+        if not self._is_asked:
+            self._is_asked = True
+            request_stop(self._attempt, state, cause, self._screen)
+            EventLog(self._attempt.path / "events-cli.jsonl").write("stop_requested", cause=cause)
+        return None
+
+    def after_driver(self, is_training: bool) -> Result | None:
+        return None

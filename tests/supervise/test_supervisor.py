@@ -1,0 +1,107 @@
+"""The loop beside a driver: what ends a run, and that nothing of it is left then."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain.node.processes import is_gone
+from clustertrain.run.folder import AttemptRef, RunDir
+from clustertrain.run.result import read_result
+
+# A process of its own, since the loop kills all descendants of its process. Its driver is a program that
+# writes the events of one, sends the signals of a case, and then waits for the request to stop, or for ever.
+SUPERVISED = """
+import json, os, sys
+from pathlib import Path
+from clustertrain.errors import StorageError
+from clustertrain.node.signals import handled_signals
+from clustertrain.observe.screen import Lines
+from clustertrain.run.folder import AttemptRef
+from clustertrain.supervise.process import Guarded
+from clustertrain.supervise.stop_on_signal import _StopOnSignal
+from clustertrain.supervise.supervisor import supervise
+
+case, attempt = json.loads(sys.argv[1]), AttemptRef.from_text(sys.argv[2]).open()
+folder = Path(sys.argv[3])
+
+class Broken:
+    def end_now(self, is_training):
+        if is_training:
+            raise StorageError("no space is left")
+
+meanings = {2: ("stopped", "interrupt"), 15: ("stopped", "terminated")}
+with handled_signals(meanings) as signals:
+    command = [sys.executable, "-c", case["driver"], sys.argv[2], str(os.getpid())]
+    driver = Guarded(command, folder / "driver.log", folder / "private", os.environ)
+    policy = Broken() if case["is_broken"] else _StopOnSignal(attempt, signals, meanings, Lines(sys.stdout))
+    result = supervise(attempt, driver, policy, Lines(sys.stdout))
+"""
+DRIVER = """
+import json, os, subprocess, sys, time
+from clustertrain.node.processes import this_process
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import AttemptRef
+from clustertrain.run.result import Result, write_result
+
+attempt, supervisor = AttemptRef.from_text(sys.argv[1]).open(), int(sys.argv[2])
+attempt.run.write_json("driver.json", this_process())
+if {is_training}:
+    EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=[])
+for number in {numbers}:
+    time.sleep(0.5)
+    os.kill(supervisor, number)
+while not {obeys} or attempt.asked("stop") is None:
+    time.sleep(0.05)
+write_result(attempt, Result("stopped", attempt.asked("stop")["cause"], 75, step=3))
+"""
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    attempt = RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    attempt.write("claim.json", {"world_size": 1})
+    return attempt
+
+
+def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, is_broken=False):
+    """The result of a run whose driver does this; no process of it is left."""
+    driver = DRIVER.format(is_training=is_training, numbers=[int(n) for n in numbers], obeys=obeys)
+    case = json.dumps({"driver": driver, "is_broken": is_broken})
+    (tmp_path / "private").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISED, case, AttemptRef.of(attempt).to_text(), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    log = tmp_path / "driver.log"
+    assert done.returncode == 0, done.stderr + log.read_text()
+    assert is_gone(attempt.run.read_json("driver.json"))
+    return read_result(attempt)
+
+
+def test_one_signal_asks_the_workers_to_stop_and_the_drivers_result_stands(attempt, tmp_path):
+    result = supervised(attempt, tmp_path, [signal.SIGINT], obeys=True)
+    assert (result.state, result.cause, result.step) == ("stopped", "interrupt", 3)
+    assert attempt.asked("stop")["state"] == "stopped"
+    assert (attempt.path / "events-cli.jsonl").exists()
+
+
+def test_a_second_signal_ends_the_run_at_once(attempt, tmp_path):
+    result = supervised(attempt, tmp_path, [signal.SIGINT, signal.SIGINT])
+    assert (result.state, result.cause) == ("stopped", "interrupted_twice")
+
+
+def test_before_training_one_signal_ends_the_run(attempt, tmp_path):
+    result = supervised(attempt, tmp_path, [signal.SIGTERM], is_training=False)
+    assert (result.state, result.cause) == ("stopped", "terminated")
+    assert attempt.asked("stop")["cause"] == "terminated"
+
+
+def test_an_error_of_the_loop_ends_the_run_as_failed(attempt, tmp_path):
+    result = supervised(attempt, tmp_path, is_broken=True)
+    assert (result.state, result.exit_code, result.text) == ("failed", 4, "no space is left")
