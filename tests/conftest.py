@@ -7,21 +7,36 @@ together, and run when they are required. So do those of `nightly`, for which on
 
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
+from costs import Costs, pytest_addoption
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
-__all__ = ["aws_environment", "moto_endpoint", "moto_s3", "s3", "versitygw_endpoint", "versitygw_s3"]
+__all__ = [
+    "aws_environment",
+    "moto_endpoint",
+    "moto_s3",
+    "pytest_addoption",
+    "s3",
+    "versitygw_endpoint",
+    "versitygw_s3",
+]
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly", "s3", "slurm"}
 _LONG = {"faults", "nightly"}
 _OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
+# Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
+_ONE_BY_ONE = re.compile(r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py)")
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 
@@ -29,12 +44,28 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--costs"):
+        config.pluginmanager.register(Costs())
     if unknown := REQUIRED - COMPONENTS - {"local"}:
         raise pytest.UsageError(
             f"CLUSTERTRAIN_REQUIRE names {', '.join(sorted(unknown))}; "
             f"there are: {', '.join(sorted(COMPONENTS | {'local'}))}."
         )
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if _ONE_BY_ONE.match(nodeid) else super()._split_scope(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A process has the test that it runs and the next: a third could start sooner elsewhere."""
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
+    return _Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -46,7 +46,7 @@ def test_long_of_both(): pass
     ],
 )
 def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local, outcome):
-    for name in ("conftest.py", "s3_servers.py"):
+    for name in ("conftest.py", "costs.py", "s3_servers.py"):
         shutil.copy(Path(__file__).parent / name, tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS.format(skip_local=skip_local))
     done = subprocess.run(
