@@ -21,8 +21,8 @@ help:  ## list the targets
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers
 	$(BIN)/clustertrain run $(JOB)
 
-test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones
-	$(BIN)/python -m pytest
+test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones; TESTS=PATHS for some
+	$(BIN)/python -m pytest $(TESTS)
 
 test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run the long tests: whole runs under injected faults
 	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
