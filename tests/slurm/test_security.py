@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from clusters.slurm import NOBODY
+from clusters.slurm import NOBODY, SlurmCluster
 from slurm.trained import Submitted
 
 pytestmark = pytest.mark.timeout(900)
 SLOW = {
     "task": "faulty:Faulty",
-    "train": {"epochs": 90, "batch_size": 4, "log_every": 1},
+    "train": {"epochs": 900, "batch_size": 4, "log_every": 1},  # longer than all tests of it
     "args": {"step_s": 0.5},
 }
 ATTACKER = Path(__file__).parent / "attacker.py"
@@ -40,12 +40,15 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
 """
 
 
-@pytest.fixture
-def running(cluster, tmp_path):
-    """A run of two nodes in the middle of its training."""
-    run = Submitted(cluster, tmp_path, "guarded", **SLOW).submit()
-    run.wait_for_step(2)
-    return run
+@pytest.fixture(scope="module")
+def running(_possible, tmp_path_factory):
+    """A run of two nodes in the middle of its training, on a cluster of its own, which is not healed between
+    tests: only the last one ends it."""
+    with SlurmCluster(shared=[tmp_path_factory.getbasetemp()]) as cluster:
+        folder = tmp_path_factory.mktemp("guarded")
+        run = Submitted(cluster, folder, "guarded", **SLOW, slurm={"time_limit": "1h"}).submit()
+        run.wait_for_step(2)
+        yield run
 
 
 class Listener:
@@ -88,7 +91,8 @@ def on_node(cluster, node: str, argv: list[str], check: bool = True) -> subproce
 
 
 @pytest.mark.faults
-def test_without_the_token_only_what_the_docs_list_answers(running, cluster):
+def test_without_the_token_only_what_the_docs_list_answers(running):
+    cluster = running.cluster
     silent: Counter[str] = Counter()
     for node in ("node1", "node2"):
         before = listeners(cluster, node)
@@ -140,7 +144,8 @@ def _kind(listener: Listener, address: str) -> str:
 
 
 @pytest.mark.faults
-def test_code_runs_with_the_token_and_not_without(running, cluster, tmp_path):
+def test_code_runs_with_the_token_and_not_without(running, tmp_path):
+    cluster = running.cluster
     found = running.attempt.read("rendezvous.json")
     head = f"{found['head_address']}:{found['port']}"
     token = (cluster.root_of(found["nodes"][0]) / found["token_path"].lstrip("/")).read_text()
@@ -167,11 +172,11 @@ def test_code_runs_with_the_token_and_not_without(running, cluster, tmp_path):
 
 
 @pytest.mark.faults
-def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running, cluster):
-    """A fault of Ray's that docs/security.md tells of. When it is mended, this test says so."""
+def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running):
+    """A fault of Ray's that docs/security.md lists. When it is fixed, this test fails."""
     head = running.attempt.read("rendezvous.json")
     refusal = on_node(
-        cluster,
+        running.cluster,
         "node3",
         [sys.executable, "-c", MALFORMED, f"{head['head_address']}:{head['port']}"],
         check=False,
@@ -202,7 +207,7 @@ def train(config):
 
 
 @pytest.mark.parametrize(
-    "umask",
+    "umask",  # 000 is the one that protects nothing: what is closed then is closed by the kit
     ["000", *(pytest.param(other, marks=pytest.mark.nightly) for other in ("022", "077"))],
 )
 def test_secrets_stay_with_their_user_whatever_the_umask(cluster, tmp_path, monkeypatch, umask):

@@ -11,6 +11,7 @@ from whole_run import Run
 
 PATIENCE_S = 150
 FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
+ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then
 
 
 def slow(step_s: float = 0.4) -> dict:
