@@ -21,13 +21,15 @@ from clustertrain.run.result import Result, read_result
 from leftovers import left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
+# Each worker costs 5 CPU seconds, which import torch and Ray: two are for what only two can show.
+ONE_WORKER = {"resources": {"workers": 1, "cpus_per_worker": 0.5}}
 
 
 class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
 
     patience_s = 90.0  # for a step that takes well under a minute on an idle machine
-    poll_s = 0.02
+    poll_s = 0.05
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
         self.folder, self.name = folder, name

@@ -6,6 +6,7 @@ import signal
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
+from whole_run import ONE_WORKER
 
 SECTIONS = {
     "task": "faulty:Faulty",
@@ -21,7 +22,8 @@ def checkpoints_of(run):
 
 
 def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run):
-    run = make_run("twice", args={"step_s": 2.0}, **SECTIONS | {"checkpoint": {"every": {"steps": 1}}})
+    each_step = {"checkpoint": {"every": {"steps": 1}}}
+    run = make_run("twice", args={"step_s": 2.0}, **SECTIONS | each_step, **ONE_WORKER)
     run.start().wait_for_event("checkpoint")
     run.process.send_signal(signal.SIGTERM)
     run.wait_for_event("stop_requested")
@@ -32,14 +34,14 @@ def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run):
 
 
 def test_ctrl_c_before_training_ends_it_at_once(make_run):
-    run = make_run("early", **SECTIONS).start()
+    run = make_run("early", **SECTIONS, **ONE_WORKER).start()
     run.wait_for_event("ray_started")
     run.process.send_signal(signal.SIGINT)
     assert "stopped (interrupt)" in run.end(130, within_s=3)
 
 
 def test_kill_9_of_the_driver_is_named(make_run):
-    run = make_run("driverless", args={"step_s": 0.2}, **SECTIONS)
+    run = make_run("driverless", args={"step_s": 0.2}, **SECTIONS, **ONE_WORKER)
     run.start().wait_for_step(2)
     os.kill(run.driver_pid(), signal.SIGKILL)
     output = run.end(1, within_s=3)
@@ -48,9 +50,8 @@ def test_kill_9_of_the_driver_is_named(make_run):
 
 
 def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
-    run = make_run(
-        "twofold", args={"fault": "raise", "rank": 0, "at_call": 5}, failures={"retries": 9}, **SECTIONS
-    )
+    fault = {"fault": "raise", "rank": 0, "at_call": 5}
+    run = make_run("twofold", args=fault, failures={"retries": 9}, **SECTIONS, **ONE_WORKER)
     output = run.start().end(1)
     assert "ValueError: the sensor is upside down" in output
     assert "twice at step" in output

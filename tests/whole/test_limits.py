@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.node.limits import own_cgroups
+from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
 
@@ -39,11 +40,12 @@ def memory_cgroup(limit_bytes):
 def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_run):
     limit_bytes = 3 << 30
     with memory_cgroup(limit_bytes) as cgroup:
-        run = make_run("memory", task="hungry:Hungry", args={"fault": "memory", "at_call": 5}, train=TRAIN)
+        fault = {"fault": "memory", "rank": 0, "at_call": 5}
+        run = make_run("memory", task="hungry:Hungry", args=fault, train=TRAIN, **ONE_WORKER)
         run.start(within=["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs")])
         output = run.end(1)
     assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "out_of_memory", 0)
-    assert re.search(r"rank 1 \(pid \d+ on \S+\) was killed by the kernel", output)
+    assert re.search(r"rank 0 \(pid \d+ on \S+\) was killed by the kernel", output)
     assert f"{cgroup} allows 3.0 GiB of memory" in output
     assert re.search(r"oom_kill: 0 → 1", output)
     assert "train.batch_size" in output
@@ -53,9 +55,10 @@ def test_too_many_open_files_and_then_no_start_without_progress(make_run):
     run = make_run(
         "files",
         task="hungry:Hungry",
-        args={"fault": "files", "at_call": 5},
+        args={"fault": "files", "rank": 0, "at_call": 5},
         train=TRAIN,
         failures={"attempts": 2},
+        **ONE_WORKER,
     )
     for attempt in (1, 2):
         output = run.start(within=["prlimit", "--nofile=2000:2000"]).end(1)
@@ -70,7 +73,7 @@ def test_too_many_open_files_and_then_no_start_without_progress(make_run):
 
 def test_a_small_dev_shm_is_named(make_run):
     """In a mount namespace of its own, so that nobody else's /dev/shm is small."""
-    run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1})
+    run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)
     apart = ["unshare", "--mount", "--propagation", "private"]
     mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
     tried = subprocess.run([*apart, "sh", "-c", mount], capture_output=True, text=True, check=False)
@@ -88,10 +91,11 @@ def test_restarts_go_on_for_as_long_as_checkpoints_come(make_run):
     run = make_run(
         "stubborn",
         task="faulty:Faulty",
-        args={"fault": "kill", "rank": 1, "at_call": 7},
-        train=TRAIN,
+        args={"fault": "kill", "rank": 0, "at_call": 5},
+        train={**TRAIN, "epochs": 1},
         checkpoint={"every": {"steps": 2}, "async": False},
         failures={"retries": 1},
+        **ONE_WORKER,
     )
     output = run.start().end(0)
     assert run.result.restarts == 3

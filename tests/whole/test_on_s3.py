@@ -12,7 +12,7 @@ from clustertrain.cli.main import main
 from clustertrain.run.history import curve
 from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
-from whole_run import same_weights
+from whole_run import ONE_WORKER, same_weights
 
 pytestmark = pytest.mark.faults
 
@@ -117,7 +117,8 @@ def test_a_server_that_stays_away_ends_the_run_and_what_was_saved_is_whole(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultProxy(moto_s3.endpoint) as proxy:
         slow = {"step_s": 0.2}
-        run = make_run("away", **sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=3.0))
+        there = sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=3.0)
+        run = make_run("away", **there, **ONE_WORKER)
         shelf = shelf_behind(run, moto_s3)
         run.start()
         run.wait_for_event("checkpoint")

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from whole_run import ONE_WORKER
 
 
 def rank_log(run, rank):
@@ -18,14 +19,14 @@ def rank_log(run, rank):
 
 
 def test_a_function_stops_when_asked_and_goes_on(make_run):
-    run = make_run("function", function="own_loop:train", args={"steps": 30, "step_s": 0.2})
+    run = make_run("function", function="own_loop:train", args={"steps": 30, "step_s": 0.2}, **ONE_WORKER)
     run.start().wait_for_step(5)
     stop = CliRunner().invoke(main, ["stop", str(run.job_file)])
     assert stop.exit_code == 0, stop.output
     assert "stopped (user)" in run.end(75)
     stopped_at = run.result.step
     run.start().end(0)
-    assert f"starting at step {stopped_at} of 30 with 2 workers" in rank_log(run, 0)
+    assert f"starting at step {stopped_at} of 30 with 1 workers" in rank_log(run, 0)
     assert run.result.step == 30
     logs = CliRunner().invoke(main, ["logs", str(run.job_file), "--rank", "0"])
     assert "starting at step" in logs.output
@@ -125,8 +126,8 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
 
 
 def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(make_run, cluster):
-    run = make_run("clustered", script="torchrun_script.py", args=[])
-    beside = make_run("beside", script="torchrun_script.py", args=[])  # a Ray of its own, at the same time
+    run = make_run("clustered", script="torchrun_script.py", args=[], **ONE_WORKER)
+    beside = make_run("beside", script="torchrun_script.py", args=[], **ONE_WORKER)  # with its own Ray
     run.start(**cluster)
     beside.start()
     assert "done (finished)" in run.end(0, all_gone=False)
