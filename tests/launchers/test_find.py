@@ -4,9 +4,10 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers import LAUNCHERS, launcher_of
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.find import find
 from clustertrain.launchers.known_runs import KnownRun, remember
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.listing import list_all
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt

@@ -82,7 +82,7 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     the cluster where one answers. It accepts a file of manifests, too.
     """
     from clustertrain.job.file import dump_job, load_job
-    from clustertrain.launchers import launcher_of
+    from clustertrain.launchers.launcher import launcher_of
 
     if to is not None:
         click.echo("\n".join(launcher_of(to).check(job_file, sets)))
@@ -96,7 +96,7 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
     """Print what `submit` would send, and send nothing."""
-    from clustertrain.launchers import launcher_of
+    from clustertrain.launchers.launcher import launcher_of
 
     click.echo(launcher_of(to).render(job_file, sets, note), nl=False)
 
@@ -110,9 +110,8 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options: bool) -> None:
     """Check a job and hand it to a scheduler, with a snapshot of its code."""
     from clustertrain.job.file import load_job
-    from clustertrain.launchers import launcher_of
     from clustertrain.launchers.known_runs import remember
-    from clustertrain.launchers.launcher import Target
+    from clustertrain.launchers.launcher import Target, launcher_of
     from clustertrain.run.begin import Options
 
     job, launcher = load_job(Path(job_file), sets), launcher_of(to)
@@ -167,7 +166,7 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 def ls(storage: str | None, to: str | None, namespace: str | None) -> None:
     """List the runs that you started anywhere; of one storage, or of one launcher, when it is named."""
     from clustertrain.job.file import load_job
-    from clustertrain.launchers import launcher_of
+    from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.listing import list_all, list_storage
 
     if to is not None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.launchers import LAUNCHERS, launcher_of
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, known_runs
-from clustertrain.launchers.launcher import Echo, Launcher, Target
+from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
 from clustertrain.observe.status import NotStarted, Status, find_run, is_known, read_files
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
+from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.observe.logs import Wanted
 from clustertrain.observe.status import Row, Status, find_run
@@ -113,3 +116,15 @@ class Launcher(Protocol):
         Raises:
             JobError: this launcher cannot do that; says what to do instead.
         """
+
+
+def launcher_of(name: str) -> Launcher:
+    """The launcher of that name.
+
+    Raises:
+        JobError: there is none; names those that there are.
+    """
+    if name not in LAUNCHERS:
+        raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(LAUNCHERS)}.")
+    launcher: Launcher = import_module(LAUNCHERS[name]).LAUNCHER
+    return launcher

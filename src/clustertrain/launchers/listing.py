@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers import launcher_of
 from clustertrain.launchers.find import launcher_in_storage
 from clustertrain.launchers.known_runs import KnownRun, forget, known_runs
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.status import Status, is_known, runs_of
 from clustertrain.observe.tables import list_lines, note_of, run_row
 from clustertrain.run.folder import RunDir
