@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_help_imports_only_what_it_shows():
 def test_a_file_has_one_idea():
     lines = {path: len(path.read_text().splitlines()) for path in SRC.rglob("*.py")}
     assert not {str(path): count for path, count in lines.items() if count > 450}
+
+
+def test_the_docstring_of_a_folder_lists_its_files():
+    """A newcomer finds any behaviour in two steps: the folder, then the file in its docstring."""
+    wrong = {}
+    for package in SRC.glob("*/**/__init__.py"):
+        docstring = ast.get_docstring(ast.parse(package.read_text())) or ""
+        listed = set(re.findall(r"^(\w+(?:\.py|/))  ", docstring, re.MULTILINE))
+        files = {path.name for path in package.parent.glob("*.py")} - {"__init__.py"}
+        folders = {f"{path.parent.name}/" for path in package.parent.glob("*/__init__.py")}
+        if difference := listed ^ (files | folders):
+            wrong[str(package.relative_to(SRC))] = sorted(difference)
+    assert not wrong
 
 
 def test_nothing_stops_a_ray_that_is_not_ours():

@@ -1,1 +1,8 @@
-"""The command line."""
+"""The command line.
+
+__main__.py     `python -m clustertrain.cli`
+main.py         every command, a few lines each
+init.py         `clustertrain init`: a job file and a Task to start from
+checkpoints.py  `clustertrain ckpt`: list and verify checkpoints
+data.py         `clustertrain data`: fetch, list and verify data sets
+"""

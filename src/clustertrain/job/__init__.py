@@ -1,1 +1,15 @@
-"""The job file: the models of its sections, its reader, its errors, and the defaults of a site."""
+"""The job file: the models of its sections, its reader, its errors, and the defaults of a site.
+
+model.py        the whole file as one frozen model, and the rules that join sections
+sections.py     the sections that every launcher has
+places.py       the sections `data` and `storage`
+slurm.py        the section `slurm`
+kubernetes.py   the section `kubernetes`
+values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
+file.py         read, validate and write job files
+yaml_reader.py  YAML that remembers the line and column of each key and value
+wording.py      the text of an error: the place, the value, the rule, the nearest valid key
+identity.py     which keys decide what is computed, and their hash
+reference.py    docs/job-file.md and the JSON schema, from the models
+site.py         the defaults of a site
+"""

@@ -1,1 +1,16 @@
-"""The files of a run: every path, who writes and who reads each, and what they say together."""
+"""The files of a run: every path, who writes and who reads each.
+
+folder.py        every path of a run, in one object
+states.py        the states of a run, their causes and exit codes
+begin.py         whether a job may start, and as which attempt
+claims.py        who runs an attempt, and whether they live
+result.py        how an attempt ended
+submission.py    what was submitted to a scheduler, and how a node finds it again
+snapshot.py      the code of a job as it was when it was submitted
+rendezvous.py    where the nodes of one start meet
+events.py        events and metrics, as lines of JSON
+streams.py       files that grow: one writer, any reader, on a file system or on S3
+shipping.py      sends the streams of a node to S3 while they grow
+history.py       the streams of all restarts as one
+step_counter.py  the last finished step, kept when its writer is killed
+"""

@@ -1,12 +1,16 @@
-"""A data set arrives once, whole and verified.
+"""A data set is fetched once, and is complete and verified when it is there.
 
-stage.py      stage(): one brings it, the others wait; the way in
-staged.py     where data sets lie, and by what name
-sources.py    where they come from: paths, file:// and http(s)://; sources_s3.py: s3://
-fetch.py      one file onto the disk; spans.py: in parallel ranges
-part.py       what is there of it, believed after a kill as far as its checksums go
-follower.py   sha256 of what is written, in order, while it is written
-retries.py    how long a fault is met with another try
-archive.py    unpacked safely; contents.py: the digest of what came out
-lease.py      one worker among any number of contenders
+stage.py            stage(): the way in; one process fetches, the others wait
+entry.py            where data sets are kept, and under which name
+source.py           what a source is: bytes that can be opened at any offset
+file_and_http.py    sources: paths, file:// and http(s)://
+s3.py               sources: s3://
+fetch.py            one file from its source onto the disk
+parallel_ranges.py  several ranges of one file at the same time
+partial_file.py     the part that is there, and the checksums by which it is trusted after a kill
+running_hash.py     sha256 of a file while it is written
+retries.py          how long a fault that may pass is retried
+archive.py          unpacks archives safely
+folder_digest.py    three numbers that tell whether an unpacked folder is unchanged
+lease.py            one of any number of processes on any number of hosts does the work
 """

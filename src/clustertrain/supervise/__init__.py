@@ -1,1 +1,9 @@
-"""Processes of a run that leave nothing behind, whatever is killed."""
+"""Processes of a run that leave nothing behind, whichever of them is killed.
+
+guardian.py        the parent of a driver or of Ray: ends every process below it
+process.py         starts a command under a guardian
+private_folder.py  the folder of one start on one node
+driver_process.py  the driver under a guardian, and its result where it wrote none
+supervisor.py      the loop beside a driver: shows events, and ends the run where that is asked for
+stop_on_signal.py  the first signal asks for a save and a stop, the second ends the run
+"""
