@@ -119,24 +119,32 @@ def test_right_ones_are_taken_and_none_is_kept(kubectl, kube, namespace):
 
 @pytest.mark.newer_kuberay
 def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
-    """As a group of their own, beside those of the operator that is there."""
+    """In a group and under names of their own, so that those of the operator and of other tests stay."""
     files = [_NEWER / f"ray.io_ray{kind}.yaml" for kind in ("jobs", "clusters")]
     if not all(file.exists() for file in files):
         pytest.skip("KubeRay 1.7.0: the Go proxy does not serve it, and its CRDs are not here")
     crds = [yaml.load(file.read_text(), yaml.CSafeLoader) for file in files]
     for crd in crds:
-        crd["metadata"]["name"] = f"{crd['spec']['names']['plural']}.newer.ray.io"
+        kind = crd["spec"]["names"]["kind"]
+        plural = f"newer{kind.lower()}s"
+        crd["metadata"]["name"] = f"{plural}.newer.ray.io"
         crd["spec"]["group"] = "newer.ray.io"
+        crd["spec"]["names"] = {"kind": kind, "listKind": f"{kind}List", "plural": plural}
     kube.apply(*crds)
     names = [crd["metadata"]["name"] for crd in crds]
     try:
-        kube.kubectl("wait", "--for=condition=Established", "--timeout=90s", "crd", *names)
+        kube.wait_for(lambda: all(_is_established(kube, name) for name in names), 90, "no such kinds")
         of_ray = [each for each in RIGHT.values() if each["kind"] in ("RayJob", "RayCluster")]
         newer = [*of_ray, *(changed(rayjob(), change) for change in NEEDS.values())]
         sent = [changed(each, {"apiVersion": "newer.ray.io/v1"}) for each in newer]
         assert check_admission(sent, kubectl) == []
     finally:
-        kube.kubectl("delete", "crd", *names)
+        kube.kubectl("delete", "crd", "--wait=false", *names)
+
+
+def _is_established(kube: Kubernetes, crd: str) -> bool:
+    conditions = kube.get("crd", crd).get("status", {}).get("conditions") or []
+    return ("Established", "True") in {(each["type"], each["status"]) for each in conditions}
 
 
 # ---------------------------------------------------------------------------------- before anything is there
