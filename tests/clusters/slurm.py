@@ -277,7 +277,7 @@ class SlurmCluster:
         while (job := self.job(job_id))["JobState"] not in states:
             if time.monotonic() > ends:
                 raise AssertionError(f"{job_id} is not {' or '.join(states)} within {timeout_s} s: {job}")
-            time.sleep(0.1)
+            time.sleep(0.2)  # each look is a process
         return job
 
     def wait_for_nodes(self, nodes: Collection[str]) -> None:
@@ -378,7 +378,7 @@ class SlurmCluster:
         while not condition():
             if time.monotonic() > ends:
                 raise AssertionError(f"{otherwise} within {_PATIENCE_S} s:\n{self._logs()}")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def _logs(self) -> str:
         logs = sorted((self.folder / "log").iterdir())

@@ -1,4 +1,7 @@
-"""The cluster that the other tests stand on: its nodes are nodes, fail as nodes do, and leave nothing."""
+"""The cluster that the other tests stand on: its nodes are nodes, fail as nodes do, and leave nothing.
+
+What another test would fail without is nightly: CI sees it there.
+"""
 
 import json
 import os
@@ -55,6 +58,7 @@ def test_a_job_runs_on_two_nodes_that_share_the_storage_and_nothing_else(cluster
     assert cluster.run_on("node3", ["ls", str(CHECKOUT / "pyproject.toml")]).stdout
 
 
+@pytest.mark.nightly  # test_security.py counts what each node has there
 def test_a_node_has_its_tmp_for_itself(cluster):
     cluster.run_on("node1", ["touch", "/tmp/mark", "/dev/shm/mark"])
     try:
@@ -64,6 +68,7 @@ def test_a_node_has_its_tmp_for_itself(cluster):
         cluster.run_on("node1", ["rm", "/tmp/mark", "/dev/shm/mark"])
 
 
+@pytest.mark.nightly  # test_gpus_that_torch_cannot_use_are_refused
 def test_jobs_on_one_node_get_a_gpu_each(cluster, where):
     jobs = [cluster.sbatch("--nodelist=node2", "--gres=gpu:1", wrap=f"{where}; sleep 600") for _ in range(2)]
     for job in jobs:
@@ -84,6 +89,7 @@ def test_another_user(cluster, where):
     assert "nobody" in cluster.job(job)["UserId"]
 
 
+@pytest.mark.nightly  # test_a_lost_node_is_the_cause crashes one, and test_bad_nodes.py loses one in training
 def test_a_job_outlives_a_node(cluster):
     """SLURM finds that the node is gone, and runs the job again on the others."""
     job = cluster.sbatch(
@@ -103,6 +109,7 @@ def test_a_job_outlives_a_node(cluster):
     assert cluster.run_on(lost, ["hostname"]).stdout == f"{lost}\n"
 
 
+@pytest.mark.nightly  # test_what_a_cut_off_node_goes_on_to_write_is_never_used
 def test_a_cut_node_runs_on_alone(cluster, tmp_path):
     """Its job fails, for SLURM; its process lives and still writes to the storage that it shares."""
     beats = tmp_path / "beats"
@@ -119,6 +126,7 @@ def test_a_cut_node_runs_on_alone(cluster, tmp_path):
     wait_until(lambda: cluster.processes_on("node3") == [], 60)
 
 
+@pytest.mark.nightly  # test_a_node_that_sees_another_storage_is_named
 def test_one_node_may_see_another_file_system(cluster, tmp_path):
     (tmp_path / "file").touch()
     cluster.without_share("node2", tmp_path)
@@ -128,6 +136,7 @@ def test_one_node_may_see_another_file_system(cluster, tmp_path):
     assert cluster.run_on("node2", ["ls", str(tmp_path)]).stdout == "file\n"
 
 
+@pytest.mark.nightly  # test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_back
 def test_a_job_lives_without_the_controller(cluster):
     job = cluster.sbatch(wrap="sleep 600")
     host = cluster.wait_for_state(job, {"RUNNING"})["BatchHost"]
