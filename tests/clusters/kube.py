@@ -17,18 +17,24 @@ One ends with the last process that uses it, however that ends (see kube_site.sh
 """
 
 import contextlib
+import functools
+import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import yaml
+from urllib3.exceptions import HTTPError
+
 from clusters.kube_addons import Addons
+from clusters.kube_api import Api, Refused
 from clusters.kube_client import TOOLS, USERS_CLUSTER, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
 from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
-from clusters.kube_images import program_image
+from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
 
@@ -48,6 +54,7 @@ _PACKAGES = {
     "podman": ("podman",),
 }
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
+_STORE = "/run/images"  # in a cluster: where podman keeps images, see kube_site.sh
 _UMASK = 0o022  # a test may have one that hides the files from the pods
 _PATIENCE_S = 90.0  # for what takes seconds on an idle machine
 
@@ -73,6 +80,12 @@ def _program(name: str) -> Path:
     return Path(shutil.which(name, path=path()) or name)
 
 
+@functools.cache
+def _podman_store() -> str:
+    asked = ["podman", "info", "--format={{.Store.GraphRoot}}"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+
+
 class KubeCluster(Addons):
     """Of this process, or shared by several: see `shared_cluster`."""
 
@@ -93,8 +106,9 @@ class KubeCluster(Addons):
         umask = os.umask(_UMASK)
         try:
             self.folder, self._users = claim_folder()
+            _, node_address = _addresses(self.folder)
+            write_configuration(self.folder, node_address, self.folder.name)
             self._locate()
-            write_configuration(self.folder, self.node_address, self.folder.name)
         finally:
             os.umask(umask)
         try:
@@ -116,6 +130,7 @@ class KubeCluster(Addons):
 
     def leave(self) -> None:
         """The cluster ends soon, unless others use it."""
+        self.api.close()
         self._users.close()
 
     def down(self) -> None:
@@ -129,14 +144,17 @@ class KubeCluster(Addons):
         return not self.folder.exists()
 
     def _locate(self) -> None:
-        self.machine, self.node_address = (self.folder / "addresses").read_text().split()
+        self.machine, self.node_address = _addresses(self.folder)
         self.kubeconfig = self.folder / "kubeconfig"
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.api = Api(cluster["server"], cluster["certificate-authority"], user["token"])
 
     def _private_folder(self) -> Path:
         return self.folder / "pki"
 
     def _open_site(self) -> None:
-        script = [str(_HERE / "kube_site.sh"), str(self.folder), self.folder.name]
+        script = [str(_HERE / "kube_site.sh"), str(self.folder), self.folder.name, _podman_store()]
         # Not a child of ours: another process may use it longer.
         argv = ["setsid", "--fork", *_NAMESPACES, *script]
         subprocess.run(argv, stdin=subprocess.DEVNULL, umask=_UMASK, check=True)
@@ -168,7 +186,7 @@ class KubeCluster(Addons):
         self._wait_until(self._is_ready, "the node is not Ready")
 
     def _is_ready(self) -> bool:
-        conditions = self.get("node", NODE).get("status", {}).get("conditions", [])
+        conditions = self.get("nodes", NODE).get("status", {}).get("conditions", [])
         return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
     # Its programs: containerd, etcd, apiserver, controllers, scheduler, kubelet, proxy
@@ -200,7 +218,9 @@ class KubeCluster(Addons):
 
     def wait_for_api_server(self) -> None:
         def answers() -> bool:
-            return self.kubectl("get", "--raw=/readyz", check=False, timeout_s=30).returncode == 0
+            with contextlib.suppress(Refused, HTTPError):
+                return self.api.text("GET", "/readyz") == "ok"
+            return False
 
         self._wait_until(answers, "the API server does not answer")
 
@@ -224,16 +244,15 @@ class KubeCluster(Addons):
         return done
 
     def heal(self) -> None:
-        """As after `start_operator`: all programs run, the node takes pods and has no GPU, no Kueue."""
+        """As after `start_operator`: all programs run, the node takes pods and has no GPU."""
         for name in command_lines(self.folder, self.node_address):
             pid = (self.folder / "processes" / name).read_text().strip()
             if self.inside("kill", "-CONT", pid, check=False).returncode:
                 self.start(name)
         self.wait_for_api_server()
         self.uncordon()
-        provided = self.get("node", NODE)["status"]["capacity"]
+        provided = self.get("nodes", NODE)["status"]["capacity"]
         self.set_capacity(**{name: None for name in provided if "/" in name})
-        self.stop_kueue()
         self.start_operator()
 
     # Images
@@ -244,49 +263,47 @@ class KubeCluster(Addons):
         self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
 
     def load(self, image: str, name: str = "") -> None:
-        """From podman, once per content: gigabytes take minutes. `name`: what pods call it, if not so."""
+        """From podman, once per content. `name`: what pods call it, if not so."""
         name = name or image
-        inspect = ["podman", "image", "inspect", "--format={{.Id}}", image]
-        found = subprocess.run(inspect, capture_output=True, text=True, check=False)
+        found = subprocess.run(["podman", "image", "inspect", image], capture_output=True, check=False)
         if found.returncode:
-            raise AssertionError(f"podman has no {image}: {found.stderr.strip()}")
+            raise AssertionError(f"podman has no {image}: {found.stderr.decode().strip()}")
+        (content,) = json.loads(found.stdout)
         with locked(self.folder / "loaded") as record:
             loaded = dict(line.split() for line in record)
-            content = found.stdout.strip()
-            same = next((each for each in loaded if loaded[each] == content), None)
+            same = next((each for each in loaded if loaded[each] == content["Id"]), None)
             if same is None:
-                self._import(image)
-                record.write(f"{image} {content}\n")
+                self._mount(image, content)
+                record.write(f"{image} {content['Id']}\n")
                 same = image
             if same != name:
                 self.inside("ctr", "--namespace=k8s.io", "images", "tag", "--force", same, name)
-                record.write(f"{name} {content}\n")
+                record.write(f"{name} {content['Id']}\n")
 
-    def _import(self, image: str) -> None:
-        pid = (self.folder / "pid").read_text().strip()
-        saving = ["podman", "save", "--format=docker-archive", image]
-        enter = ["nsenter", f"--target={pid}", "--mount", "--net", "--pid"]
-        importing = [*enter, "ctr", "--namespace=k8s.io", "images", "import", "-"]
-        with subprocess.Popen(saving, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as podman:
-            done = subprocess.run(importing, stdin=podman.stdout, capture_output=True, text=True, check=False)
-            podman.stdout.close()
-            said = podman.stderr.read().decode()
-        if podman.returncode or done.returncode:
-            raise AssertionError(f"{image} was not loaded:\n{said[-1000:]}{done.stderr[-1000:]}")
+    def _mount(self, image: str, content: Mapping) -> None:
+        """The folders in which podman has its layers, where containerd has unpacked an image with none of its
+        files: to copy gigabytes takes minutes."""
+        made = empty_image(image, content["Config"], mark=content["Id"])
+        self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
+        (mark,) = (self.folder / "containerd").glob(f"*.overlayfs/snapshots/*/fs/{content['Id']}")
+        data = content["GraphDriver"]["Data"]
+        layers = [data["UpperDir"], *filter(None, data.get("LowerDir", "").split(":")), str(mark.parent)]
+        lower = ":".join(layers).replace(_podman_store(), _STORE)
+        self.inside("mount", "-t", "overlay", "overlay", "-o", f"ro,lowerdir={lower}", str(mark.parent))
 
     # The node, its storage, its network
 
     def cordon(self) -> None:
-        self.kubectl("cordon", NODE)
+        self.patch("nodes", NODE, {"spec": {"unschedulable": True}})
 
     def uncordon(self) -> None:
-        self.kubectl("uncordon", NODE)
+        self.patch("nodes", NODE, {"spec": {"unschedulable": False}})
 
     def set_capacity(self, **amounts: int | None) -> None:
         """Of resources that nothing provides, such as **{"nvidia.com/gpu": 4}; None takes one away."""
         named = {name: None if amount is None else str(amount) for name, amount in amounts.items()}
         status = {"status": {"capacity": named, "allocatable": named}}
-        self.patch("node", NODE, status, "--subresource=status")
+        self.patch("nodes", NODE, status, part="status")
 
     def volume_folder(self, namespace: str, name: str) -> Path:
         return self.folder / "volumes" / f"{namespace}-{name}"
@@ -321,16 +338,16 @@ class KubeCluster(Addons):
                 },
             },
         )
-        self.wait_for(
-            lambda: self.get("pvc", name, namespace)["status"].get("phase") == "Bound",
-            30,
-            f"{name} is not bound",
-        )
+
+        def bound(claims: list[dict]) -> bool:
+            return any(each["status"].get("phase") == "Bound" for each in claims)
+
+        self.watch("persistentvolumeclaims", namespace, bound, 30, f"{name} is not bound", name=name)
         return folder
 
-    def delete_namespace(self, name: str, wait: bool = True) -> None:
-        super().delete_namespace(name, wait)
-        self.kubectl("delete", "persistentvolume", f"--selector=for-namespace={name}", "--wait=false")
+    def delete_namespace(self, name: str) -> None:
+        super().delete_namespace(name)
+        self.delete_all("persistentvolumes", selector=f"for-namespace={name}")
 
     def network_policies(self, namespace: str) -> contextlib.AbstractContextManager[None]:
         """Those of this namespace are enforced meanwhile, by the fixture: see kube_policy.py."""
@@ -348,6 +365,12 @@ class KubeCluster(Addons):
     def _last_words(self) -> str:
         logs = sorted(self.folder.glob("log/*"))
         return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+def _addresses(folder: Path) -> tuple[str, str]:
+    """This machine's and the node's."""
+    machine, node = (folder / "addresses").read_text().split()
+    return machine, node
 
 
 @contextlib.contextmanager

@@ -4,20 +4,32 @@ Operator and Kueue are what their projects would install, from the manifests of 
 images, and a request for CPU that leaves some of a small machine to the jobs.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
+from clusters.kube_api import Refused
+from clusters.kube_api import path as place
 from clusters.kube_client import TOOLS, Kubernetes
 from clusters.kube_conf import DNS
+from clusters.kube_folders import locked
 
 OPERATOR_NAMESPACE = "default"
 KUEUE_NAMESPACE = "kueue-system"
 _OPERATOR, _KUEUE = "kuberay-operator", "kueue-controller-manager"
-_KUEUE_SECRET = "kueue-webhook-server-cert"
+_KUEUE_SECRET, _KUEUE_CONFIG = "kueue-webhook-server-cert", "controller_manager_config.yaml"
+_QUEUED = {"clustertrain-tests/queued": "yes"}  # of a namespace whose jobs are Kueue's
+_ANY_SCHEMA = """\
+    schema:
+      openAPIV3Schema:
+        type: object
+        x-kubernetes-preserve-unknown-fields: true
+"""
 _COREFILE = """\
 cluster.local:53 in-addr.arpa:53 {
   errors
@@ -113,13 +125,17 @@ class Addons(Kubernetes):
 
     def start_operator(self) -> None:
         """Until it answers. The first time, it is installed: CRDs, roles, deployment."""
-        if not self.get("deployment", _OPERATOR, OPERATOR_NAMESPACE):
+        if not self.get("deployments", _OPERATOR, OPERATOR_NAMESPACE):
             self.load_program("localhost/kuberay:test", TOOLS / "bin" / "ray-operator", "/manager")
-            arguments = ["--enable-leader-election=false"]  # the next one need not wait for a lease
-            # Not through kustomize, which takes seconds for their megabytes.
-            self.kubectl("create", "--validate=false", f"--filename={TOOLS / 'kuberay' / 'crd' / 'bases'}")
+            for text in ray_definitions(TOOLS / "kuberay" / "crd" / "bases"):
+                self.api.text("POST", place("customresourcedefinitions"), text, "yaml")
+            self.watch("customresourcedefinitions", "", _are_established, 60, "the CRDs are not served")
             parts = {"namespace": OPERATOR_NAMESPACE, "resources": ["rbac", "manager"]}
-            self._install("kuberay", _OPERATOR, "localhost/kuberay:test", arguments, parts)
+            made = self._rendered("kuberay", parts)
+            # The next one need not wait for a lease, and a run not for what becomes of the others.
+            arguments = ("--enable-leader-election=false", "--reconcile-concurrency=4")
+            _adapt(made, "localhost/kuberay:test", *arguments)
+            self.apply(*made)
         self._scale(_OPERATOR, OPERATOR_NAMESPACE, 1)
 
     def stop_operator(self) -> None:
@@ -128,87 +144,113 @@ class Addons(Kubernetes):
 
     # Kueue
 
-    def start_kueue(self) -> None:
-        """Until its webhooks answer."""
-        if not self.get("deployment", _KUEUE, KUEUE_NAMESPACE):
-            self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")
-            # Without its own API, the positions in a queue: while that is away, no namespace can be deleted.
-            arguments = ["--feature-gates=VisibilityOnDemand=false"]
-            parts = {"resources": ["default"], "patches": [_WITHOUT_API]}
-            self._install("kueue", _KUEUE, "localhost/kueue:test", arguments, parts)
-            # It makes its certificate and would see it minutes later; another pod begins with it.
-            made = ("secret", _KUEUE_SECRET, KUEUE_NAMESPACE)
-            self.wait_for(lambda: "tls.crt" in self.get(*made).get("data", {}), 90, "it has no certificate")
-            self.kubectl("delete", "pods", "--all", "--grace-period=1", namespace=KUEUE_NAMESPACE)
-        self._scale(_KUEUE, KUEUE_NAMESPACE, 1)
+    def queue_jobs(self, namespace: str) -> None:
+        """By Kueue, which the first who asks for it starts: until its webhooks answer."""
+        self.patch("namespaces", namespace, {"metadata": {"labels": _QUEUED}})
+        with locked(self.folder / "kueue-started") as started:
+            if not started.read():
+                self._start_kueue()
+                started.write("yes")
+
+    def _start_kueue(self) -> None:
+        self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")
+        made = self._rendered("kueue", {"resources": ["default"], "patches": [_WITHOUT_API]})
+        # Without its own API, the positions in a queue: while that is away, no namespace can be deleted.
+        gates = "--feature-gates=VisibilityOnDemand=false,ManagedJobsNamespaceSelectorAlwaysRespected=true"
+        _adapt(made, "localhost/kueue:test", gates)
+        _confine(made)
+        self.apply(*made)
+
+        # It makes its certificate and would see it minutes later; another pod begins with it.
+        def has_certificate(secrets: list[dict]) -> bool:
+            return any("tls.crt" in each.get("data", {}) for each in secrets)
+
+        otherwise = "Kueue has no certificate"
+        self.watch("secrets", KUEUE_NAMESPACE, has_certificate, 90, otherwise, name=_KUEUE_SECRET)
+        self.delete_all("pods", KUEUE_NAMESPACE, grace_s=0)
+        self._wait_until_ready(_KUEUE, KUEUE_NAMESPACE)
         flavor = {
             "apiVersion": "kueue.x-k8s.io/v1beta1",
             "kind": "ResourceFlavor",
             "metadata": {"name": "try"},
         }
-        trying = ("create", "--dry-run=server", "--filename=-")
-        self.wait_for(
-            lambda: self.kubectl(*trying, input=json.dumps(flavor), check=False).returncode == 0,
-            60,
-            "Kueue's webhooks do not answer",
-        )
 
-    def stop_kueue(self) -> None:
-        """With its webhooks, which would refuse all jobs, and with the queues that nobody would let go."""
-        if not self.get("deployment", _KUEUE, KUEUE_NAMESPACE):
-            return
-        for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
-            self.kubectl("delete", kind, "--selector=app.kubernetes.io/name=kueue")
-        self.kubectl("delete", "deployment", _KUEUE, "--cascade=foreground", namespace=KUEUE_NAMESPACE)
-        for kind in ("workloads", "localqueues", "clusterqueues", "resourceflavors"):
-            found = self.kubectl("get", f"{kind}.kueue.x-k8s.io", "--all-namespaces", "--output=json")
-            for each in json.loads(found.stdout)["items"]:
-                meta = each["metadata"]
-                self.patch(
-                    kind,
-                    meta["name"],
-                    {"metadata": {"finalizers": None}},
-                    namespace=meta.get("namespace", ""),
-                )
-                gone = ("delete", kind, meta["name"], "--ignore-not-found")
-                self.kubectl(*gone, namespace=meta.get("namespace", ""))
+        def webhooks_answer() -> bool:
+            with contextlib.suppress(Refused):
+                return bool(self.api.create(flavor, dryRun="All"))
+            return False
+
+        self.wait_for(webhooks_answer, 60, "Kueue's webhooks do not answer")
 
     # Both
 
-    def _install(
-        self, module: str, deployment: str, image: str, arguments: Sequence[str], parts: Mapping
-    ) -> None:
+    def _rendered(self, module: str, parts: Mapping) -> list[dict]:
         """`parts`: of a kustomization; its resources are folders of the module's manifests."""
         folder = self.folder / module
         folder.mkdir(exist_ok=True)
-        container = "/spec/template/spec/containers/0"
-        changes = [
-            {"op": "replace", "path": f"{container}/image", "value": image},
-            {"op": "replace", "path": f"{container}/imagePullPolicy", "value": "Never"},
-            {"op": "replace", "path": f"{container}/resources", "value": _SMALL},
-            {"op": "replace", "path": f"{container}/readinessProbe/initialDelaySeconds", "value": 1},
-            {"op": "replace", "path": f"{container}/readinessProbe/periodSeconds", "value": 1},
-            {"op": "remove", "path": f"{container}/livenessProbe"},  # slow is not dead
-            *({"op": "add", "path": f"{container}/args/-", "value": each} for each in arguments),
-        ]
-        change = {"target": {"kind": "Deployment", "name": deployment}, "patch": json.dumps(changes)}
-        kustomization = {
-            **parts,
-            "resources": [os.path.relpath(TOOLS / module / each, folder) for each in parts["resources"]],
-            "patches": [change, *parts.get("patches", [])],
-        }
-        (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-        self.apply(self.kubectl("kustomize", str(folder)).stdout)
+        resources = [os.path.relpath(TOOLS / module / each, folder) for each in parts["resources"]]
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump({**parts, "resources": resources}))
+        return list(yaml.load_all(self.kubectl("kustomize", str(folder)).stdout, yaml.CSafeLoader))
 
     def _scale(self, deployment: str, namespace: str, replicas: int) -> None:
-        self.kubectl("scale", "deployment", deployment, f"--replicas={replicas}", namespace=namespace)
+        self.patch("deployments", deployment, {"spec": {"replicas": replicas}}, namespace)
         if replicas:
-            ready = ("rollout", "status", f"deployment/{deployment}", "--timeout=200s")
-            self.kubectl(*ready, namespace=namespace, timeout_s=210)
+            self._wait_until_ready(deployment, namespace)
             return
-        labels = self.get("deployment", deployment, namespace)["spec"]["selector"]["matchLabels"]
+        labels = self.get("deployments", deployment, namespace)["spec"]["selector"]["matchLabels"]
         pods = ",".join(f"{key}={value}" for key, value in labels.items())
-        self.kubectl(
-            "delete", "pods", f"--selector={pods}", "--grace-period=0", "--force", namespace=namespace
-        )
-        self.wait_for(lambda: not self.items("pods", namespace, pods), 60, f"{deployment} does not end")
+        self.delete_all("pods", namespace, pods, grace_s=0)
+        self.wait_until_gone("pods", namespace, 60, selector=pods)
+
+    def _wait_until_ready(self, deployment: str, namespace: str) -> None:
+        def is_ready(found: list[dict]) -> bool:
+            return any(
+                each["status"].get("observedGeneration") == each["metadata"]["generation"]
+                and each["status"].get("availableReplicas", 0) == each["spec"]["replicas"]
+                and not each["status"].get("unavailableReplicas", 0)
+                for each in found
+            )
+
+        self.watch("deployments", namespace, is_ready, 200, f"{deployment} is not ready", name=deployment)
+
+
+def ray_definitions(folder: Path) -> Iterator[str]:
+    """KubeRay's CRDs, without what an API server takes many seconds to learn and no test uses: v1alpha1, the
+    fields of a RayService, which the operator asks for, and RayCronJobs, for which it does not."""
+    for kind in ("rayclusters", "rayjobs", "rayservices"):
+        text = (folder / f"ray.io_{kind}.yaml").read_text()
+        before, versions = text.split("\n  versions:\n", 1)
+        first = re.split(r"^  - ", versions, maxsplit=2, flags=re.MULTILINE)[1]
+        if kind == "rayservices":
+            first = re.sub(r"^    schema:\n.*?(?=^    served:)", _ANY_SCHEMA, first, flags=re.M | re.S)
+        yield f"{before}\n  versions:\n  - {first}"
+
+
+def _are_established(definitions: list[dict]) -> bool:
+    conditions = [each.get("status", {}).get("conditions") or () for each in definitions]
+    return all(
+        any((each["type"], each["status"]) == ("Established", "True") for each in of_one)
+        for of_one in conditions
+    )
+
+
+def _adapt(made: Sequence[dict], image: str, *arguments: str) -> None:
+    """The deployment among these objects: the image is one that the node has."""
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container.update(image=image, imagePullPolicy="Never", resources=_SMALL)
+    container["args"] = [*container["args"], *arguments]
+    container["readinessProbe"].update(initialDelaySeconds=1, periodSeconds=1)
+    del container["livenessProbe"]  # slow is not dead
+
+
+def _confine(made: Sequence[dict]) -> None:
+    """Kueue, to the namespaces that ask for it: beside them are tests of a cluster that has none."""
+    for each in made:
+        for webhook in each.get("webhooks", ()):
+            webhook["namespaceSelector"] = {"matchLabels": _QUEUED}
+        if each["kind"] == "ConfigMap":
+            config = yaml.safe_load(each["data"][_KUEUE_CONFIG])
+            config["leaderElection"]["leaderElect"] = False
+            config["managedJobsNamespaceSelector"] = {"matchLabels": _QUEUED}
+            each["data"][_KUEUE_CONFIG] = yaml.safe_dump(config)

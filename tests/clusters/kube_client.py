@@ -1,14 +1,16 @@
-"""A Kubernetes as its users see it, through kubectl: any cluster that a kubeconfig leads to.
+"""A Kubernetes as its users see it: objects over HTTP, and kubectl for what a user does with it.
 
 namespace = cluster.make_namespace("digits")       # unique, and `restricted`
 cluster.apply(pod, namespace=namespace)             # dicts or YAML
-cluster.wait_for(lambda: cluster.phase(namespace, "name") == "Succeeded", 60, "the pod does not end")
+cluster.wait_for_pod(namespace, "name", "Succeeded")
 cluster.logs(namespace, "name")
 kubeconfig = cluster.account(namespace, rules)      # of a service account that may do only this
 cluster.delete_namespace(namespace)
+
+A resource has the name that its URL has, in plural: cluster.get("pods", "name", namespace).
 """
 
-import json
+import functools
 import os
 import secrets
 import subprocess
@@ -19,23 +21,26 @@ from pathlib import Path
 
 import yaml
 
+from clusters.kube_api import Api, Refused
+from clusters.kube_api import path as place
+
 Done = subprocess.CompletedProcess[str]
 TOOLS = Path(sys.prefix) / "kube"  # where `make kube-tools` puts them
 USERS_CLUSTER = "CLUSTERTRAIN_KUBECONFIG"  # the variable that names a cluster instead of ours
 _POLL_S = 0.2
+_OVER = ("Succeeded", "Failed")
 
 
 class Kubernetes:
-    """`kubeconfig`: of a user who may do everything."""
+    """`kubeconfig`: of a user who may do everything; `api`: the same user's."""
 
     kubeconfig: Path
+    api: Api
 
     @property
     def environment(self) -> dict[str, str]:
         """Of a process that finds kubectl and this cluster."""
         return {**os.environ, "PATH": path(), "KUBECONFIG": str(self.kubeconfig)}
-
-    # Objects
 
     def kubectl(
         self,
@@ -65,28 +70,45 @@ class Kubernetes:
             )
         return done
 
-    def apply(self, *manifests: Mapping | str, namespace: str = "", check: bool = True) -> Done:
-        """On the server's side: a CRD is larger than the annotation that `apply` would write."""
-        texts = [made if isinstance(made, str) else yaml.safe_dump(made) for made in manifests]
-        text = "\n---\n".join(texts)
-        return self.kubectl(
-            "apply", "--server-side", "--filename=-", namespace=namespace, input=text, check=check
-        )
+    # Objects
 
-    def get(self, kind: str, name: str, namespace: str = "") -> dict:
+    def apply(self, *manifests: Mapping | str, namespace: str = "default") -> None:
+        """Raises Refused."""
+        for made in manifests:
+            for each in yaml.safe_load_all(made) if isinstance(made, str) else [made]:
+                self.api.apply(each, namespace)
+
+    def get(self, resource: str, name: str, namespace: str = "") -> dict:
         """{} when there is none."""
-        done = self.kubectl("get", kind, name, "--output=json", "--ignore-not-found", namespace=namespace)
-        return json.loads(done.stdout or "{}")
+        try:
+            return self.api.send("GET", place(resource, namespace, name))
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return {}
 
-    def items(self, kind: str, namespace: str = "", selector: str = "") -> list[dict]:
-        options = [f"--selector={selector}"] if selector else []
-        return json.loads(self.kubectl("get", kind, "--output=json", *options, namespace=namespace).stdout)[
-            "items"
-        ]
+    def items(self, resource: str, namespace: str = "", selector: str = "") -> list[dict]:
+        """Of all namespaces, where none is named."""
+        return self.api.send("GET", place(resource, namespace), **_selected(selector))["items"]
 
-    def patch(self, kind: str, name: str, change: Mapping, *options: str, namespace: str = "") -> None:
-        text = json.dumps(change)
-        self.kubectl("patch", kind, name, "--type=merge", f"--patch={text}", *options, namespace=namespace)
+    def patch(self, resource: str, name: str, change: Mapping, namespace: str = "", part: str = "") -> None:
+        """`part`: such as `status`."""
+        self.api.send("PATCH", place(resource, namespace, name, part), change, "merge-patch+json")
+
+    def delete(self, resource: str, name: str, namespace: str = "", grace_s: float | None = None) -> None:
+        """Asks for it, and does not wait until it is gone. What is not there need not be deleted."""
+        try:
+            self.api.send("DELETE", place(resource, namespace, name), _deletion(grace_s))
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    def delete_all(
+        self, resource: str, namespace: str = "", selector: str = "", grace_s: float | None = None
+    ) -> None:
+        self.api.send("DELETE", place(resource, namespace), _deletion(grace_s), **_selected(selector))
+
+    # Waiting
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float, otherwise: str) -> None:
         ends = time.monotonic() + timeout_s
@@ -94,6 +116,41 @@ class Kubernetes:
             if time.monotonic() > ends:
                 raise AssertionError(f"{otherwise} within {timeout_s} s\n{self.story()}")
             time.sleep(_POLL_S)
+
+    def watch(
+        self,
+        resource: str,
+        namespace: str,
+        condition: Callable[[list[dict]], object],
+        timeout_s: float,
+        otherwise: str,
+        *,
+        name: str = "",
+        selector: str = "",
+    ) -> None:
+        """Until the condition is true of the objects: of all there are, of one, or of those with labels."""
+        which = {"fieldSelector": f"metadata.name={name}"} if name else _selected(selector)
+        for found in self.api.changes(place(resource, namespace), timeout_s, **which):
+            if condition(found):
+                return
+        raise AssertionError(f"{otherwise} within {timeout_s} s\n{self.story()}")
+
+    def wait_until_gone(
+        self, resource: str, namespace: str, timeout_s: float, name: str = "", selector: str = ""
+    ) -> None:
+        which = {"name": name, "selector": selector}
+        self.watch(resource, namespace, lambda left: not left, timeout_s, f"{resource} are left", **which)
+
+    def wait_for_pod(self, namespace: str, pod: str, phase: str = "Running", timeout_s: float = 60) -> None:
+        """Or longer than that phase, if it has already ended."""
+        reached = (phase, *_OVER)
+
+        def is_there(pods: list[dict]) -> bool:
+            return any(each["status"].get("phase") in reached for each in pods)
+
+        self.watch("pods", namespace, is_there, timeout_s, f"{pod} is not {phase}", name=pod)
+        now = self.phase(namespace, pod)
+        assert now == phase, f"{pod} is {now}\n{self.story()}"
 
     def story(self) -> str:
         """For the reader of a failed test: pods, and the latest that happened."""
@@ -107,35 +164,32 @@ class Kubernetes:
         name = f"{prefix}-{secrets.token_hex(3)}"
         labels = {"pod-security.kubernetes.io/enforce": security}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-        self.wait_for(
-            lambda: self.get("serviceaccount", "default", name), 30, f"{name} has no default service account"
-        )
+        said = f"{name} has no default service account"
+        self.watch("serviceaccounts", name, bool, 30, said, name="default")
         return name
 
-    def delete_namespace(self, name: str, wait: bool = True) -> None:
-        self.kubectl("delete", "pods", "--all", "--grace-period=1", "--wait=false", namespace=name)
-        self.kubectl("delete", "namespace", name, f"--wait={str(wait).lower()}")
+    def delete_namespace(self, name: str) -> None:
+        """Asks for it. Pods that run are given a second; nobody makes new ones in a namespace that goes."""
+        self.delete("namespaces", name)
+        self.api.send("DELETE", place("pods", name), _deletion(1), fieldSelector="spec.nodeName!=")
 
     # Pods
 
     def phase(self, namespace: str, pod: str) -> str:
         """Pending, Running, Succeeded, Failed, or nothing at all."""
-        return self.get("pod", pod, namespace).get("status", {}).get("phase", "")
+        return self.get("pods", pod, namespace).get("status", {}).get("phase", "")
 
-    def logs(self, namespace: str, pod: str, *options: str) -> str:
-        return self.kubectl("logs", pod, *options, namespace=namespace).stdout
+    def logs(self, namespace: str, pod: str, **options: str) -> str:
+        """`options`: of the API, such as tailLines="15"."""
+        return self.api.text("GET", place("pods", namespace, pod, "log"), **options)
 
     def execute(self, namespace: str, pod: str, *argv: str, check: bool = True) -> Done:
         return self.kubectl("exec", pod, "--", *argv, namespace=namespace, check=check)
 
-    def events(self, namespace: str, of: str = "") -> list[str]:
-        """ "Reason: message" of all, or of one object, oldest first."""
-        options = [
-            "--sort-by=.lastTimestamp",
-            *([f"--field-selector=involvedObject.name={of}"] if of else []),
-        ]
-        done = self.kubectl("get", "events", "--output=json", *options, namespace=namespace)
-        return [f"{event['reason']}: {event['message']}" for event in json.loads(done.stdout)["items"]]
+    def events(self, namespace: str) -> list[str]:
+        """ "Reason: message" of all, oldest first."""
+        found = sorted(self.items("events", namespace), key=lambda each: each.get("lastTimestamp") or "")
+        return [f"{event['reason']}: {event['message']}" for event in found]
 
     # Users
 
@@ -161,17 +215,36 @@ class Kubernetes:
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
         """Of a service account that is there."""
-        token = self.kubectl("create", "token", account, "--duration=2h", namespace=namespace).stdout.strip()
-        config = yaml.safe_load(self.kubectl("config", "view", "--raw", "--minify", "--flatten").stdout)
-        config["users"][0]["user"] = {"token": token}
+        wanted = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 7200},
+        }
+        made = self.api.send("POST", place("serviceaccounts", namespace, account, "token"), wanted)
+        config = yaml.safe_load(self._config)
+        config["users"][0]["user"] = {"token": made["status"]["token"]}
         config["contexts"][0]["context"]["namespace"] = namespace
-        made = self._private_folder() / f"{namespace}-{account}.kubeconfig"
-        made.touch(0o600)
-        made.write_text(yaml.safe_dump(config))
-        return made
+        file = self._private_folder() / f"{namespace}-{account}.kubeconfig"
+        file.touch(0o600)
+        file.write_text(yaml.safe_dump(config))
+        return file
+
+    @functools.cached_property
+    def _config(self) -> str:
+        return self.kubectl("config", "view", "--raw", "--minify", "--flatten").stdout
 
     def _private_folder(self) -> Path:
         raise NotImplementedError
+
+
+def _selected(selector: str) -> dict[str, str]:
+    return {"labelSelector": selector} if selector else {}
+
+
+def _deletion(grace_s: float | None) -> dict:
+    """What kubectl sends: what is owned goes afterwards, and not before."""
+    given = {} if grace_s is None else {"gracePeriodSeconds": round(grace_s)}
+    return {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background", **given}
 
 
 def path() -> str:

@@ -2,44 +2,46 @@
 
 `rules` follows the API's definition for pods on one node: what the node itself sends (probes of the kubelet,
 the API server's proxy) always passes, an open connection stays open, and what is not allowed is dropped.
-Pods that are new are unknown for up to a second: closed to their peers, and open themselves.
+Pods that are new are unknown for a moment: closed to their peers, and open themselves.
 """
 
 import contextlib
 import ipaddress
-import json
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from urllib3.exceptions import HTTPError
+
+from clusters.kube_api import Refused
 from clusters.kube_client import Kubernetes
 
 Object = Mapping
 _LABEL = "clustertrain-tests/enforced"  # of a namespace whose policies count
 _ANYWHERE = "0.0.0.0/0"
-_INTERVAL_S = 1.0
+_INTERVAL_S = 0.3
 
 
 @contextlib.contextmanager
 def enforced(cluster: Kubernetes, namespace: str, run: Callable[..., object]) -> Iterator[None]:
     """`run` runs a command on the node. Other processes do the same for namespaces of theirs."""
 
-    def follow(*, must: bool = True) -> None:
-        done = cluster.kubectl(
-            "get", "namespaces,networkpolicies,pods", "--all-namespaces", "--output=json", check=must
-        )
-        if done.returncode == 0:  # a test may have stopped the API server: the rules stay as they are
-            run("iptables-restore", input=rules(json.loads(done.stdout)["items"]).encode())
+    def follow(before: str = "") -> str:
+        found = {resource: cluster.items(resource) for resource in ("namespaces", "networkpolicies", "pods")}
+        wanted = rules(found["namespaces"], found["networkpolicies"], found["pods"])
+        if wanted != before:
+            run("iptables-restore", input=wanted.encode())
+        return wanted
 
     def keep_following() -> None:
+        now = ""
         while not ended.wait(_INTERVAL_S):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                follow(must=False)
+            with contextlib.suppress(Refused, HTTPError):  # a test may have stopped the API server
+                now = follow(now)
 
     ended = threading.Event()
     follower = threading.Thread(target=keep_following)
-    cluster.kubectl("label", "namespace", namespace, f"{_LABEL}=yes")
+    cluster.patch("namespaces", namespace, {"metadata": {"labels": {_LABEL: "yes"}}})
     follow()
     follower.start()
     try:
@@ -47,7 +49,7 @@ def enforced(cluster: Kubernetes, namespace: str, run: Callable[..., object]) ->
     finally:
         ended.set()
         follower.join()
-        cluster.kubectl("label", "namespace", namespace, f"{_LABEL}-")
+        cluster.patch("namespaces", namespace, {"metadata": {"labels": {_LABEL: None}}})
         follow()
 
 
@@ -62,10 +64,9 @@ class _Pod:
     containers: Sequence[Object]
 
 
-def rules(objects: Sequence[Object]) -> str:
-    """Of the whole table `security`, which nobody else uses, for iptables-restore."""
-    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
-    pods = list(_pods(objects))
+def rules(namespaces: Sequence[Object], policies: Sequence[Object], of_api: Sequence[Object]) -> str:
+    """Of the whole table `security`, which nobody else uses, for iptables-restore. `of_api`: all pods."""
+    pods = list(_pods(namespaces, of_api))
     jumps: list[str] = []
     chains: dict[str, list[str]] = {}
     for pod in pods:
@@ -97,10 +98,10 @@ def rules(objects: Sequence[Object]) -> str:
     )
 
 
-def _pods(objects: Sequence[Object]) -> Iterator[_Pod]:
-    around = {each["metadata"]["name"]: _labels(each) for each in objects if each["kind"] == "Namespace"}
-    for each in objects:
-        if each["kind"] != "Pod" or each["spec"].get("hostNetwork"):
+def _pods(namespaces: Sequence[Object], pods: Sequence[Object]) -> Iterator[_Pod]:
+    around = {each["metadata"]["name"]: _labels(each) for each in namespaces}
+    for each in pods:
+        if each["spec"].get("hostNetwork"):
             continue
         address, namespace = each["status"].get("podIP"), each["metadata"]["namespace"]
         if address and each["status"].get("phase") not in ("Succeeded", "Failed"):

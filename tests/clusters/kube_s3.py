@@ -36,7 +36,7 @@ def s3_server(cluster: KubeCluster, namespace: str, image: str) -> Iterator[Buck
     keys = {name: ENVIRONMENT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "stringData": keys}
     cluster.apply(service, secret, _pod(image, labels), namespace=namespace)
-    cluster.wait_for(lambda: _is_ready(cluster, namespace), 120, "the S3 server does not answer")
+    cluster.watch("pods", namespace, _is_ready, 120, "the S3 server does not answer", name="s3")
     with _forwarded(cluster, namespace) as port:
         yield Bucket("versitygw", f"http://127.0.0.1:{port}", BUCKET)
 
@@ -63,8 +63,8 @@ def _pod(image: str, labels: dict[str, str]) -> dict:
     return pod
 
 
-def _is_ready(cluster: KubeCluster, namespace: str) -> bool:
-    conditions = cluster.get("pod", "s3", namespace)["status"].get("conditions", [])
+def _is_ready(pods: list[dict]) -> bool:
+    conditions = [each for pod in pods for each in pod["status"].get("conditions", [])]
     return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 

@@ -1,10 +1,11 @@
 #!/bin/bash
 # PID 1 of a cluster: the room in which its programs and its pods live, in namespaces of its own.
-#   kube_site.sh FOLDER CGROUP
+#   kube_site.sh FOLDER CGROUP IMAGES
+# IMAGES: where podman keeps them, which the cluster sees at /run/images.
 # All of it lives as long as a process holds the lock of FOLDER/users, so that nothing outlives the tests,
 # whatever became of them.
 set -eu
-folder=$1 cgroup=$2
+folder=$1 cgroup=$2 images=$3
 exec >>"$folder/log/site" 2>&1
 
 read -r outside _ </proc/self/stat # /proc is still the machine's
@@ -16,7 +17,9 @@ mount --bind "$folder/resolv.conf" /etc/resolv.conf
 # Where programs write beside their folder: nobody sees it but the cluster.
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /var/log
-mkdir /run/upper /run/work
+mkdir /run/upper /run/work /run/images
+mkdir -p "$images"
+mount --bind "$images" /run/images # before it lies below an overlay: the kernel stacks two, no third
 mount -t overlay overlay -o lowerdir=/var/lib,upperdir=/run/upper,workdir=/run/work /var/lib
 # What the kubelet counts as the node's CPUs: one of two has no room for two runs at once. Of their topology
 # it hears nothing, so that it tells the kernel of none that there is not. Pods see the machine's own.

@@ -1,6 +1,6 @@
 """`kube`: a cluster with the KubeRay operator, one for all workers of a run, while others use it too.
 `kube_alone`: the same, while no other test does, and healed afterwards: for what stops the operator or the
-API server, changes the node or starts Kueue.
+API server, or changes the node.
 `namespace`: one of the test's own there, `restricted`, gone afterwards.
 `shared_namespace`: one for the tests of a module, with the claim `runs`; each has runs of its own name there.
 `make`: makes runs in it.
@@ -93,7 +93,7 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     yield made
     if alone:
         cluster.heal()  # the API server may be away
-    cluster.delete_namespace(made, wait=False)
+    cluster.delete_namespace(made)
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +103,14 @@ def shared_namespace(_cluster: KubeCluster | UsersCluster, _meeting: Path) -> It
         _cluster.make_volume(made, "runs")
     yield made
     with _turn(_meeting, fcntl.LOCK_SH):
-        _cluster.delete_namespace(made, wait=False)
+        _cluster.delete_namespace(made)
 
 
 @pytest.fixture
 def other_namespace(kube: KubeCluster | UsersCluster) -> Iterator[str]:
     made = kube.make_namespace()
     yield made
-    kube.delete_namespace(made, wait=False)
+    kube.delete_namespace(made)
 
 
 @pytest.fixture

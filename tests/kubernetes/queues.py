@@ -1,4 +1,4 @@
-"""A queue of Kueue, for a namespace of a test's own: all of it goes when Kueue is stopped."""
+"""A queue of Kueue, for a namespace of a test's own; what belongs to no namespace bears its name."""
 
 KUEUE = "kueue.x-k8s.io/v1beta1"
 

@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 from clusters.kube import KubeCluster
+from clusters.kube_api import Refused
 from clustertrain.run.folder import RunDir
 from whole_run import Run
 
 PATIENCE_S = 400  # what takes a minute alone takes several beside three others
 CLAIM = "clustertrain"
+_ENDS = ("Complete", "Failed", "ValidationFailed")
 FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 
 
@@ -29,7 +31,7 @@ class RayJobRun(Run):
     """One job file, and the RayJobs that are made of it in a namespace."""
 
     patience_s = PATIENCE_S
-    poll_s = 1.0  # each look is a kubectl, which takes CPU from the pods
+    poll_s = 0.2
 
     def __init__(self, cluster: KubeCluster, namespace: str, folder: Path, name: str, **sections) -> None:
         section = {
@@ -73,26 +75,24 @@ class RayJobRun(Run):
         (self.volume / "go").touch()
 
     def status(self) -> dict:
-        return self.cluster.get("rayjob", self.name, self.namespace).get("status", {})
+        return self.cluster.get("rayjobs", self.name, self.namespace).get("status", {})
 
-    def pods(self, role: str, leaving: bool = False) -> list[str]:
-        """Names; those that are on their way out only where asked for."""
+    def pods(self, role: str) -> list[str]:
+        """Names, without those that are on their way out."""
         selector = f"clustertrain.io/run={self.name},clustertrain.io/role={role}"
-        found = self.cluster.items("pods", self.namespace, selector)
-        return [
-            each["metadata"]["name"]
-            for each in found
-            if leaving or "deletionTimestamp" not in each["metadata"]
-        ]
+        found = [each["metadata"] for each in self.cluster.items("pods", self.namespace, selector)]
+        return [each["name"] for each in found if "deletionTimestamp" not in each]
 
     def wait(self, state: str = "Complete", within_s: float = PATIENCE_S) -> None:
         """Until the RayJob is there: Complete or Failed."""
-        ends = time.monotonic() + within_s
-        while (status := self.status()).get("jobDeploymentStatus") != state:
-            over = status.get("jobDeploymentStatus") in ("Complete", "Failed", "ValidationFailed")
-            if over or time.monotonic() > ends:
-                raise AssertionError(f"waited for {state}: {status}\n{self.story()}")
-            time.sleep(self.poll_s)
+
+        def is_over(rayjobs: list[dict]) -> bool:
+            return any(each.get("status", {}).get("jobDeploymentStatus") in _ENDS for each in rayjobs)
+
+        otherwise = f"{self.name} does not end"
+        self.cluster.watch("rayjobs", self.namespace, is_over, within_s, otherwise, name=self.name)
+        status = self.status()
+        assert status.get("jobDeploymentStatus") == state, f"waited for {state}: {status}\n{self.story()}"
 
     def wait_for_attempt(self, n: int) -> None:
         ends = time.monotonic() + PATIENCE_S
@@ -102,20 +102,23 @@ class RayJobRun(Run):
         self.live, self.attempts_before = None, n - 1
 
     def wait_until_the_cluster_is_gone(self, within_s: float = 90) -> None:
-        ends = time.monotonic() + within_s
-        while left := [*self.pods("head", leaving=True), *self.pods("worker", leaving=True)]:
-            assert time.monotonic() < ends, left
-            time.sleep(0.5)
+        selector = f"clustertrain.io/run={self.name},clustertrain.io/role in (head,worker)"
+        self.cluster.wait_until_gone("pods", self.namespace, within_s, selector=selector)
 
     def story(self) -> str:
         """The pods' logs and the events, for a test that failed."""
         logs = []
         for pod in self.cluster.items("pods", self.namespace):
             name = pod["metadata"]["name"]
-            done = self.cluster.kubectl("logs", name, "--tail=15", namespace=self.namespace, check=False)
-            logs.append(f"--- {name}: {pod['status'].get('phase')}\n{done.stdout}")
+            logs.append(f"--- {name}: {pod['status'].get('phase')}\n{self._last_lines(pod)}")
         return "\n".join([*logs, *self.cluster.events(self.namespace)[-15:]])
 
+    def _last_lines(self, pod: dict) -> str:
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]
+        try:
+            return self.cluster.logs(self.namespace, name, container=container, tailLines="15")
+        except Refused as refused:  # it has not begun
+            return str(refused)
+
     def _has_ended(self) -> str | None:
-        status = self.status().get("jobDeploymentStatus")
-        return self.story() if status in ("Failed", "ValidationFailed", "Complete") else None
+        return self.story() if self.status().get("jobDeploymentStatus") in _ENDS else None

@@ -70,17 +70,12 @@ def users(kube: Kubernetes, namespace: str, tmp_path):
         return User(kube, where, write_job(tmp_path, where, name, kubernetes=section, **never.job))
 
     yield {name: user(name) for name in NEVER}
-    kube.delete_namespace(small, wait=False)
+    kube.delete_namespace(small)
 
 
 def first_row(user):
     """What status says first: what the run is, and why."""
     return " ".join(user.cause().split(maxsplit=1))
-
-
-def wait(user, *what):
-    """By one kubectl that watches: five that ask again and again leave the operator no CPU."""
-    user.kube.kubectl("wait", *what, "--timeout=180s", namespace=user.namespace, timeout_s=200)
 
 
 def goes_its_way(user, name):
@@ -89,16 +84,23 @@ def goes_its_way(user, name):
     user.apply()
     user.waits_for(never.early, DEADLINE_S - 10)
     assert first_row(user).startswith("waiting ")
+    assert name in user("ls").stdout
+    assert never.early in user("logs").stdout
 
-    wait(user, f"rayjob/{name}", "--for=jsonpath={.status.jobDeploymentStatus}=Failed")
-    ended = user.kube.get("rayjob", name, user.namespace)
+    user.kube.watch("rayjobs", user.namespace, have_failed, 180, f"{name} does not end", name=name)
+    ended = user.kube.get("rayjobs", name, user.namespace)
     times = {**ended["metadata"], **ended["status"]}
     created, start, end = (seconds(times[each]) for each in ("creationTimestamp", "startTime", "endTime"))
     assert DEADLINE_S <= end - created <= DEADLINE_S + never.tries * LATE_S
     assert DEADLINE_S / never.tries <= end - start <= DEADLINE_S / never.tries + LATE_S
     assert ended["status"]["failed"] == never.tries
     assert first_row(user).startswith(never.end)
-    wait(user, "pods,rayclusters", f"--selector=clustertrain.io/run={name}", "--for=delete")
+    for left in ("rayclusters", "pods"):
+        user.kube.wait_until_gone(left, user.namespace, 180, selector=f"clustertrain.io/run={name}")
+
+
+def have_failed(rayjobs):
+    return all(each["status"].get("jobDeploymentStatus") == "Failed" for each in rayjobs)
 
 
 def test_what_can_never_start_says_why_and_ends_by_its_deadline(users):

@@ -140,9 +140,9 @@ def outside(kube, namespace, other_namespace, image) -> dict[str, Pod]:
         command = ["sh", "-c", SERVE]
         pod["spec"]["containers"][0].update(image=image, imagePullPolicy="Never", command=command)
         kube.apply(pod, namespace=where)
-    places = [(where, name) for name, (where, _) in wanted.items()]
-    kube.wait_for(lambda: {kube.phase(*place) for place in places} == {"Running"}, 120, "no pods")
-    return {name: pod_of(kube, where, name) for where, name in places}
+    for name, (where, _) in wanted.items():
+        kube.wait_for_pod(where, name, timeout_s=120)
+    return {name: pod_of(kube, where, name) for name, (where, _) in wanted.items()}
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def run(kube, namespace, outside, image, tmp_path) -> RayJobRun:
 
 
 def pod_of(cluster: KubeCluster, namespace: str, name: str) -> Pod:
-    return Pod(cluster, namespace, name, cluster.get("pod", name, namespace)["status"]["podIP"])
+    return Pod(cluster, namespace, name, cluster.get("pods", name, namespace)["status"]["podIP"])
 
 
 @pytest.mark.faults
@@ -190,7 +190,7 @@ def _assert_only_the_documented_flows_pass(
     before = _ports_of(inside)
     services = {("API server", 443): ("kubernetes", "default"), ("DNS", 53): ("kube-dns", "kube-system")}
     addresses = {
-        port: kube.get("service", *service)["spec"]["clusterIP"] for port, service in services.items()
+        port: kube.get("services", *service)["spec"]["clusterIP"] for port, service in services.items()
     }
     unguarded = {*services, ("twin", WEB), ("twin", OTHER)}
     pods = {**inside, **outside}

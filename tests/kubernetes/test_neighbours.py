@@ -88,7 +88,7 @@ def _assert_tokens_of_their_own(runs: Sequence[RayJobRun]) -> None:
     """Each head takes the token of its own cluster, and no other."""
     tokens = [_token(run) for run in runs]
     assert len(set(tokens)) == len(runs)
-    heads = [run.cluster.get("pod", run.pods("head")[0], run.namespace)["status"]["podIP"] for run in runs]
+    heads = [run.cluster.get("pods", run.pods("head")[0], run.namespace)["status"]["podIP"] for run in runs]
     asked = [f"http://{head}:8265/api/jobs/ {token}\n" for head in heads for token in tokens]
     somewhere = runs[1]
     pod, where = somewhere.pods("worker")[0], somewhere.namespace
@@ -101,7 +101,7 @@ def _assert_tokens_of_their_own(runs: Sequence[RayJobRun]) -> None:
 def _token(run: RayJobRun) -> str:
     """What all pods of a run are given by the one secret that they name."""
     pods = [
-        run.cluster.get("pod", name, run.namespace)
+        run.cluster.get("pods", name, run.namespace)
         for role in ("head", "worker", "submitter")
         for name in run.pods(role)
     ]
@@ -113,7 +113,7 @@ def _token(run: RayJobRun) -> str:
         if each["name"] == "RAY_AUTH_TOKEN"
     }
     (reference,) = map(json.loads, named)
-    secret = run.cluster.get("secret", reference["name"], run.namespace)
+    secret = run.cluster.get("secrets", reference["name"], run.namespace)
     owner = secret["metadata"]["ownerReferences"][0]["name"]
     assert owner == run.status()["rayClusterName"]
     return base64.b64decode(secret["data"][reference["key"]]).decode()
@@ -131,7 +131,7 @@ def _assert_another_submission_harms_nothing(run: RayJobRun) -> None:
 
 
 def _identity(run: RayJobRun) -> tuple[str, ...]:
-    found = run.cluster.get("rayjob", run.name, run.namespace)
+    found = run.cluster.get("rayjobs", run.name, run.namespace)
     status = found["status"]
     return found["metadata"]["uid"], status["rayClusterName"], status["jobId"], status["jobStatus"]
 

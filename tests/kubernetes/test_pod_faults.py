@@ -57,7 +57,7 @@ def test_a_run_on_a_cordoned_node_waits_with_the_schedulers_reason_and_goes_on_a
     run.wait_for_step(6)
     kube_alone.cordon()
     killed = run.pods("worker")[0]
-    kube_alone.kubectl("delete", "pod", killed, "--grace-period=1", "--wait=false", namespace=run.namespace)
+    kube_alone.delete("pods", killed, run.namespace, grace_s=1)
     run.wait_for_event("restarting")
     time.sleep(2 * RAY_WAITS_S)
     said = run.command("status", "--to", "kubernetes", str(run.job_file)).stdout.splitlines()

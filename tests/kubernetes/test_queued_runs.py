@@ -19,7 +19,7 @@ def make(kube_alone, namespace, image, tmp_path):
     """Runs of low priority in the queue of a namespace."""
     kube_alone.load(image)
     kube_alone.make_volume(namespace, CLAIM)
-    kube_alone.start_kueue()
+    kube_alone.queue_jobs(namespace)
     low, high = (f"{namespace}-{each}" for each in ("low", "high"))
     queue = local_queue(namespace, ROOM_CPUS, preempts=True)
     kube_alone.apply(*queue, priority(low, 10), priority(high, 1000))
@@ -29,15 +29,20 @@ def make(kube_alone, namespace, image, tmp_path):
         return RayJobRun(kube_alone, namespace, tmp_path, name, image=image, kubernetes=section, **slow(3))
 
     yield make_run
-    kube_alone.kubectl("delete", "workloadpriorityclass", low, high)
+    for each in (low, high):
+        kube_alone.delete("workloadpriorityclasses", each)
 
 
 def status(run):
     return run.command("status", "--to", "kubernetes", str(run.job_file)).stdout
 
 
+def is_ready(jobs):
+    return any(each["status"].get("ready") == 1 for each in jobs)
+
+
 def is_suspended(run):
-    return run.cluster.get("rayjob", run.name, run.namespace)["spec"].get("suspend", False)
+    return run.cluster.get("rayjobs", run.name, run.namespace)["spec"].get("suspend", False)
 
 
 def urgent_job(namespace):
@@ -68,8 +73,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
 
     first.wait_for_step(2)
     kube_alone.apply(urgent_job(namespace), namespace=namespace)
-    running = ("job/urgent", "--for=jsonpath={.status.ready}=1", "--timeout=100s")
-    kube_alone.kubectl("wait", *running, namespace=namespace)
+    kube_alone.watch("jobs", namespace, is_ready, 100, "the urgent one does not run", name="urgent")
     kube_alone.wait_for(lambda: first.attempt.read("result.json"), 120, "it does not end")
     sent_away = first.result
     assert (sent_away.state, sent_away.cause) == ("preempted", "preempted")
@@ -78,7 +82,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     assert "evicted (Preempted): Preempted to accommodate a workload" in status(first)
     first.wait_until_the_cluster_is_gone()
 
-    kube_alone.kubectl("delete", "job", "urgent", namespace=namespace)
+    kube_alone.delete("jobs", "urgent", namespace)
     first.wait_for_attempt(2)
     assert is_suspended(second)
     first.wait()

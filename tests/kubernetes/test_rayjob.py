@@ -47,7 +47,7 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     assert run.result.checkpoint is not None
     assert run.status()["jobStatus"] == "SUCCEEDED"
     sooner = {"spec": {"ttlSecondsAfterFinished": 5}}
-    kube.patch("rayjob", "digits", sooner, namespace=namespace)
+    kube.patch("rayjobs", "digits", sooner, namespace=namespace)
     run.wait_until_the_cluster_is_gone()
     assert not kube.items("rayclusters", namespace)
 
@@ -58,7 +58,7 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
     run = make("bereft", **slow(2), failures={"grace": "5s"}).submit()
     run.wait_for_step(4)
     gone = run.pods("worker")[0]
-    kube.kubectl("delete", "pod", gone, "--grace-period=12", "--wait=false", namespace=run.namespace)
+    kube.delete("pods", gone, run.namespace, grace_s=12)
     run.wait()
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
     assert len(run.run_dir.attempts()) == 1
@@ -69,7 +69,7 @@ def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make,
 
 def deleted(run):
     """It is being deleted."""
-    run.cluster.kubectl("delete", "pod", run.pods("head")[0], "--wait=false", namespace=run.namespace)
+    run.cluster.delete("pods", run.pods("head")[0], run.namespace)
 
 
 def killed(run):
@@ -113,7 +113,8 @@ def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_a
 ):
     run = make("deleted", **slow(2)).submit()
     run.wait_for_step(6)
-    kube.kubectl("delete", "rayjob", run.name, "--timeout=120s", namespace=run.namespace)
+    kube.delete("rayjobs", run.name, run.namespace)
+    kube.wait_until_gone("rayjobs", run.namespace, 120, name=run.name)
     run.wait_until_the_cluster_is_gone()
     ended = run.result
     assert (ended.state, ended.cause) == ("cancelled", "cancelled")

@@ -97,7 +97,7 @@ def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
     evaluated = [each for each in curve(run.run_dir) if each["kind"] == "eval"]
     assert evaluated[-1]["accuracy"] == result.metrics["accuracy"]
 
-    kube.kubectl("delete", "rayjob", run.name, "--timeout=60s", namespace=run.namespace)
+    kube.delete("rayjobs", run.name, run.namespace)
     kube.wait_for(lambda: pods(kube, run.namespace) == ["s3"], 60, "a pod of the run is left")
     asked = {words: run.command(*words.split(), "--to", "kubernetes", str(run.job_file)) for words in ASKED}
     for words, stored in ASKED.items():
@@ -115,8 +115,7 @@ def test_a_workers_pod_that_is_killed_leaves_its_log_and_the_weights_are_the_sam
     run = make("bereft", **slow(2)).submit()
     run.wait_for_step(6)
     (hosts,) = run.hosts()
-    killing = ("--force", "--grace-period=0", "--wait=false")
-    kube.kubectl("delete", "pod", hosts[1], *killing, namespace=run.namespace)
+    kube.delete("pods", hosts[1], run.namespace, grace_s=0)
     run.wait(within_s=400)
     assert (run.result.state, run.result.step) == ("done", 21)
     assert run.result.restarts >= 1

@@ -33,7 +33,7 @@ class Two:
         if status:
             change = {"status": {"rayClusterName": self.cluster, **status}}
             kube, namespace = self.admin.kube, self.admin.namespace
-            kube.patch("rayjob", self.admin.name, change, "--subresource=status", namespace=namespace)
+            kube.patch("rayjobs", self.admin.name, change, namespace, "status")
 
     def with_a_head(self) -> None:
         run = {"clustertrain.io/run": self.admin.name, "clustertrain.io/role": "head"}
@@ -42,12 +42,13 @@ class Two:
         pod["spec"]["containers"][0]["name"] = "ray-head"
         kube, namespace = self.admin.kube, self.admin.namespace
         kube.apply(pod, namespace=namespace)
-        kube.wait_for(lambda: kube.phase(namespace, name) == "Running", 60, "the pod does not run")
+        kube.wait_for_pod(namespace, name)
         self.submitted(jobDeploymentStatus="Running", jobStatus="RUNNING")
 
     def without_its_rayjob(self) -> None:
         self.admin.apply()
-        self.admin.kube.kubectl("delete", "rayjob", self.admin.name, namespace=self.admin.namespace)
+        self.admin.kube.delete("rayjobs", self.admin.name, self.admin.namespace)
+        self.admin.kube.wait_until_gone("rayjobs", self.admin.namespace, 60, name=self.admin.name)
 
     def ended(self) -> None:
         self.submitted(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")

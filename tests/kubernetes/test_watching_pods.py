@@ -20,13 +20,17 @@ def unbound(claim):
     return {"volumes": [{"mount": "/mnt/runs", "claim": claim, "size": "1Gi"}]}
 
 
+def _shown_by_deadlines(more, said):
+    """What test_deadlines.py asks of a run that waits as long as it may."""
+    return pytest.param(more, said, marks=pytest.mark.nightly)
+
+
 @pytest.fixture
 def user(kube: Kubernetes, shared_namespace: str, tmp_path):
     """user(section=…) has a job of its own in a namespace with a claim."""
     name = unique_name()
     yield lambda **more: User(kube, shared_namespace, write_job(tmp_path, shared_namespace, name, **more))
-    gone = ("delete", "rayjob", name, "--ignore-not-found", "--wait=false")
-    kube.kubectl(*gone, namespace=shared_namespace)
+    kube.delete("rayjobs", name, shared_namespace)
 
 
 @pytest.fixture
@@ -39,10 +43,16 @@ def lone_user(kube: Kubernetes, namespace: str, tmp_path):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"image": "registry.invalid/trainer:1", "kubernetes": {"pull_policy": "Always"}}, "ErrImagePull"),
-        ({"kubernetes": {"secrets": ["aws"]}}, 'CreateContainerConfigError: secret "aws" not found'),
-        (ALL_HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
-        ({"kubernetes": unbound("never")}, "claim never: FailedBinding: no persistent volumes available"),
+        _shown_by_deadlines(
+            {"image": "registry.invalid/trainer:1", "kubernetes": {"pull_policy": "Always"}}, "ErrImagePull"
+        ),
+        _shown_by_deadlines(
+            {"kubernetes": {"secrets": ["aws"]}}, 'CreateContainerConfigError: secret "aws" not found'
+        ),
+        _shown_by_deadlines(ALL_HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
+        _shown_by_deadlines(
+            {"kubernetes": unbound("never")}, "claim never: FailedBinding: no persistent volumes available"
+        ),
         ({"kubernetes": {"priority_class": "high"}}, "no PriorityClass with name high was found"),
     ],
     ids=["image", "secret", "cpus", "claim", "priority"],
@@ -55,6 +65,7 @@ def test_status_names_first_what_keeps_the_pods_from_starting(user, more, said):
     assert said in own("logs").stdout
 
 
+@pytest.mark.nightly  # in CI: the row `quota` of test_deadlines.py
 def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
     own = lone_user()
     kube.apply(QUOTA, namespace=namespace)
@@ -106,7 +117,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, k
     assert "there is nothing to save yet" in said and "RayJob watched is deleted" in said
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
     assert kube.items("configmaps", namespace, "clustertrain.io/run=watched")
-    assert kube.get("pvc", "runs", namespace)["status"]["phase"] == "Bound"
+    assert kube.get("persistentvolumeclaims", "runs", namespace)["status"]["phase"] == "Bound"
     assert own("ls").stdout.splitlines() == ["NAME  STATE  AGE  PODS  RAYJOB"]
 
 
@@ -138,8 +149,10 @@ def test_a_run_is_followed_to_its_end(trainer):
 
 @pytest.mark.timeout(900)
 def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
+    runs = kube.volume_folder(namespace, "clustertrain") / "runs"
     trainer("submit", "--set", "train.epochs=2000")
-    kube.wait_for(lambda: "running (training)" in trainer("status").stdout, 300, "it does not train")
+    kube.wait_for(lambda: list(runs.glob("digits/g1/attempts/1/metrics-0.jsonl")), 300, "it does not train")
+    assert "running (training)" in trainer("status").stdout
     assert "head runs, 2 of 2 workers run" in trainer("status").stdout
     assert "2 workers started" in trainer("logs").stdout
     assert "restart 0 begins" in trainer("logs", "--rank", "1").stdout
@@ -155,20 +168,26 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 
 
-def test_kueue_says_why_a_run_waits_in_its_queue(kube_alone, namespace, tmp_path):
-    kube_alone.start_kueue()
-    kube_alone.make_volume(namespace, "runs")
-    kube_alone.apply(*local_queue(namespace, 0))
+def cannot_be_admitted(workloads):
+    conditions = [each for workload in workloads for each in workload.get("status", {}).get("conditions", ())]
+    return any("couldn't assign flavors" in each["message"] for each in conditions)
+
+
+def test_kueue_says_why_a_run_waits_in_its_queue(kube, namespace, tmp_path):
+    kube.queue_jobs(namespace)
+    kube.make_volume(namespace, "runs")
+    kube.apply(*local_queue(namespace, 0))
     job_file = write_job(tmp_path, namespace, kubernetes={"queue": {"name": "team"}})
-    own = User(kube_alone, namespace, job_file, bind_role(kube_alone, namespace))
+    own = User(kube, namespace, job_file, bind_role(kube, namespace))
     own("submit")
     words = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
-    kube_alone.wait_for(lambda: words in own("status").stdout, 60, "status does not say why")
+    kube.watch("workloads", namespace, cannot_be_admitted, 60, "Kueue does not say why")
+    assert words in own("status").stdout
 
-    own.kubeconfig = bind_role(kube_alone, namespace, ("workloads", "list"))
+    own.kubeconfig = bind_role(kube, namespace, ("workloads", "list"))
     assert "may not list workloads.kueue.x-k8s.io" in own("status").stdout
     own("stop")
     of_nobody = own("submit", "--set", "kubernetes.queue={name: nobodys}", code=EXIT_CLUSTER)
     assert "kubernetes.queue names nobodys" in of_nobody.stderr
-    own.kubeconfig = bind_role(kube_alone, namespace, ("localqueues", "get"))
+    own.kubeconfig = bind_role(kube, namespace, ("localqueues", "get"))
     assert "localqueues.kueue.x-k8s.io" in own("submit").stdout

@@ -3,6 +3,7 @@
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +58,29 @@ class User:
 
     def apply(self) -> None:
         """As `submit` would, without asking whether it can be."""
-        self.kube.kubectl("apply", "--filename=-", input=self("render").stdout, namespace=self.namespace)
+        self.kube.apply(self("render").stdout, namespace=self.namespace)
 
     def cause(self) -> str:
         """The first line of `status`."""
         return self("status").stdout.splitlines()[0]
 
     def waits_for(self, text: str, timeout_s: float = 60) -> None:
-        self.kube.wait_for(lambda: text in self.cause(), timeout_s, f"status does not say {text!r}")
+        """Asks again when anything has happened in the namespace."""
+        ends, seen = time.monotonic() + timeout_s, None
+        while time.monotonic() < ends:
+            if (now := self._happened()) == seen:
+                time.sleep(0.2)
+            elif text in self.cause():
+                return
+            else:
+                seen = now
+        raise AssertionError(f"status does not say {text!r} but:\n{self.cause()}\n{self.kube.story()}")
+
+    def _happened(self) -> list[str]:
+        """The version of everything that status looks at."""
+        seen = ("rayjobs", "rayclusters", "pods", "persistentvolumeclaims", "events")
+        found = [each for resource in seen for each in self.kube.items(resource, self.namespace)]
+        return [each["metadata"]["resourceVersion"] for each in found]
 
 
 def unique_name() -> str:
@@ -111,10 +127,10 @@ def role_rules() -> list[dict[str, Sequence[str]]]:
 
 def bind_role(kube: Kubernetes, namespace: str, without: tuple[str, str] | None = None) -> Path:
     """The kubeconfig of the account of k8s/rbac.yaml; `without`: its Role lacks this (resource, verb)."""
-    kube.kubectl("apply", f"--filename={ROLE_FILE}", namespace=namespace)
+    kube.apply(ROLE_FILE.read_text(), namespace=namespace)
     if without is not None:
         rules = [less for rule in role_rules() if (less := _less(rule, *without))["verbs"]]
-        kube.patch("role", "clustertrain", {"rules": rules}, namespace=namespace)
+        kube.patch("roles", "clustertrain", {"rules": rules}, namespace)
     return kube.kubeconfig_of(namespace, "clustertrain")
 
 
