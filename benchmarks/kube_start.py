@@ -132,12 +132,13 @@ def measure(cluster: KubeCluster, side: str, image: str, workers: int) -> float:
     cluster.apply(text)
     stepped = volume / "stepped"
     while not stepped.exists():
-        status = cluster.get("rayjob", "start", namespace).get("status", {})
+        status = cluster.get("rayjobs", "start", namespace).get("status", {})
         if time.time() - started > _PATIENCE_S or status.get("jobDeploymentStatus") in ("Complete", "Failed"):
             raise SystemExit(f"{side} made no step: {json.dumps(status)}\n{cluster.story()}")
         time.sleep(1)
     step_s = float(stepped.read_text()) - started
     cluster.delete_namespace(namespace)
+    cluster.wait_until_gone("namespaces", "", 120, name=namespace)
     return step_s
 
 

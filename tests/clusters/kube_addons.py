@@ -129,7 +129,7 @@ class Addons(Kubernetes):
             self.load_program("localhost/kuberay:test", TOOLS / "bin" / "ray-operator", "/manager")
             for text in ray_definitions(TOOLS / "kuberay" / "crd" / "bases"):
                 self.api.text("POST", place("customresourcedefinitions"), text, "yaml")
-            self.watch("customresourcedefinitions", "", _are_established, 60, "the CRDs are not served")
+            self.watch("customresourcedefinitions", "", are_established, 60, "the CRDs are not served")
             parts = {"namespace": OPERATOR_NAMESPACE, "resources": ["rbac", "manager"]}
             made = self._rendered("kuberay", parts)
             # The next one need not wait for a lease, and a run not for what becomes of the others.
@@ -226,7 +226,7 @@ def ray_definitions(folder: Path) -> Iterator[str]:
         yield f"{before}\n  versions:\n  - {first}"
 
 
-def _are_established(definitions: list[dict]) -> bool:
+def are_established(definitions: list[dict]) -> bool:
     conditions = [each.get("status", {}).get("conditions") or () for each in definitions]
     return all(
         any((each["type"], each["status"]) == ("Established", "True") for each in of_one)

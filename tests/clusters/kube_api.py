@@ -23,7 +23,11 @@ _GROUPS = {
     "networkpolicies": "networking.k8s.io/v1",
     "rayclusters": "ray.io/v1",
     "rayjobs": "ray.io/v1",
+    "poddisruptionbudgets": "policy/v1",
     "roles": "rbac.authorization.k8s.io/v1",
+    "validatingadmissionpolicies": "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicybindings": "admissionregistration.k8s.io/v1",
+    "validatingwebhookconfigurations": "admissionregistration.k8s.io/v1",
     "workloadpriorityclasses": "kueue.x-k8s.io/v1beta1",
     "workloads": "kueue.x-k8s.io/v1beta1",
 }

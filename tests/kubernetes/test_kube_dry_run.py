@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from clusters.kube_addons import are_established
+from clusters.kube_api import Refused
 from clusters.kube_client import Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.launchers.kubernetes.dry_run import check_admission
@@ -51,10 +53,10 @@ def user(kube: Kubernetes, namespace: str, tmp_path):
 
 def applied(kube: Kubernetes, namespace: str) -> list[str]:
     """What a submit has left of its objects; those that every namespace has are of nobody's."""
-    found = kube.items(
-        "configmaps,networkpolicies,rayjobs", namespace, "app.kubernetes.io/managed-by=clustertrain"
-    )
-    return sorted(each["kind"] for each in found)
+    selector = "app.kubernetes.io/managed-by=clustertrain"
+    return [
+        each for each in ("configmaps", "networkpolicies", "rayjobs") if kube.items(each, namespace, selector)
+    ]
 
 
 # ---------------------------------------------------------------------------------------- words of the server
@@ -114,7 +116,8 @@ def _refusals(kubectl: Kubectl, *, replaced: bool) -> list[str]:
 
 def test_right_ones_are_taken_and_none_is_kept(kubectl, kube, namespace):
     assert check_admission([*RIGHT.values()], kubectl) == []
-    assert not kube.items("rayjobs,rayclusters,secrets,networkpolicies,poddisruptionbudgets", namespace)
+    for resource in ("rayjobs", "rayclusters", "secrets", "networkpolicies", "poddisruptionbudgets"):
+        assert kube.items(resource, namespace) == []
 
 
 @pytest.mark.newer_kuberay
@@ -133,18 +136,15 @@ def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
     kube.apply(*crds)
     names = [crd["metadata"]["name"] for crd in crds]
     try:
-        kube.wait_for(lambda: all(_is_established(kube, name) for name in names), 90, "no such kinds")
+        for name in names:
+            kube.watch("customresourcedefinitions", "", are_established, 90, f"no {name}", name=name)
         of_ray = [each for each in RIGHT.values() if each["kind"] in ("RayJob", "RayCluster")]
         newer = [*of_ray, *(changed(rayjob(), change) for change in NEEDS.values())]
         sent = [changed(each, {"apiVersion": "newer.ray.io/v1"}) for each in newer]
         assert check_admission(sent, kubectl) == []
     finally:
-        kube.kubectl("delete", "crd", "--wait=false", *names)
-
-
-def _is_established(kube: Kubernetes, crd: str) -> bool:
-    conditions = kube.get("crd", crd).get("status", {}).get("conditions") or []
-    return ("Established", "True") in {(each["type"], each["status"]) for each in conditions}
+        for name in names:
+            kube.delete("customresourcedefinitions", name)
 
 
 # ---------------------------------------------------------------------------------- before anything is there
@@ -162,17 +162,19 @@ def no_rayjobs(kube: Kubernetes, namespace: str) -> Iterator[None]:
     kinds = {"ValidatingAdmissionPolicy": spec, "ValidatingAdmissionPolicyBinding": binding}
     kube.apply(*({**policy, "kind": kind, "spec": each} for kind, each in kinds.items()))
     yield _until_refused(kube, namespace, _NO_RAYJOBS)
-    for kind in kinds:
-        kube.kubectl("delete", kind, namespace)
+    for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+        kube.delete(resource, namespace)
 
 
 def _until_refused(kube: Kubernetes, namespace: str, words: str) -> None:
     """The server takes up a policy or webhook some time after it was made."""
-    argv = ("create", "--dry-run=server", "--filename=-")
-    text = yaml.safe_dump(rayjob())
 
     def is_refused() -> bool:
-        return words in kube.kubectl(*argv, namespace=namespace, input=text, check=False).stderr
+        try:
+            kube.api.create(rayjob(), namespace, dryRun="All")
+        except Refused as refused:
+            return words in str(refused)
+        return False
 
     kube.wait_for(is_refused, 30, f"nothing says {words!r}")
 
@@ -184,7 +186,7 @@ def test_where_the_last_object_is_refused_nothing_is_applied(user, kube, namespa
     assert applied(kube, namespace) == []
     # Without the dry run the others would be there: none of them is refused.
     kube.kubectl("apply", "--filename=-", input=user()("render").stdout, namespace=namespace, check=False)
-    assert "ConfigMap" in applied(kube, namespace) and "RayJob" not in applied(kube, namespace)
+    assert "configmaps" in applied(kube, namespace) and "rayjobs" not in applied(kube, namespace)
 
 
 def test_where_the_account_may_not_change_rayjobs_nothing_is_applied(user, kube, namespace):
@@ -216,7 +218,7 @@ def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, name
         _until_refused(kube, namespace, "failed calling webhook")
         said = user()("submit", code=EXIT_CLUSTER).stderr
     finally:
-        kube.kubectl("delete", "validatingwebhookconfiguration", namespace)
+        kube.delete("validatingwebhookconfigurations", namespace)
     assert "An admission webhook of the cluster" in said and "away.example.org" in said
     assert applied(kube, namespace) == []
 
@@ -227,18 +229,18 @@ def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, name
 def test_a_rayjob_that_is_over_stays_where_the_next_one_is_refused(user, kube, namespace):
     own = user()
     own("submit")
-    before = kube.get("rayjob", own.name, namespace)
+    before = kube.get("rayjobs", own.name, namespace)
     over = {"status": {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}}
-    kube.patch("rayjob", own.name, over, "--subresource=status", namespace=namespace)
+    kube.patch("rayjobs", own.name, over, namespace, "status")
     refused = own("submit", "--set", "kubernetes.patches={spec: {zzz: 1}}", code=EXIT_CLUSTER)
     assert "RayJob watched: spec.zzz: field not declared" in refused.stderr
-    assert kube.get("rayjob", own.name, namespace)["metadata"]["uid"] == before["metadata"]["uid"]
+    assert kube.get("rayjobs", own.name, namespace)["metadata"]["uid"] == before["metadata"]["uid"]
 
     # As a change of the one that is there this would be refused: somebody else has set the field since.
     argv = ("patch", "rayjob", own.name, "--type=merge", '--patch={"spec": {"backoffLimit": 7}}')
     kube.kubectl(*argv, "--field-manager=somebody", namespace=namespace)
     assert "is replaced; its storage stays" in own("submit").stdout
-    assert kube.get("rayjob", own.name, namespace)["metadata"]["uid"] != before["metadata"]["uid"]
+    assert kube.get("rayjobs", own.name, namespace)["metadata"]["uid"] != before["metadata"]["uid"]
 
 
 # ------------------------------------------------------------------------------------------------- validate
