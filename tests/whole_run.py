@@ -17,7 +17,7 @@ from clustertrain.checkpoints.read import bring
 from clustertrain.job.file import load_job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
-from clustertrain.run.result import Result, read_result
+from clustertrain.run.records import Result
 from leftovers import left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def result(self) -> Result:
-        return read_result(self.attempt)
+        return self.attempt.result.read()
 
     @property
     def events(self) -> list[dict]:
@@ -130,7 +130,7 @@ class Run:
         return self.run_dir.local_path(self.run_dir.checkpoints.key)
 
     def driver_pid(self) -> int:
-        return self.attempt.read("heartbeat.json")["pid"]
+        return self.attempt.heartbeat.read().pid
 
 
 def same_weights(a: dict, b: dict) -> bool:

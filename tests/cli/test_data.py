@@ -17,6 +17,8 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 from clustertrain.staging.entry import data_folder
 from web import Answer, serving
 
@@ -205,14 +207,14 @@ def test_evict_is_refused_while_a_run_uses_it(data, job_file):
     data("fetch")
     job = load_job(job_file)
     attempt = claim_attempt(RunDir.newest(job.storage.location, job.name))  # this process runs it
-    attempt.run.store.write_atomic(f"{attempt.key}/job.yaml", dump_job(job).encode())
+    attempt.run.store.write_atomic(attempt.job_key, dump_job(job).encode())
     refused = data("evict", "train")
     assert refused.exit_code == 3
     assert f"train is in use: digits runs (pid {os.getpid()}" in refused.stderr
     assert rows(data)["train"][1] == "ready"
     assert data("evict", "train", "--force").exit_code == 0
     assert rows(data)["train"][1] == "absent"
-    attempt.write("result.json", {"state": "done"})
+    write_result(attempt, Result("done", "finished", 0))
 
 
 def test_where_nodes_share_no_folder_data_of_the_cluster_comes_to_each(tmp_path, monkeypatch):

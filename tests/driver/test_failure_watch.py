@@ -5,10 +5,10 @@ import signal
 import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
-from clustertrain.driver.failures import failure_of, note_failure
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import AttemptRef, RunDir
+from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
 def test_patience_is_renewed_by_every_new_checkpoint():
@@ -35,15 +35,15 @@ def test_a_checkpoint_that_was_lost_is_no_progress_when_it_comes_again():
 @pytest.fixture
 def attempt(tmp_path):
     attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.write("claim.json", {})
+    attempt.claim.create(sample_claim())
     return attempt
 
 
 def fails(attempt, watch, restart, **fields):
     """A start of the group that failed so, and what the watch then decides."""
-    attempt.run.write_json(f"{attempt.restart_key(restart)}/claim.json", {})
-    failure = {"restart": restart, "step": 7, "signal": None, "signature": f"E{restart}", "fatal": False}
-    note_failure(attempt, {**failure, "cause": "error", "text": "E: no", **fields})
+    attempt.restart(restart).claim.create(sample_restart_claim())
+    failure = {"restart": restart, "step": 7, "signature": f"E{restart}", **fields}
+    attempt.restart(restart).failure.write(sample_failure(**failure))
     watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
 
 
@@ -55,7 +55,7 @@ def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
         StopRetrying, match=r"E: no\nAll 2 restarts in a row .* at step 0: there is no checkpoint"
     ):
         fails(attempt, watch, 2)
-    assert failure_of(attempt, 2)["cause"] == "retries_used_up"
+    assert attempt.restart(2).failure.read().cause == "retries_used_up"
     told = [(e["restart"], e["of"]) for e in read_events(attempt.run, attempt.events_key)]
     assert told == [(1, 2), (2, 2)]
 
@@ -71,7 +71,7 @@ def test_what_would_happen_again_is_not_tried_again(attempt):
     watch = FailureWatch(AttemptRef.of(attempt), retries=9)
     with pytest.raises(StopRetrying, match="E: no"):
         fails(attempt, watch, 0, fatal=True, cause="out_of_memory")
-    assert failure_of(attempt, 0)["cause"] == "out_of_memory"
+    assert attempt.restart(0).failure.read().cause == "out_of_memory"
 
 
 def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
@@ -82,4 +82,4 @@ def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
     fails(attempt, watch, 4, signature="E", step=8)
     with pytest.raises(StopRetrying):
         fails(attempt, watch, 5, signature="E")
-    assert failure_of(attempt, 5)["cause"] == "same_error_twice"
+    assert attempt.restart(5).failure.read().cause == "same_error_twice"

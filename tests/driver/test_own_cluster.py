@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.failures import failure_of, note_failure
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run.folder import AttemptRef, RunDir
+from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 # Ray is one for a process, so another one waits: first for one worker, then for two, then for two by itself
 # after one was lost, then until it is told to stop.
@@ -19,6 +20,7 @@ from clustertrain.driver.retry_policy import FailureWatch
 from clustertrain.driver.connect import wait_for_pods
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.folder import AttemptRef
+from clustertrain.run.records import StopRequest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 ray.init(num_cpus=1, resources={WORKER_SLOT: 1}, log_to_driver=False, include_dashboard=False)
@@ -30,7 +32,7 @@ watch = FailureWatch(ref, 3, pods_wait_s=0.4)
 for wait in (
     lambda: wait_for_pods(attempt, 2, 0.3),
     lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
-    lambda: attempt.ask("stop", {"cause": "user"}) or wait_for_pods(attempt, 2, 60.0),
+    lambda: attempt.stop.write(StopRequest("user")) or wait_for_pods(attempt, 2, 60.0),
 ):
     try:
         wait()
@@ -43,10 +45,11 @@ print(json.dumps(said))
 @pytest.mark.timeout(120)
 def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_path):
     attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.write("claim.json", {"world_size": 2})
-    attempt.run.write_json(f"{attempt.restart_key(0)}/claim.json", {})
-    lost = {"restart": 0, "step": 7, "signal": 9, "signature": "rank 1 signal 9", "fatal": False}
-    note_failure(attempt, {**lost, "cause": "killed", "text": "rank 1 was lost with its pod."})
+    attempt.claim.create(sample_claim(world_size=2))
+    restart = attempt.restart(0)
+    restart.claim.create(sample_restart_claim())
+    lost = sample_failure(step=7, signal=9, signature="rank 1 signal 9", cause="killed")
+    restart.failure.write(replace(lost, text="rank 1 was lost with its pod."))
 
     text = AttemptRef.of(attempt).to_text()
     done = subprocess.run(
@@ -60,6 +63,6 @@ def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_pa
     assert after_a_loss[1].startswith(words.format("0.4"))
     assert stopped == ["RunStopped", "Stopped before all pods were there."]
 
-    noted = failure_of(attempt, 0)
-    assert noted["text"].startswith("rank 1 was lost with its pod.\n" + words.format("0.4"))
-    assert noted["kit_exit_code"] == EXIT_CLUSTER
+    noted = restart.failure.read()
+    assert noted.text.startswith("rank 1 was lost with its pod.\n" + words.format("0.4"))
+    assert noted.kit_exit_code == EXIT_CLUSTER

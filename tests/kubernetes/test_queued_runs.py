@@ -74,7 +74,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     first.wait_for_step(2)
     kube_alone.apply(urgent_job(namespace), namespace=namespace)
     kube_alone.watch("jobs", namespace, is_ready, 100, "the urgent one does not run", name="urgent")
-    kube_alone.wait_for(lambda: first.attempt.read("result.json"), 120, "it does not end")
+    kube_alone.wait_for(first.attempt.result.read, 120, "it does not end")
     sent_away = first.result
     assert (sent_away.state, sent_away.cause) == ("preempted", "preempted")
     assert sent_away.checkpoint is not None

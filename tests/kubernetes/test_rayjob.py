@@ -85,9 +85,9 @@ def test_a_head_that_is_lost_comes_back_and_the_run_resumes(make, uninterrupted,
     end(run)
     run.wait(within_s=500)
     first, second = run.run_dir.attempts()
-    ended = first.read("result.json")
-    assert (ended and ended["state"]) == state
-    assert second.read("result.json")["state"] == "done"
+    ended = first.result.read()
+    assert (ended and ended.state) == state
+    assert second.result.read().state == "done"
     assert same_weights(run.weights(), uninterrupted(2))
 
 
@@ -98,12 +98,12 @@ def test_a_run_that_fails_is_tried_again_on_a_new_cluster_and_resumes(make, unin
     run = make("twice", **{**slow(), "args": fails_once}, **limits).submit()
     run.wait(within_s=500)
     first, second = run.run_dir.attempts()
-    failed = first.read("result.json")
-    assert failed["state"] == "failed" and "the sensor is upside down" in failed["text"]
-    assert second.read("result.json")["state"] == "done"
+    failed = first.result.read()
+    assert failed.state == "failed" and "the sensor is upside down" in failed.text
+    assert second.result.read().state == "done"
     assert (run.status()["failed"], run.status()["succeeded"]) == (1, 1)
     resumed = [event["step"] for event in run.events if event["kind"] == "resumed"]
-    assert resumed == [failed["step"]] and failed["step"] > 0
+    assert resumed == [failed.step] and failed.step > 0
     assert same_weights(run.weights(), uninterrupted(2))
 
 

@@ -12,6 +12,7 @@ from clustertrain.launchers.listing import list_all
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from sample_records import sample_submission
 
 FUTURE = 4e9
 
@@ -64,8 +65,7 @@ def test_a_run_that_is_in_the_storage_needs_no_memory(job):
 
 def test_the_storage_names_slurm(job):
     run = started(job)
-    record = {"scheduler": "slurm", "job_id": "12", "time": FUTURE}
-    run.write_json(f"{run.key}/submissions/slurm-12.json", record)
+    run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
     assert found("job.yaml")[0] == "slurm"
 
 

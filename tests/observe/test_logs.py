@@ -1,4 +1,3 @@
-import json
 import threading
 
 import pytest
@@ -9,8 +8,10 @@ from clustertrain.observe.logs import Wanted, log_lines
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Cancellation, Result, SchedulerStart
+from clustertrain.run.result import write_result
 from clustertrain.run.shipping import Shipping
+from sample_records import sample_submission
 
 
 @pytest.fixture
@@ -129,8 +130,7 @@ def test_another_machine_finds_the_logs_of_every_node_on_s3(moto_s3, tmp_path, m
 
 
 def submit(run, job_id="12"):
-    record = {"scheduler": "slurm", "cluster": None, "job_id": job_id, "time": 1.0, "output": "/a/b"}
-    run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", record)
+    run.submission("slurm", job_id).write(sample_submission(job_id))
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     submit(run)
     lines = log_lines(run, Wanted(rank=0), status_of, follow=True)
     assert next(lines).startswith("queued (scheduler): ")
-    allocation = {"scheduler": "slurm", "cluster": "sim", "job_id": "12", "restart": 0, "nodes": ["node1"]}
+    allocation = SchedulerStart("slurm", "sim", "12", nodes=("node1",))
     attempt = claim_attempt(run, launcher="slurm", allocation=allocation)
     put(attempt, "node1", "rank-0.log", "at last\n")
     assert next(lines) == "at last"
@@ -158,6 +158,5 @@ def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
 
 def test_an_end_that_was_written_down_outlives_the_schedulers_memory(run, no_slurm):
     submit(run)
-    key = f"{run.key}/submissions/slurm-12.ended.json"
-    run.store.create_exclusive(key, json.dumps({"state": "cancelled"}).encode())
+    run.cancellation("slurm", "12").create(Cancellation(by="u on login"))
     assert shown(run) == ["cancelled (cancelled): SLURM job 12 was cancelled"]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from clustertrain.errors import JobError
@@ -8,7 +10,9 @@ from clustertrain.observe.tables import status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.result import write_result
+from sample_records import sample_submission
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def test_a_live_state_is_read_off_its_events(run, events, state):
 
 def test_a_dead_attempt_without_a_result_is_lost(run):
     attempt = claim_attempt(run)
-    attempt.write("claim.json", {**attempt.read("claim.json"), "pid_started_ticks": 0})
+    attempt.claim.write(replace(attempt.claim.read(), pid_started_ticks=0))
     status = status_of(run)
     assert (status.state, status.runner) == ("lost", None)
     assert "run it again" in str(status_rows(status))
@@ -111,7 +115,7 @@ def test_the_first_line_of_a_run_that_failed_is_the_cause(run, result, first):
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue
 # tests/slurm/test_watching.py has those with one, tests/launchers/slurm/test_standing.py every case.
 
-JOB = {"scheduler": "slurm", "cluster": "sim", "job_id": "12", "restart": 0, "nodes": ["node1", "node2"]}
+JOB = SchedulerStart("slurm", "sim", "12", nodes=("node1", "node2"))
 
 
 @pytest.fixture
@@ -120,14 +124,8 @@ def no_slurm(monkeypatch, tmp_path):
 
 
 def submit(run, job_id="12", at=1.0, **fields):
-    record = {
-        "scheduler": "slurm",
-        "cluster": None,
-        "job_id": job_id,
-        "time": at,
-        "output": "/a/digits-12.out",
-    }
-    run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", {**record, **fields})
+    job = sample_submission(job_id, time=at, **{"output": "/a/digits-12.out", **fields})
+    run.submission("slurm", job_id).write(job)
 
 
 def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_slurm):
@@ -164,7 +162,7 @@ def test_a_submission_after_the_last_attempt_is_where_the_run_stands(run, no_slu
     submit(run, "12")
     attempt = claim_attempt(run, launcher="slurm", allocation=JOB)
     write_result(attempt, Result("failed", "error", 1, text="eels"))
-    submit(run, "13", at=attempt.read("claim.json")["time"] + 1)
+    submit(run, "13", at=attempt.claim.read().time + 1)
     status = status_of(run)
     assert (status.state, status.job.job_id, status.result) == ("queued", "13", None)
     assert dict(status_rows(status))["attempt"] == "1, which ended as failed (error)"

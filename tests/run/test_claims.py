@@ -3,6 +3,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,9 @@ from clustertrain.node.processes import this_process
 from clustertrain.run.begin import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, who_runs
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Beat, Result
+from clustertrain.run.states import STATES
+from sample_records import FAR, sample_claim
 
 
 @pytest.fixture
@@ -18,10 +22,14 @@ def run(tmp_path):
     return RunDir.newest(str(tmp_path), "digits")
 
 
+def beat_of(process, counter):
+    return Beat(process.host, process.pid, process.pid_started_ticks, 1.0, counter)
+
+
 def test_attempts_count_up_and_name_their_process(run):
     first, second = claim_attempt(run, world_size=2), claim_attempt(run, world_size=2)
     assert (first.n, second.n) == (1, 2)
-    assert first.read("claim.json")["world_size"] == 2
+    assert first.claim.read().world_size == 2
     assert who_runs(second).startswith("pid ")
 
 
@@ -64,29 +72,28 @@ def test_a_killed_process_runs_nothing(run, tmp_path):
 
 def test_a_pid_that_is_used_again_is_somebody_else(run):
     attempt = claim_attempt(run)
-    claim = attempt.read("claim.json")
-    attempt.write("claim.json", {**claim, "pid_started_ticks": claim["pid_started_ticks"] - 1})
+    claim = attempt.claim.read()
+    attempt.claim.write(replace(claim, pid_started_ticks=claim.pid_started_ticks - 1))
     assert who_runs(attempt) is None
 
 
 def test_a_driver_that_outlived_its_launcher_still_runs(run):
     attempt = claim_attempt(run)
-    claim = attempt.read("claim.json")
-    attempt.write("claim.json", {**claim, "pid_started_ticks": 0})
-    attempt.write("heartbeat.json", {**this_process(), "counter": 1})
+    attempt.claim.write(replace(attempt.claim.read(), pid_started_ticks=0))
+    attempt.heartbeat.write(beat_of(this_process(), 1))
     assert who_runs(attempt) is not None
 
 
 def test_an_attempt_with_a_result_is_over(run):
     attempt = claim_attempt(run)
-    attempt.write("result.json", {"state": "done"})
+    attempt.result.create(Result("done", "finished", 0))
     assert who_runs(attempt) is None
 
 
 def test_another_machine_lives_while_its_heartbeat_changes(run):
     attempt = run.attempt(1)
-    attempt.write("claim.json", {"host": "far/pid:[1]", "pid": 7, "pid_started_ticks": 1})
-    attempt.write("heartbeat.json", {"host": "far/pid:[1]", "pid": 8, "pid_started_ticks": 1, "counter": 1})
+    attempt.claim.create(sample_claim(FAR))
+    attempt.heartbeat.write(beat_of(replace(FAR, pid=8), 1))
     assert who_runs(attempt, watch_s=0.2) is None
     beating = threading.Event()
 
@@ -94,7 +101,7 @@ def test_another_machine_lives_while_its_heartbeat_changes(run):
         counter = 1
         while not beating.wait(0.02):
             counter += 1
-            attempt.write("heartbeat.json", {"host": "far/pid:[1]", "counter": counter})
+            attempt.heartbeat.write(beat_of(replace(FAR, pid=8), counter))
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -110,7 +117,7 @@ def test_the_heartbeat_beats(run):
     attempt.path.mkdir(parents=True)
     with Heartbeat(attempt):
         ends = time.monotonic() + 10
-        while attempt.read("heartbeat.json") is None:
+        while attempt.heartbeat.read() is None:
             assert time.monotonic() < ends
             time.sleep(0.01)
     assert json.loads((attempt.path / "heartbeat.json").read_text())["counter"] == 1
@@ -120,7 +127,7 @@ def ends(run, state="failed", text="ValueError: no", **fields):
     """An attempt that began now and ended so; without a state it vanished."""
     attempt = claim_attempt(run, **fields)
     if state:
-        attempt.write("result.json", {"state": state, "text": text})
+        attempt.result.create(Result(state, STATES[state].causes[0], 1, text=text))
 
 
 def commits(run, step):

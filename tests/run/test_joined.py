@@ -3,7 +3,9 @@ import pytest
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.history import AttemptFollower, curve, events_of_attempt
+from clustertrain.run.records import ResumePoint
 from clustertrain.run.step_counter import Reached, reached_step
+from sample_records import sample_restart_claim
 
 
 @pytest.fixture
@@ -14,10 +16,11 @@ def run(tmp_path):
 def train(run, attempt, restart, resumed_at, steps):
     """What a start of the group leaves: its claim, its plan and its metrics."""
     a = run.attempt(attempt)
-    run.write_json(f"{a.restart_key(restart)}/claim.json", {})
-    run.write_json(f"{a.restart_key(restart)}/plan.json", {"step": resumed_at, "checkpoint": None})
+    a.restart(restart).claim.create(sample_restart_claim())
+    a.restart(restart).plan.write(ResumePoint(None, resumed_at))
     for step in steps:
-        EventLog(a.metrics(restart)).write("train", step=step, loss=1000 * attempt + 100 * restart + step)
+        loss = 1000 * attempt + 100 * restart + step
+        EventLog(a.restart(restart).metrics).write("train", step=step, loss=loss)
 
 
 def test_redone_steps_are_shown_once_and_by_their_last_doing(run):
@@ -41,7 +44,7 @@ def test_a_start_from_step_0_supersedes_everything(run):
 
 def test_a_start_that_died_before_its_plan_supersedes_nothing(run):
     train(run, 1, 0, 0, [10])
-    run.write_json(f"{run.attempt(1).restart_key(1)}/claim.json", {})
+    run.attempt(1).restart(1).claim.create(sample_restart_claim())
     assert [r["step"] for r in curve(run)] == [10]
 
 
@@ -58,17 +61,17 @@ def test_a_follower_finds_streams_that_come_later(run):
     assert follower.new() == []
     EventLog(a.events).write("note", text="a")
     assert [r["text"] for r in follower.new()] == ["a"]
-    EventLog(a.metrics(0)).write("train", step=1)
+    EventLog(a.restart(0).metrics).write("train", step=1)
     assert [r["kind"] for r in follower.new()] == ["train"]
 
 
 def test_the_mapped_step_counts_where_it_is_ahead_of_the_curve(run):
     train(run, 1, 0, 0, [10])
     a = run.attempt(1)
-    assert reached_step(a, 0) == 10
-    reached = Reached(a.reached(0))
+    assert reached_step(a.restart(0)) == 10
+    reached = Reached(a.restart(0).reached)
     reached.set(13)
-    assert reached_step(a, 0) == 13
+    assert reached_step(a.restart(0)) == 13
     reached.close()
-    assert reached_step(a, 0) == 13
-    assert reached_step(a, 5) == 0
+    assert reached_step(a.restart(0)) == 13
+    assert reached_step(a.restart(5)) == 0

@@ -5,10 +5,11 @@ import json
 import pytest
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.rendezvous import Arrival, Rendezvous, arrivals, wait_for_head
+from clustertrain.run.record_file import encoded
+from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
+from clustertrain.run.rendezvous import arrivals, wait_for_head
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def run(tmp_path):
 
 
 def share(restart=0, job_id="7"):
-    return Allocation("site", job_id, restart, ("n1", "n2"), 1, None, 4, 0, None)
+    return SchedulerStart("slurm", "site", job_id, restart, ("n1", "n2"))
 
 
 def rendezvous(attempt, restart=0):
@@ -28,7 +29,7 @@ def rendezvous(attempt, restart=0):
 
 def test_the_other_nodes_find_what_the_head_wrote(run):
     attempt = claim_attempt(run, world_size=2)
-    rendezvous(attempt).publish(attempt)
+    attempt.rendezvous.write(rendezvous(attempt))
     found, read = wait_for_head(run, share(), 5, 0.01, lambda: False)
     assert (found.n, read) == (attempt.n, rendezvous(attempt))
     assert read.ray_address == "10.0.0.1:20100"
@@ -36,13 +37,13 @@ def test_the_other_nodes_find_what_the_head_wrote(run):
 
 def test_that_of_an_earlier_start_is_not_taken(run):
     attempt = claim_attempt(run, world_size=2)
-    rendezvous(attempt, restart=0).publish(attempt)
+    attempt.rendezvous.write(rendezvous(attempt, restart=0))
     with pytest.raises(StorageError) as caught:
         wait_for_head(run, share(restart=1), 0.1, 0.01, lambda: False)
     assert "another file system" in str(caught.value)
     assert "n1 writes it there" in str(caught.value)
     second = claim_attempt(run, world_size=2)
-    rendezvous(second, restart=1).publish(second)
+    second.rendezvous.write(rendezvous(second, restart=1))
     assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
 
 
@@ -57,8 +58,8 @@ def test_a_job_that_is_over_ends_the_wait(run):
 
 def test_who_is_there(run):
     attempt = claim_attempt(run, world_size=2)
-    Arrival("n1", address="10.0.0.1", cpus=4).publish(attempt, 0)
-    Arrival("n2", error="too small", exit_code=3).publish(attempt, 1)
+    attempt.arrival(0).write(Arrival("n1", address="10.0.0.1", cpus=4))
+    attempt.arrival(1).write(Arrival("n2", error="too small", exit_code=3))
     there = arrivals(attempt)
     assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
 
@@ -66,9 +67,9 @@ def test_who_is_there(run):
 def test_a_later_version_may_say_more(run):
     """It is refused for its version, in words, and not for a key."""
     attempt = claim_attempt(run, world_size=2)
-    rendezvous(attempt).publish(attempt)
-    written = attempt.read("rendezvous.json")
+    attempt.rendezvous.write(rendezvous(attempt))
+    written = json.loads(encoded(attempt.rendezvous.read()))
     attempt.run.store.write_atomic(
-        f"{attempt.key}/rendezvous.json", json.dumps({**written, "version": "99", "more": 1}).encode()
+        attempt.rendezvous.key, json.dumps({**written, "version": "99", "more": 1}).encode()
     )
     assert wait_for_head(run, share(), 5, 0.01, lambda: False)[1].version == "99"

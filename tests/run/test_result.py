@@ -1,5 +1,6 @@
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -16,37 +17,31 @@ from clustertrain.errors import (
 )
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, ended, read_result, write_result
+from clustertrain.run.records import Outcome, Result, StopRequest
+from clustertrain.run.result import ended, write_result
+from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
 @pytest.fixture
 def attempt(tmp_path):
     run = RunDir.newest(str(tmp_path), "digits")
     attempt = run.attempt(1)
-    attempt.write("claim.json", {"world_size": 2})
+    attempt.claim.create(sample_claim(world_size=2))
     return attempt
 
 
 def start(attempt, restart, **files):
-    """A start of the group with its small files: outcome={...}, failure={...}."""
-    for name, value in {"claim": {}, **files}.items():
-        attempt.run.write_json(f"{attempt.restart_key(restart)}/{name}.json", value)
+    """A start of the group with its records: outcome=Outcome(…), failure=Failure(…)."""
+    for name, record in {"claim": sample_restart_claim(), **files}.items():
+        getattr(attempt.restart(restart), name).write(record)
 
 
-FAILURE = {
-    "rank": 1,
-    "signal": signal.SIGKILL,
-    "cause": "error",
-    "text": "rank 1 died of signal 9 (SIGKILL)",
-    "kit_exit_code": 1,
-    "fatal": False,
-    "step": 12,
-}
+FAILURE = sample_failure(signal=signal.SIGKILL, text="rank 1 died of signal 9 (SIGKILL)", step=12)
 
 
 def test_a_result_is_written_once(attempt):
     first = write_result(attempt, Result("done", "finished", 0, step=5))
-    assert write_result(attempt, Result("failed", "error", 1)) == first == read_result(attempt)
+    assert write_result(attempt, Result("failed", "error", 1)) == first == attempt.result.read()
 
 
 def test_a_cause_that_is_not_in_the_table_is_refused():
@@ -56,21 +51,13 @@ def test_a_cause_that_is_not_in_the_table_is_refused():
 
 def test_a_reader_ignores_fields_of_a_later_version(attempt):
     write_result(attempt, Result("done", "finished", 0))
-    value = attempt.read("result.json")
-    attempt.write("result.json", {**value, "from_the_future": 1})
-    assert read_result(attempt).state == "done"
+    value = json.loads((attempt.path / "result.json").read_text())
+    (attempt.path / "result.json").write_text(json.dumps({**value, "from_the_future": 1}))
+    assert attempt.result.read().state == "done"
 
 
 def test_done_carries_what_rank_0_said(attempt):
-    outcome = {
-        "finished": True,
-        "step": 40,
-        "epoch": 2,
-        "metrics": {"loss": 0.5},
-        "train_started": 1.0,
-        "train_ended": 4.0,
-    }
-    start(attempt, 0, outcome=outcome)
+    start(attempt, 0, outcome=Outcome(True, 40, 2, {"loss": 0.5}, train_started=1.0, train_ended=4.0))
     EventLog(attempt.events).write("resumed", redone_steps=3)
     EventLog(attempt.events).write("resumed", redone_steps=4)
     result = of_outcome(attempt)
@@ -79,8 +66,8 @@ def test_done_carries_what_rank_0_said(attempt):
 
 
 def test_a_stop_without_a_checkpoint_is_130(attempt):
-    start(attempt, 0, outcome={"finished": False, "step": 3})
-    attempt.write("stop", {"cause": "terminated"})
+    start(attempt, 0, outcome=Outcome(False, 3))
+    attempt.stop.write(StopRequest("terminated"))
     result = of_outcome(attempt)
     assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
 
@@ -114,10 +101,10 @@ def test_the_kits_own_errors_come_through_rays_wrappers(attempt, error, cause, c
 
 def test_what_the_watch_found_outranks_what_ray_says(attempt):
     start(attempt, 0, failure=FAILURE)
-    start(attempt, 1, failure={**FAILURE, "cause": "retries_used_up"})
+    start(attempt, 1, failure=replace(FAILURE, cause="retries_used_up"))
     result = of_error(attempt, RuntimeError("the actor died"))
     assert (result.cause, result.exit_code, result.restarts) == ("retries_used_up", 1, 1)
-    assert result.text == FAILURE["text"]
+    assert result.text == FAILURE.text
 
 
 def test_an_older_failure_does_not_speak_for_the_newest_start(attempt):
@@ -129,7 +116,7 @@ def test_an_older_failure_does_not_speak_for_the_newest_start(attempt):
 
 def test_the_same_error_twice_says_so(attempt):
     start(attempt, 0, failure=FAILURE)
-    start(attempt, 1, failure={**FAILURE, "cause": "same_error_twice", "text": "ValueError: no"})
+    start(attempt, 1, failure=replace(FAILURE, cause="same_error_twice", text="ValueError: no"))
     result = of_error(attempt, RuntimeError("x"))
     assert result.cause == "same_error_twice"
     assert "twice at step 12" in result.text
@@ -145,7 +132,7 @@ def test_an_error_nobody_knows_names_itself_and_the_log(attempt):
 
 
 def test_a_stop_before_training_is_no_error(attempt):
-    attempt.write("stop", {"cause": "interrupt"})
+    attempt.stop.write(StopRequest("interrupt"))
     result = of_error(attempt, Wrapper(controller_failure=RunStopped("stopped", checkpointed=False)))
     assert (result.state, result.cause, result.exit_code) == ("stopped", "interrupt", EXIT_INTERRUPTED)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.errors import StorageError
 from clustertrain.run.folder import RunDir, run_names
 from clustertrain.storage import open_store
+from sample_records import sample_claim, sample_restart_claim
 
 
 @pytest.fixture
@@ -30,36 +30,16 @@ def test_every_path_is_under_the_generation(run, tmp_path):
     assert attempt.rank_log("node7", 12) == root / "attempts/3/logs/node7/rank-12.log"
     assert attempt.events == root / "attempts/3/events.jsonl"
     assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
-    assert attempt.metrics(2) == root / "attempts/3/metrics-2.jsonl"
+    assert attempt.restart(2).metrics == root / "attempts/3/metrics-2.jsonl"
     assert attempt.tensorboard == root / "attempts/3/tensorboard"
-    assert attempt.reached(2) == root / "attempts/3/restarts/2/reached"
+    assert attempt.restart(2).reached == root / "attempts/3/restarts/2/reached"
     assert run.local_path(run.checkpoints.key) == root / "checkpoints"
     assert run.data_path == tmp_path / "runs/data"
 
 
-def test_small_files_are_read_back(run):
-    attempt = run.attempt(1)
-    assert attempt.read("result.json") is None
-    attempt.write("result.json", {"state": "done", "step": 3})
-    attempt.write("result.json", {"state": "done", "step": 4})
-    assert attempt.read("result.json") == {"state": "done", "step": 4}
-    assert [p.name for p in attempt.path.iterdir()] == ["result.json"]
-
-
-@pytest.mark.parametrize(
-    ("text", "what"), [("", "is not JSON"), ('{"state": "do', "is not JSON"), ("[1]", "holds list")]
-)
-def test_what_something_else_wrote_is_named(run, text, what):
-    attempt = run.attempt(1)
-    run.store.write_atomic(f"{attempt.key}/result.json", text.encode())
-    with pytest.raises(StorageError, match=what) as refusal:
-        attempt.read("result.json")
-    assert str(attempt.path / "result.json") in str(refusal.value)
-
-
 def test_attempts_count_as_numbers(run):
     for n in (1, 2, 9, 10):
-        run.attempt(n).write("claim.json", {})
+        run.attempt(n).claim.create(sample_claim())
     for odd in (".11", "x", "11.tmp", "-1"):
         run.attempt(1).run.store.write_atomic(f"{run.key}/attempts/{odd}/claim.json", b"{}")
     assert [attempt.n for attempt in run.attempts()] == [1, 2, 9, 10]
@@ -69,33 +49,36 @@ def test_attempts_count_as_numbers(run):
 def test_restarts_count_from_zero(run):
     attempt = run.attempt(1)
     assert attempt.restarts() == []
+    assert attempt.newest_restart() is None
     for restart in (0, 1, 10):
-        run.store.create_exclusive(f"{attempt.restart_key(restart)}/claim.json", b"{}")
-    assert attempt.restarts() == [0, 1, 10]
+        attempt.restart(restart).claim.create(sample_restart_claim())
+    assert [restart.number for restart in attempt.restarts()] == [0, 1, 10]
+    assert attempt.newest_restart() == attempt.restart(10)
 
 
 def test_a_fresh_start_leaves_the_old_one_aside(run, tmp_path):
-    run.attempt(1).write("claim.json", {"who": "first"})
+    first = sample_claim(world_size=3)
+    run.attempt(1).claim.create(first)
     fresh = run.fresh()
     assert fresh.generation == 2
     assert fresh.newest_attempt() is None
-    fresh.attempt(1).write("claim.json", {"who": "second"})
+    fresh.attempt(1).claim.create(sample_claim())
     newest = RunDir.newest(str(tmp_path / "runs"), "mnist")
     assert newest == fresh
-    assert newest.at(1).attempt(1).read("claim.json") == {"who": "first"}
+    assert newest.at(1).attempt(1).claim.read() == first
 
 
 def test_generations_count_as_numbers(run, tmp_path):
     for generation in (2, 9, 10):
-        run.at(generation).attempt(1).write("claim.json", {})
+        run.at(generation).attempt(1).claim.create(sample_claim())
     (tmp_path / "runs/mnist/garbage").mkdir()
     (tmp_path / "runs/mnist/g").mkdir()
     assert RunDir.newest(str(tmp_path / "runs"), "mnist").generation == 10
 
 
 def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
-    run.attempt(1).write("claim.json", {})
-    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).write("claim.json", {})
+    run.attempt(1).claim.create(sample_claim())
+    RunDir.newest(str(tmp_path / "runs"), "cifar").attempt(1).claim.create(sample_claim())
     (tmp_path / "runs/data/abc").mkdir(parents=True)
     (tmp_path / "runs/notes.txt").write_text("mine")
     assert run_names(run.store) == ["cifar", "mnist"]

@@ -100,13 +100,13 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     attempt = run.attempt(1)
     attempt.tensorboard.mkdir(parents=True)
     (attempt.tensorboard / "events.out").write_bytes(b"curve")
-    reached = Reached(attempt.reached(0))
+    reached = Reached(attempt.restart(0).reached)
     reached.set(17)
     with Shipping(attempt, pytest.fail):
         pass
     reached.close()
     assert run.store.read_or_none(f"{attempt.key}/tensorboard/events.out") == b"curve"
-    assert elsewhere(lambda r: reached_step(attempt, 0)) == 17
+    assert elsewhere(lambda r: reached_step(attempt.restart(0))) == 17
 
 
 def test_an_outage_is_told_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch):

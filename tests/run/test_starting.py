@@ -1,6 +1,7 @@
 """What is decided before anything starts: may the job run, and as which attempt. Whole runs: tests/whole."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,8 @@ from clustertrain.job.file import dump_job
 from clustertrain.run.begin import Options, _asks_for_more, begin
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.result import write_result
 from shelves import shelf_at
 from small_job import job
 
@@ -90,13 +92,13 @@ def test_another_world_size_needs_consent(job, tmp_path):
     assert "newest checkpoint" in str(caught.value)
     assert "--allow-world-size-change" in str(caught.value)
     _, attempt = begun(job(), Options(allow_world_size_change=True))
-    assert attempt.read("claim.json")["world_size"] == 1
+    assert attempt.claim.read().world_size == 1
 
 
 def test_a_range_of_workers_is_the_consent(job, tmp_path):
     checkpoint_of(job(), 3, tmp_path)
     _, attempt = begun(job(resources={"workers": [1, 2]}), sizes=(1, 2))
-    assert attempt.read("claim.json")["world_size"] == 2
+    assert attempt.claim.read().world_size == 2
 
 
 def test_fresh_begins_a_generation_and_keeps_the_old_one(job):
@@ -107,22 +109,22 @@ def test_fresh_begins_a_generation_and_keeps_the_old_one(job):
     assert "epochs: 2" in run.at(1).store.read_or_none(run.at(1).job_key).decode()
 
 
-SLURM = {"scheduler": "slurm", "cluster": "c", "job_id": "7"}
+SLURM = SchedulerStart("slurm", "c", "7")
 
 
 def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
     """The claim of the earlier start is this very process's, which lives; the scheduler started it again."""
-    _, first = begun(job(), allocation={**SLURM, "restart": 0})
-    _, second = begun(job(), allocation={**SLURM, "restart": 1})
+    _, first = begun(job(), allocation=replace(SLURM, restart=0))
+    _, second = begun(job(), allocation=replace(SLURM, restart=1))
     assert (first.n, second.n) == (1, 2)
-    assert second.read("claim.json")["allocation"]["restart"] == 1
+    assert second.claim.read().allocation.restart == 1
 
 
 @pytest.mark.parametrize("other", [{"job_id": "8"}, {"cluster": "d"}, None], ids=str)
 def test_another_job_of_a_scheduler_does_not(job, other):
-    begun(job(), allocation={**SLURM, "restart": 0})
+    begun(job(), allocation=replace(SLURM, restart=0))
     with pytest.raises(ClusterError, match="runs already"):
-        begun(job(), allocation=other and {**SLURM, **other, "restart": 1})
+        begun(job(), allocation=other and replace(SLURM, **other, restart=1))
 
 
 def test_storage_below_a_file_is_refused(job, tmp_path):

@@ -1,6 +1,7 @@
 """A job and its code, from the machine that submits to a node: packed, stored, found and unpacked again."""
 
 import io
+import json
 import os
 import re
 import socket
@@ -17,6 +18,7 @@ from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.run import snapshot
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Cancellation
 from clustertrain.run.snapshot import take_snapshot, unpack
 from clustertrain.run.submission import Submission, record, upload
 from clustertrain.storage import Location
@@ -273,7 +275,7 @@ def test_a_node_finds_the_job_and_the_code(run, job, code, tmp_path):
 def test_the_same_snapshot_is_uploaded_once(run, job, code):
     first = take_snapshot(job())
     upload(run, first)
-    key = f"{run.snapshot_key(first.digest)}/code.tar.gz"
+    key = run.snapshot_code_key(first.digest)
     run.store.write_atomic(key, b"would be replaced")
     upload(run, take_snapshot(job()))
     assert run.store.read_or_none(key) == b"would be replaced"
@@ -285,9 +287,9 @@ def test_the_same_snapshot_is_uploaded_once(run, job, code):
 
 def test_a_snapshot_that_was_cut_off_is_written_again(run, job):
     taken = take_snapshot(job())
-    run.store.write_atomic(f"{run.snapshot_key(taken.digest)}/code.tar.gz", taken.code[:20])
+    run.store.write_atomic(run.snapshot_code_key(taken.digest), taken.code[:20])
     upload(run, taken)
-    assert run.store.read_or_none(f"{run.snapshot_key(taken.digest)}/code.tar.gz") == taken.code
+    assert run.store.read_or_none(run.snapshot_code_key(taken.digest)) == taken.code
 
 
 def test_a_node_that_sees_another_file_system_says_so(tmp_path):
@@ -306,7 +308,7 @@ def test_a_node_that_sees_another_file_system_says_so(tmp_path):
 def test_damaged_code_is_refused(run, job, damage, tmp_path):
     taken = take_snapshot(job())
     upload(run, taken)
-    run.store.write_atomic(f"{run.snapshot_key(taken.digest)}/code.tar.gz", damage(taken.code))
+    run.store.write_atomic(run.snapshot_code_key(taken.digest), damage(taken.code))
     with pytest.raises(DataError):
         submission_of(run, taken).unpack_code(tmp_path / "there")
 
@@ -330,12 +332,13 @@ def test_a_variable_that_somebody_else_set(text):
 def test_records_are_listed_by_time(run):
     for job_id in ("9", "10"):
         record(run, scheduler="slurm", job_id=job_id, digest="0" * 16, cluster=None, output=f"/o/{job_id}")
-    run.write_json(f"{run.key}/submissions/slurm-9.ended.json", {"state": "cancelled"})
-    run.store.write_atomic(f"{run.snapshot_key('a' * 16)}/job.yaml", b"")
+    run.cancellation("slurm", "9").create(Cancellation(by="u on login"))
+    run.store.write_atomic(run.snapshot_job_key("a" * 16), b"")
     found = run.submissions()
-    assert [entry["job_id"] for entry in found] == ["9", "10"]
-    assert found[0]["host"] == socket.gethostname()
-    assert found[0].keys() == {"scheduler", "cluster", "job_id", "time", "user", "host", "digest", "output"}
+    assert [entry.job_id for entry in found] == ["9", "10"]
+    assert found[0].host == socket.gethostname()
+    keys = {"scheduler", "cluster", "job_id", "time", "user", "host", "digest", "output", "format_version"}
+    assert json.loads(run.store.read_or_none(run.submission("slurm", "9").key)).keys() == keys
     assert RunDir.newest(run.store.location, "digits") == run
 
 

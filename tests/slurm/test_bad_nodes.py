@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain.run.records import Result
 from slurm.trained import FAULTY, ON_TWO, Submitted, slow, wait_for_no_process
 from whole_run import same_weights
 
@@ -144,7 +145,7 @@ def test_a_container_without_its_runtime_is_told(make, cluster):
 # ------------------------------------------------------------------------------------- in mid-training
 
 
-def went_on(run, uninterrupted, *, attempts: int = 2) -> list[dict]:
+def went_on(run, uninterrupted, *, attempts: int = 2) -> list[Result]:
     """The job ended well after a restart by SLURM; returns the results of its attempts."""
     output = run.wait("COMPLETED", 400)
     assert run.cluster.job(run.job_id)["Restarts"] == str(attempts - 1), output
@@ -152,7 +153,7 @@ def went_on(run, uninterrupted, *, attempts: int = 2) -> list[dict]:
     assert len(found) == attempts, output
     assert any(event["kind"] == "resumed" and event["step"] > 0 for event in run.events), output
     assert same_weights(run.weights(), uninterrupted(2))
-    return [attempt.read("result.json") for attempt in found]
+    return [attempt.result.read() for attempt in found]
 
 
 def kill(cluster, node: str, program: str) -> None:
@@ -185,9 +186,9 @@ def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, n
     run.wait_for_step(5)
     kill(cluster, node, program)
     first, _ = went_on(run, uninterrupted)
-    assert (first["state"], first["cause"], first["exit_code"]) == ("lost", "node_fail", 1), first
-    assert f"Ray on {node} ended" in first["text"]
-    assert f"{program.rpartition('/')[2]} ended with code -9" in first["text"]
+    assert (first.state, first.cause, first.exit_code) == ("lost", "node_fail", 1), first
+    assert f"Ray on {node} ended" in first.text
+    assert f"{program.rpartition('/')[2]} ended with code -9" in first.text
 
 
 @pytest.mark.faults
@@ -208,7 +209,7 @@ def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
 def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which):
     run = make("crashed", **slow(0.5)).submit()
     run.wait_for_step(5)
-    cluster.crash(run.attempt.read("rendezvous.json")["nodes"][which])
+    cluster.crash(run.attempt.rendezvous.read().nodes[which])
     went_on(run, uninterrupted)
 
 
@@ -221,8 +222,8 @@ def test_what_a_cut_off_node_goes_on_to_write_is_never_used(make, cluster, unint
     (alone,) = [rank["host"] for rank in started["ranks"] if rank["rank"] == 0]
     cluster.cut(alone)
     run.wait_for_attempt(2)
-    claimed_at = (run.attempt.path / "claim.json").stat().st_mtime
-    assert alone not in run.attempt.read("claim.json")["allocation"]["nodes"]
+    claimed_at = Path(run.attempt.claim.uri).stat().st_mtime
+    assert alone not in run.attempt.claim.read().allocation.nodes
     went_on(run, uninterrupted)
     manifests = {path.parent.name: path.stat().st_mtime for path in run.checkpoints.glob("*/MANIFEST.json")}
     assert [name for name, at in manifests.items() if "-1." in name and at > claimed_at] == []

@@ -74,7 +74,7 @@ def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninte
 def test_an_image_that_is_not_there_is_told_in_three_lines(make, cluster):
     run = make("imageless", image="localhost/not-there:1", **FAULTY)
     done = run.command("submit", "--to", "slurm", "--wait", str(run.job_file))
-    run.job_id = run.run_dir.submissions()[0]["job_id"]
+    run.job_id = run.run_dir.submissions()[0].job_id
     lines = run.output.splitlines()
     assert len(lines) == 3, run.output
     assert re.match(r"node\d: Error: .*localhost/not-there:1", lines[0])

@@ -113,7 +113,7 @@ def test_without_the_token_only_what_the_docs_list_answers(running):
         assert "@" not in cluster.run_on(node, ["ss", "-Hlx"]).stdout, "anybody may connect to such a socket"
     assert set(silent) == {"slurm", "gloo", "store"}
     assert (silent["gloo"], silent["store"]) == (2, 1)
-    assert running.attempt.read("result.json") is None, "it still trains"
+    assert running.attempt.result.read() is None, "it still trains"
 
 
 def _assert_refused(listener: Listener, answers: dict) -> None:
@@ -146,7 +146,7 @@ def _kind(listener: Listener, address: str) -> str:
 @pytest.mark.faults
 def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     cluster = running.cluster
-    found = running.attempt.read("rendezvous.json")
+    found = running.attempt.rendezvous.read()
     head = f"{found['head_address']}:{found['port']}"
     token = (cluster.root_of(found["nodes"][0]) / found["token_path"].lstrip("/")).read_text()
     script = tmp_path / "driver.py"
@@ -155,7 +155,7 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     def drive(**environment):
         variables = [f"{name}={value}" for name, value in environment.items()]
         command = ["env", f"HOME={tmp_path}", *variables, sys.executable, str(script), head]
-        return on_node(cluster, found["nodes"][0], [*command, found["head_address"]], check=False)
+        return on_node(cluster, found.nodes[0], [*command, found.head_address], check=False)
 
     own = drive(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
     assert own.stdout.strip().endswith(f"ran as {os.getuid()}"), own.stderr
@@ -168,24 +168,24 @@ def test_code_runs_with_the_token_and_not_without(running, tmp_path):
         assert "Failed to connect to Ray cluster" in other.stderr or "uthenticat" in other.stderr, (
             other.stderr
         )
-    assert running.attempt.read("result.json") is None, "it still trains"
+    assert running.attempt.result.read() is None, "it still trains"
 
 
 @pytest.mark.faults
 def test_a_request_that_ends_ray_without_a_token_costs_a_restart(running):
     """A fault of Ray's that docs/security.md lists. When it is fixed, this test fails."""
-    head = running.attempt.read("rendezvous.json")
+    head = running.attempt.rendezvous.read()
     refusal = on_node(
         running.cluster,
         "node3",
-        [sys.executable, "-c", MALFORMED, f"{head['head_address']}:{head['port']}"],
+        [sys.executable, "-c", MALFORMED, f"{head.head_address}:{head.port}"],
         check=False,
     )
     assert "UNAVAILABLE" in refusal.stderr, "Ray withstands it: take it out of docs/security.md"
     running.wait_for_attempt(2)
     first, _ = running.run_dir.attempts()
-    ended = first.read("result.json")
-    assert (ended["state"], ended["cause"]) == ("lost", "node_fail"), ended
+    ended = first.result.read()
+    assert (ended.state, ended.cause) == ("lost", "node_fail"), ended
     running.wait_for_step(1)
 
 

@@ -14,7 +14,8 @@ import pytest
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 from clustertrain.run.submission import Submission
 from slurm.login import Login
 
@@ -25,14 +26,15 @@ ENDING_AGENT = """\
 import os, sys, time
 from pathlib import Path
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.result import write_result
 from clustertrain.run.submission import Submission
 
 if os.environ["SLURM_NODEID"] == "0":
     Path(os.environ["CLUSTERTRAIN_MAIL"], "agent").touch()
     run = Submission.from_text(sys.argv[3]).run
-    job = {{"scheduler": "slurm", "cluster": "test", "job_id": os.environ["SLURM_JOB_ID"]}}
-    attempt = claim_attempt(run, launcher="slurm", allocation={{**job, "restart": 0}})
+    start = SchedulerStart("slurm", "test", os.environ["SLURM_JOB_ID"])
+    attempt = claim_attempt(run, launcher="slurm", allocation=start)
     write_result(attempt, Result({result}))
     sys.exit({code})
 """

@@ -35,7 +35,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
     assert task.left_on_nodes() == {}
     for run in (task, script):
         (record,) = run.run_dir.submissions()
-        ended_at = datetime.fromisoformat(cluster.job(record["job_id"])["EndTime"]).timestamp()
+        ended_at = datetime.fromisoformat(cluster.job(record.job_id)["EndTime"]).timestamp()
         assert ended_at - (run.attempt.path / "result.json").stat().st_mtime < 20
     result = task.result
     assert (result.state, result.step, result.world_size) == ("done", 21, 2)
@@ -44,7 +44,7 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
     }
     assert len(hosts) == 2
     assert same_weights(task.weights(), uninterrupted(2))
-    ports = [run.attempt.read("rendezvous.json")["ports"] for run in (task, script)]
+    ports = [run.attempt.rendezvous.read().ports for run in (task, script)]
     assert ports[0] != ports[1]
     assert script.result.state == "done", output
     assert_the_script_met_its_ranks(script)
@@ -83,7 +83,7 @@ def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_b
     assert "does not answer" in status.stdout
     cluster.command("scancel", "--signal=USR2", "--batch", run.job_id)  # as before the time limit
     output = run.wait("COMPLETED")
-    states = [attempt.read("result.json")["state"] for attempt in run.run_dir.attempts()]
+    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
     assert states == ["preempted", "done"], output
     assert same_weights(run.weights(), uninterrupted(2))
 
@@ -100,7 +100,7 @@ def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(
     assert "time limit came with work left" in output
     assert cluster.job(run.job_id)["ExitCode"] == "75:0"
     output = run.submit().wait("COMPLETED")
-    states = [attempt.read("result.json")["state"] for attempt in run.run_dir.attempts()]
+    states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
     assert states == ["stopped", "done"], output
     assert same_weights(run.weights(), uninterrupted(2))
 
@@ -173,7 +173,7 @@ def test_two_runs_on_the_same_nodes_do_not_meet(make, cluster, uninterrupted):
     runs = [make(f"twin-{n}", **slow(), slurm=ON_TWO).submit() for n in (1, 2)]
     for run in runs:
         run.wait("COMPLETED", 300)
-    ports = [run.attempt.read("rendezvous.json")["ports"] for run in runs]
+    ports = [run.attempt.rendezvous.read().ports for run in runs]
     assert ports[0] != ports[1]
     for run in runs:
         assert same_weights(run.weights(), uninterrupted(2))

@@ -4,6 +4,7 @@ stand in for the agent: what is watched here is SLURM, not training."""
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,22 +19,25 @@ from clustertrain.launchers.slurm import stop as slurm_stop
 from clustertrain.launchers.slurm.queue import look_up
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
+from sample_records import sample_submission
 
 AGENT = """
 import os, sys, time
 from clustertrain.run.claims import Heartbeat, claim_attempt
 from clustertrain.run.events import EventLog
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.result import write_result
 from clustertrain.run.folder import RunDir
 
 storage, name, obeys = sys.argv[1:]
-attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation={
-    "scheduler": "slurm", "cluster": os.environ["SLURM_CLUSTER_NAME"], "job_id": os.environ["SLURM_JOB_ID"],
-    "restart": int(os.environ.get("SLURM_RESTART_COUNT", 0)), "nodes": [os.environ["SLURMD_NODENAME"]]})
+attempt = claim_attempt(RunDir.newest(storage, name), launcher="slurm", allocation=SchedulerStart(
+    "slurm", os.environ["SLURM_CLUSTER_NAME"], os.environ["SLURM_JOB_ID"],
+    int(os.environ.get("SLURM_RESTART_COUNT", 0)), (os.environ["SLURMD_NODENAME"],)))
 with Heartbeat(attempt):
     EventLog(attempt.events).write("group_started", world_size=1, restart=0)
-    while obeys == "deaf" or attempt.asked("stop") is None:
+    while obeys == "deaf" or attempt.stop.read() is None:
         time.sleep(0.1)
     write_result(attempt, Result("stopped", "user", 75, step=7))
 """
@@ -52,9 +56,8 @@ class Runs:
     def submit(self, *options, wrap="sleep 600", name="digits", cluster=None):
         """Returns the job's id."""
         job_id = self.cluster.sbatch(*options, wrap=wrap)
-        record = {"scheduler": "slurm", "cluster": cluster, "job_id": job_id, "time": time.time()}
-        run = self.run(name)
-        run.write_json(f"{run.key}/submissions/slurm-{job_id}.json", {**record, "output": f"/a/{name}.out"})
+        job = sample_submission(job_id, cluster=cluster, time=time.time(), output=f"/a/{name}.out")
+        self.run(name).submission("slurm", job_id).write(job)
         return job_id
 
     def start(self, *options, agent="obeys"):
@@ -151,8 +154,7 @@ def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
     assert cluster.job(job_id)["JobState"] == "CANCELLED"
     status = status_of(runs.run())
     assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
-    key = f"{runs.run().key}/submissions/slurm-{job_id}.ended.json"
-    assert runs.run().read_json(key)["state"] == "cancelled"
+    assert runs.run().cancellation("slurm", job_id).read().state == "cancelled"
 
 
 def test_all_that_wait_for_a_run_are_taken_out(runs, cluster):
@@ -263,8 +265,8 @@ def test_the_same_id_on_another_cluster_is_another_job(runs, cluster):
 def test_an_id_that_was_given_again_is_another_job(runs, cluster):
     job_id = runs.submit("--hold")
     run = runs.run()
-    key = f"{run.key}/submissions/slurm-{job_id}.json"
-    run.write_json(key, {**run.read_json(key), "time": time.time() - 30 * 86400})
+    submission = run.submission("slurm", job_id)
+    submission.write(replace(submission.read(), time=time.time() - 30 * 86400))
     assert status_of(run).standing.text == f"SLURM has forgotten job {job_id}, which began no attempt"
 
 

@@ -48,7 +48,7 @@ class Submitted(Run):
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
         done = self.command("submit", "--to", "slurm", str(self.job_file), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
-        self.job_id = max(self.run_dir.submissions(), key=lambda record: record["time"])["job_id"]
+        self.job_id = self.run_dir.submissions()[-1].job_id
         return self
 
     @property
@@ -115,8 +115,8 @@ def preempt(run: Submitted) -> None:
     run.cluster.wait_for_state(other, ["COMPLETED"], 60)
     output = run.wait("COMPLETED")
     first, second = run.run_dir.attempts()
-    ended = first.read("result.json")
-    assert (ended["state"], ended["cause"], ended["exit_code"]) == ("preempted", "preempted", 75), output
-    assert second.read("claim.json")["allocation"]["restart"] == 1
+    ended = first.result.read()
+    assert (ended.state, ended.cause, ended.exit_code) == ("preempted", "preempted", 75), output
+    assert second.claim.read().allocation.restart == 1
     resumed = [event for event in run.events if event["kind"] == "resumed"]
-    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended["step"], 0)]
+    assert [(event["step"], event["redone_steps"]) for event in resumed] == [(ended.step, 0)]

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 
 import pytest
 
@@ -59,7 +60,8 @@ def test_the_folders_of_the_living_stay(base):
     other = private_folder()
     elsewhere = other.with_name("ct-elsewhere")
     elsewhere.mkdir()
-    (elsewhere / "owner").write_text(json.dumps({**this_process(), "host": "another/boot/ns", "pid": 1}))
+    owner = {**asdict(this_process()), "host": "another/boot/ns", "pid": 1}
+    (elsewhere / "owner").write_text(json.dumps(owner))
     private_folder()
     assert mine.is_dir() and other.is_dir() and elsewhere.is_dir()
 

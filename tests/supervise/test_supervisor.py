@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from clustertrain.node.processes import is_gone
+from clustertrain.node.processes import Process
 from clustertrain.run.folder import AttemptRef, RunDir
-from clustertrain.run.result import read_result
+from clustertrain.run.record_file import RecordFile
+from sample_records import sample_claim
 
 # A process of its own, since the loop kills all descendants of its process. Its driver is a program that
 # writes the events of one, sends the signals of a case, and then waits for the request to stop, or for ever.
@@ -41,28 +42,30 @@ with handled_signals(meanings) as signals:
 """
 DRIVER = """
 import json, os, subprocess, sys, time
-from clustertrain.node.processes import this_process
+from clustertrain.node.processes import Process, this_process
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import AttemptRef
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.record_file import RecordFile
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 
 attempt, supervisor = AttemptRef.from_text(sys.argv[1]).open(), int(sys.argv[2])
-attempt.run.write_json("driver.json", this_process())
+RecordFile(attempt.run.store, "driver.json", Process).write(this_process())
 if {is_training}:
     EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=[])
 for number in {numbers}:
     time.sleep(0.5)
     os.kill(supervisor, number)
-while not {obeys} or attempt.asked("stop") is None:
+while not {obeys} or attempt.stop.read() is None:
     time.sleep(0.05)
-write_result(attempt, Result("stopped", attempt.asked("stop")["cause"], 75, step=3))
+write_result(attempt, Result("stopped", attempt.stop.read().cause, 75, step=3))
 """
 
 
 @pytest.fixture
 def attempt(tmp_path):
     attempt = RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
-    attempt.write("claim.json", {"world_size": 1})
+    attempt.claim.create(sample_claim(world_size=1))
     return attempt
 
 
@@ -80,14 +83,14 @@ def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, 
     )
     log = tmp_path / "driver.log"
     assert done.returncode == 0, done.stderr + log.read_text()
-    assert is_gone(attempt.run.read_json("driver.json"))
-    return read_result(attempt)
+    assert RecordFile(attempt.run.store, "driver.json", Process).read().is_gone
+    return attempt.result.read()
 
 
 def test_one_signal_asks_the_workers_to_stop_and_the_drivers_result_stands(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGINT], obeys=True)
     assert (result.state, result.cause, result.step) == ("stopped", "interrupt", 3)
-    assert attempt.asked("stop")["state"] == "stopped"
+    assert attempt.stop.read().state == "stopped"
     assert (attempt.path / "events-cli.jsonl").exists()
 
 
@@ -99,7 +102,7 @@ def test_a_second_signal_ends_the_run_at_once(attempt, tmp_path):
 def test_before_training_one_signal_ends_the_run(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGTERM], is_training=False)
     assert (result.state, result.cause) == ("stopped", "terminated")
-    assert attempt.asked("stop")["cause"] == "terminated"
+    assert attempt.stop.read().cause == "terminated"
 
 
 def test_an_error_of_the_loop_ends_the_run_as_failed(attempt, tmp_path):

@@ -74,7 +74,7 @@ def samples_are_exact(run, ids):
     """A step that is done again takes the same samples, and every epoch takes each sample once."""
     taken = {}
     for rank, restart, lines in lines_of_ranks(run, ids):
-        begun = run.run_dir.read_json(f"{run.attempt.restart_key(restart)}/plan.json")["step"]
+        begun = run.attempt.restart(restart).plan.read().step
         for step, line in enumerate(lines[2:], begun + 1):  # two passes are thrown away before the first step
             assert taken.setdefault((step, rank), line) == line
     assert set(taken) == {(step, rank) for step in range(1, EPOCHS * STEPS_PER_EPOCH + 1) for rank in (0, 1)}

@@ -38,7 +38,7 @@ def test_two_nodes_that_share_it_leave_nothing(attempt):
     read_nonces(attempt, 0, nonces)
     for node_rank in nonces:
         remove_nonce(attempt, 0, node_rank)
-    assert attempt.run.store.list(attempt.restart_key(0)) == []
+    assert attempt.run.store.list(attempt.restart(0).key) == []
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ import time
 import pytest
 
 from clustertrain.run.folder import RunDir
+from clustertrain.run.record_file import encoded
+from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.worker import requests
 from clustertrain.worker.requests import Requests
 from fault_proxy import FaultProxy, stall
@@ -32,17 +34,17 @@ def attempt(request, tmp_path, monkeypatch):
 def test_a_save_is_told_once_for_each_request(attempt):
     with Requests(attempt) as asked:
         assert asked.take() == (False, False)
-        attempt.ask("save", {"time": 1.0})
+        attempt.save.write(SaveRequest(time=1.0))
         assert taken_within(asked) == (False, True)
         assert asked.take() == (False, False)
-        attempt.ask("save", {"time": 2.0})
+        attempt.save.write(SaveRequest(time=2.0))
         assert taken_within(asked) == (False, True)
 
 
 def test_a_request_of_an_earlier_start_is_old_news(attempt):
-    attempt.ask("save", {"time": 1.0})
+    attempt.save.write(SaveRequest(time=1.0))
     with Requests(attempt) as asked:
-        attempt.ask("stop", {"cause": "user"})
+        attempt.stop.write(StopRequest("user"))
         assert taken_within(asked) == (True, False)
         assert asked.take() == (True, False)  # a stop stays
 
@@ -52,7 +54,9 @@ def test_a_stop_from_another_machine_comes_through_s3(moto_s3, tmp_path, monkeyp
     monkeypatch.setattr(requests, "LOOK_EVERY_S_ON_S3", 0.2)
     attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
     with Requests(attempt) as asked:
-        attempt.write("stop", {"cause": "user"})  # not by this machine's disk
+        attempt.run.store.write_atomic(
+            attempt.stop.key, encoded(StopRequest("user"))
+        )  # not by this machine's disk
         assert taken_within(asked) == (True, False)
 
 

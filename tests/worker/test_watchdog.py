@@ -54,7 +54,7 @@ def where_this_rank_stands():
 
 attempt = RunDir.newest(sys.argv[1], "digits").attempt(1)
 rank, limit_s = int(sys.argv[2]), float(sys.argv[3])
-with watchdog.Watchdog({"step": limit_s}, print, Stacks(attempt, 0, rank, 2)) as dog:
+with watchdog.Watchdog({"step": limit_s}, print, Stacks(attempt.restart(0), rank, 2)) as dog:
     dog.beat("step")
     where_this_rank_stands()
 """
@@ -75,7 +75,7 @@ def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
         assert ranks[0].wait(60) == EXIT_CODE
         assert ranks[1].poll() is None, "it is Ray that ends the group"
         attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-        marks = attempt.run.store.list(f"{attempt.restart_key(0)}/stacks")
+        marks = attempt.run.store.list(attempt.restart(0).stacks_key)
         assert sorted(marks) == ["0", "1"]
         logs = [(tmp_path / f"rank-{rank}.log").read_text() for rank in (0, 1)]
         assert "no progress in phase 'step' for 2 s" in logs[0]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import ClusterError, DataError, JobError
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import runs_of
 from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
 from clustertrain.staging.folder_digest import contents_of
 from clustertrain.staging.lease import Contender
@@ -244,9 +244,8 @@ def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
 
 def _data_of(attempt: Attempt) -> list[DataSet]:
     """The data sets of the job as that attempt runs it."""
-    key = f"{attempt.key}/job.yaml"
-    text = attempt.run.store.read_or_none(key)
-    return data_sets(parse_job(text.decode(), key)) if text is not None else []
+    job = job_of(attempt)
+    return data_sets(job) if job is not None else []
 
 
 def _key_of(each: DataSet) -> tuple[Path, str] | None:

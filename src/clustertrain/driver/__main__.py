@@ -20,7 +20,7 @@ from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, Ru
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
-from clustertrain.run.claims import Heartbeat
+from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, AttemptRef
 from clustertrain.run.result import write_result
@@ -57,8 +57,8 @@ def main(ref_text: str) -> int:
     """Run the attempt that an AttemptRef names; returns the exit code that result.json names."""
     ref = AttemptRef.from_text(ref_text)
     attempt = ref.open()
-    job_yaml = (attempt.run.store.read_or_none(f"{attempt.key}/job.yaml") or b"").decode()
-    job = parse_job(job_yaml, f"{attempt.uri}/job.yaml")
+    job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
+    job = parse_job(job_yaml, attempt.run.store.uri(attempt.job_key))
     with Heartbeat(attempt):
         try:
             _fit(attempt, ref, job, job_yaml)
@@ -82,7 +82,7 @@ def _fit(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> None:
     check.start()
     _start_ray(attempt, job, check)
     check.wait()
-    if attempt.asked("stop") is not None:
+    if attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     _trainer(attempt, ref, job, job_yaml).fit()
 
@@ -91,7 +91,7 @@ def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
     import ray
 
     started = time.monotonic()
-    world_size = _world_size(attempt)
+    world_size = claim_of(attempt).world_size
     if address := own_head():
         connect_to_own(attempt, address, job.slurm.nodes_wait_s)
     elif in_a_pod():
@@ -141,10 +141,6 @@ def _check_cluster(job: Job, world_size: int, has: dict[str, float], address: st
             )
 
 
-def _world_size(attempt: Attempt) -> int:
-    return int((attempt.read("claim.json") or {})["world_size"])
-
-
 def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
     from datetime import timedelta
 
@@ -174,7 +170,7 @@ def _trainer(attempt: Attempt, ref: AttemptRef, job: Job, job_yaml: str) -> Any:
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
         ),
         scaling_config=ScalingConfig(
-            num_workers=_world_size(attempt),
+            num_workers=claim_of(attempt).world_size,
             use_gpu=job.resources.gpus_per_worker > 0,
             resources_per_worker={key: value for key, value in resources.items() if value},
             placement_strategy="PACK",

@@ -7,7 +7,6 @@ the process group. What happens after a failure is in failures.py and retry_poli
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -28,7 +27,8 @@ from clustertrain.driver.failures import Group
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import PORTS, Ports, free_port
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.folder import Attempt, AttemptRef, Restart
+from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker import setup
 from clustertrain.worker.plan import Plan
@@ -135,20 +135,18 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
         RunStopped: a stop was requested before this start.
         StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
     """
-    if (stop := attempt.asked("stop")) is not None:
-        raise RunStopped(f"Stopped before the workers started ({stop.get('cause')}).", checkpointed=False)
+    if (stop := attempt.stop.read()) is not None:
+        raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
     newest = attempt.run.newest_attempt()
     if newest is None or newest.n != attempt.n:
         raise StorageError(
             f"Attempt {attempt.n} is no longer the newest of {attempt.run.uri}: another start took over."
         )
-    restart = max(attempt.restarts(), default=-1) + 1
-    claim = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-    if not attempt.run.store.create_exclusive(
-        f"{attempt.restart_key(restart)}/claim.json", json.dumps(claim).encode()
-    ):
+    before = attempt.newest_restart()
+    restart = attempt.restart(before.number + 1 if before is not None else 0)
+    if not restart.claim.create(RestartClaim(socket.gethostname(), os.getpid(), time.time())):
         raise StorageError(
-            f"Restart {restart} of {attempt.uri} was claimed by another process at the same time."
+            f"Restart {restart.number} of {attempt.uri} was claimed by another process at the same time."
         )
     events = EventLog(attempt.events)
     checkpoint = None
@@ -157,29 +155,29 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
         def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
             events.write("fallback", checkpoint=str(name), why=str(error))
 
-        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.brought_path)
+        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy)
     step = checkpoint.manifest.step if checkpoint else 0
-    before = _reached_before(attempt, restart)
-    if checkpoint is not None or before:
+    reached = _reached_before(restart)
+    if checkpoint is not None or reached:
         events.write(
             "resumed",
-            restart=restart,
+            restart=restart.number,
             step=step,
             epoch=checkpoint.manifest.epoch if checkpoint else 0,
             checkpoint=str(checkpoint.name) if checkpoint else None,
             world_size=checkpoint.manifest.world_size if checkpoint else None,
-            redone_steps=max(0, before - step),
+            redone_steps=max(0, reached - step),
         )
-    attempt.run.write_json(
-        f"{attempt.restart_key(restart)}/plan.json",
-        {"checkpoint": str(checkpoint.name) if checkpoint else None, "step": step},
-    )
-    return Plan(ref, restart, config.job_yaml, str(checkpoint.name) if checkpoint else None)
+    restart.plan.write(ResumePoint(str(checkpoint.name) if checkpoint else None, step))
+    return Plan(ref, restart.number, config.job_yaml, str(checkpoint.name) if checkpoint else None)
 
 
-def _reached_before(attempt: Attempt, restart: int) -> int:
-    """The step that the last start of the group had finished, in this attempt or the one before."""
-    if restart > 0:
-        return reached_step(attempt, restart - 1)
-    earlier = [a for a in attempt.run.attempts() if a.n < attempt.n and a.restarts()]
-    return reached_step(earlier[-1], max(earlier[-1].restarts())) if earlier else 0
+def _reached_before(restart: Restart) -> int:
+    """The step that the last start of the group had finished, in this attempt or an earlier one."""
+    attempt = restart.attempt
+    if restart.number > 0:
+        return reached_step(attempt.restart(restart.number - 1))
+    for earlier in reversed(attempt.run.attempts()):
+        if earlier.n < attempt.n and (last := earlier.newest_restart()) is not None:
+            return reached_step(last)
+    return 0

@@ -35,13 +35,13 @@ def connect_to_own(attempt: Attempt, head: str, wait_s: float) -> None:
     import ray
 
     ends = time.monotonic() + wait_s
+    nodes = os.environ["CLUSTERTRAIN_NODES"].split(",")
     address, _, port = head.partition(":")
     if not wait_for_answer(address, int(port), wait_s):
-        raise ClusterError(f"Ray's head does not answer at {head} after {wait_s:g} s; ray.log says more.")
+        raise ClusterError(f"Ray's head does not answer at {head} after {wait_s:g} s: {_see(nodes[0])}.")
     ray.init(address=head, log_to_driver=False, _node_ip_address=address)
-    nodes = os.environ["CLUSTERTRAIN_NODES"].split(",")
     while missing := _missing(nodes):
-        if attempt.asked("stop") is not None:
+        if attempt.stop.read() is not None:
             raise RunStopped("Stopped before all nodes were there.", checkpointed=False)
         if time.monotonic() > ends:
             raise _not_all_came(attempt, nodes, missing, wait_s)
@@ -73,7 +73,7 @@ def wait_for_pods(attempt: Attempt, world_size: int, wait_s: float) -> None:
 
     ends = time.monotonic() + wait_s
     while (there := ray.cluster_resources().get(WORKER_SLOT, 0)) < world_size:
-        if attempt.asked("stop") is not None:
+        if attempt.stop.read() is not None:
             raise RunStopped("Stopped before all pods were there.", checkpointed=False)
         if time.monotonic() > ends:
             raise ClusterError(
@@ -90,6 +90,10 @@ def _missing(nodes: list[str]) -> list[str]:
     return [node for node in nodes if node not in alive]
 
 
+def _see(node: str) -> str:
+    return f"`clustertrain logs --node {node}` shows what Ray printed there"
+
+
 def _not_all_came(attempt: Attempt, nodes: list[str], missing: list[str], wait_s: float) -> ClusterError:
     """Who is missing, and how far each of them came."""
     there = {arrival.host for arrival in arrivals(attempt).values()}
@@ -99,7 +103,7 @@ def _not_all_came(attempt: Attempt, nodes: list[str], missing: list[str], wait_s
     if silent:
         why.append(f"{', '.join(silent)} never found {attempt.uri}: is that the same file system there?")
     if came:
-        why.append(f"{', '.join(came)} found it, and their Ray did not reach the head: see ray.log.")
+        why.append(f"{', '.join(came)} found it, and their Ray did not reach the head: {_see(came[0])}.")
     return ClusterError(
         f"Waiting for {len(nodes)} nodes, have {len(nodes) - len(missing)} after {wait_s:g} s "
         f"(slurm.nodes_wait): {', '.join(missing)} did not come.\n" + "\n".join(why)

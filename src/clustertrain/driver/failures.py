@@ -1,8 +1,7 @@
 """What ended a start of the worker group: who, of what, and whether the same would happen again.
 
-A failure is a dict, written to failure.json and told as the event `worker_died`: rank, host, pid, signal,
-exit_code, error, text, cause, kit_exit_code, signature (the same for the same failure), fatal (no other start
-would help), restart, step.
+A failure is written to the folder of the start that failed, and its fields are those of the event
+`worker_died`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +18,12 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clustertrain.driver.diagnosis import diagnose
-from clustertrain.errors import ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker.plan import start_line
 from clustertrain.worker.script import ScriptFailed
@@ -40,13 +41,21 @@ _FATAL_SIGNALS = {
 }
 
 
-def failure_of(attempt: Attempt, restart: int) -> dict[str, Any] | None:
-    """What `Group.report` wrote of a start of the group; None where it did not fail, or nobody could say."""
-    return attempt.run.read_json(f"{attempt.restart_key(restart)}/failure.json")
+def write_failure(attempt: Attempt, failure: Failure) -> None:
+    """Write it to the folder of the start that it ended."""
+    attempt.restart(failure.restart).failure.write(failure)
 
 
-def note_failure(attempt: Attempt, failure: dict[str, Any]) -> None:
-    attempt.run.write_json(f"{attempt.restart_key(failure['restart'])}/failure.json", failure)
+def newest_restart(attempt: Attempt) -> Restart:
+    """The start of the group that runs, or ran last.
+
+    Raises:
+        ClusterTrainError: none was claimed, which comes before the group is started.
+    """
+    restart = attempt.newest_restart()
+    if restart is None:
+        raise ClusterTrainError(f"{attempt.uri} has a group of workers and no claim of it: was it removed?")
+    return restart
 
 
 class Group:
@@ -64,21 +73,21 @@ class Group:
         )
 
     def report(self, errors: Mapping[int, BaseException]) -> None:
-        """Find out what ended it, from the errors by rank that Ray Train gives, and tell it."""
-        self._tell(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+        """Find out what ended it, from the errors by rank that Ray Train gives, and record it."""
+        self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
     def report_death(self, error: RayActorError) -> None:
         """The same for a worker that died before training began; the others may wait for it in silence."""
         rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
-        self._tell(self._of_death(rank, error))
+        self._record(self._of_death(rank, error))
 
-    def _tell(self, failure: dict[str, Any]) -> None:
-        restart = max(self._attempt.restarts())
-        failure |= {"restart": restart, "step": reached_step(self._attempt, restart)}
-        note_failure(self._attempt, failure)
-        EventLog(self._attempt.events).write("worker_died", **failure)
+    def _record(self, failure: Failure) -> None:
+        restart = newest_restart(self._attempt)
+        failure = replace(failure, restart=restart.number, step=reached_step(restart))
+        write_failure(self._attempt, failure)
+        EventLog(self._attempt.events).write("worker_died", **asdict(failure))
 
-    def _first_cause(self, errors: dict[int, BaseException]) -> dict[str, Any]:
+    def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """A process that died outranks an exception: the others' exceptions are of the lost connection."""
         for rank, error in sorted(errors.items()):
             if isinstance(error, ClusterTrainError | RunStopped):
@@ -86,7 +95,7 @@ class Group:
         if dead := self._dead_ranks():
             return self._of_death(*min(dead.items()))
         found = [self._of_exception(rank, error) for rank, error in sorted(errors.items())]
-        return min(found, key=lambda f: (not f["fatal"], _is_collateral(errors[f["rank"]]), f["rank"]))
+        return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
 
     # -- what the ranks and their nodes say ------------------------------------------------------
 
@@ -141,27 +150,29 @@ class Group:
     def _tail(self, rank: int) -> str:
         """The end of what it printed in this start of the group."""
         text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
-        return text.rpartition(start_line(max(self._attempt.restarts())))[2]
+        return text.rpartition(start_line(newest_restart(self._attempt).number))[2]
 
     # -- one rank's failure ----------------------------------------------------------------------
 
-    def _of_exception(self, rank: int, error: BaseException) -> dict[str, Any]:
+    def _of_exception(self, rank: int, error: BaseException) -> Failure:
         kit_error = isinstance(error, ClusterTrainError)
         text = str(error) if kit_error else f"{type(error).__name__}: {error}"
         first_line = str(error).splitlines()[0] if str(error) else ""
-        failure = _failure(rank, type(error).__name__, text) | {
-            "signal": getattr(error, "signal_number", None),
-            "exit_code": getattr(error, "script_exit_code", None),
-            "kit_exit_code": getattr(error, "exit_code", 1),
-            "cause": "not_finite" if type(error).__name__.startswith("NonFinite") else "error",
-            "signature": f"{type(error).__name__}: {first_line}",
-        }
-        failure |= self._where(rank)
+        failure = self._failure(
+            rank,
+            type(error).__name__,
+            text,
+            signal=error.signal_number if isinstance(error, ScriptFailed) else None,
+            exit_code=error.script_exit_code if isinstance(error, ScriptFailed) else None,
+            kit_exit_code=_exit_code(error),
+            cause="not_finite" if type(error).__name__.startswith("NonFinite") else "error",
+            signature=f"{type(error).__name__}: {first_line}",
+        )
         if isinstance(error, RunStopped) or (kit_error and not isinstance(error, ScriptFailed)):
-            return {**failure, "fatal": True}
+            return replace(failure, fatal=True)
         return self._diagnosed(failure, said=text, tail=self._tail(rank))
 
-    def _of_death(self, rank: int, error: ray.exceptions.RayError) -> dict[str, Any]:
+    def _of_death(self, rank: int, error: ray.exceptions.RayError) -> Failure:
         """A process that vanished: a fatal signal that can be caught leaves its name in the rank's log.
 
         Python's faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …)
@@ -172,50 +183,41 @@ class Group:
         if "clustertrain: no progress in phase" in tail:
             line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
             what = line.removeprefix("clustertrain: ").partition(";")[0]
-            failure = _failure(rank, "watchdog", f"rank {rank} was ended by its watchdog: {what}")
-            return self._diagnosed(failure | self._where(rank), said=said)
+            failure = self._failure(rank, "watchdog", f"rank {rank} was ended by its watchdog: {what}")
+            return self._diagnosed(failure, said=said)
         number = next(
             (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
             signal.SIGKILL,
         )
         text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
-        failure = _failure(rank, "signal", text) | {"signal": int(number)} | self._where(rank)
-        failure["signature"] = f"rank {rank} signal {int(number)}"
+        signature = f"rank {rank} signal {int(number)}"
+        failure = self._failure(rank, "signal", text, signal=int(number), signature=signature)
         return self._diagnosed(failure, said=said)
 
-    def _where(self, rank: int) -> dict[str, Any]:
-        metadata = self._workers[rank].metadata
-        return {"host": metadata.hostname, "pid": metadata.pid}
+    def _failure(self, rank: int, error: str, text: str, signature: str = "", **more: Any) -> Failure:
+        where = self._workers[rank].metadata
+        signature = signature or f"rank {rank} {error}"
+        return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
 
-    def _diagnosed(self, failure: dict[str, Any], *, said: str, tail: str = "") -> dict[str, Any]:
+    def _diagnosed(self, failure: Failure, *, said: str, tail: str = "") -> Failure:
         """The same failure; where a limit was met, with its number, and without another start."""
-        rank = failure["rank"]
+        rank = failure.rank
         before = self._limits[rank]
         found = diagnose(
             self._who(rank),
             said,
             tail=tail,
-            killed=failure["signal"] == signal.SIGKILL,
+            killed=failure.signal == signal.SIGKILL,
             before=before,
             now=self._ask_node(rank, read_limits, [group.path for group in before.cgroups]),
         )
         if found is None:
             return failure
-        return {**failure, "cause": found.cause, "text": found.text, "fatal": True}
+        return replace(failure, cause=found.cause, text=found.text, fatal=True)
 
 
-def _failure(rank: int, error: str, text: str) -> dict[str, Any]:
-    return {
-        "rank": rank,
-        "signal": None,
-        "exit_code": None,
-        "error": error,
-        "text": text,
-        "kit_exit_code": 1,
-        "cause": "error",
-        "signature": f"rank {rank} {error}",
-        "fatal": False,
-    }
+def _exit_code(error: BaseException) -> int:
+    return error.exit_code if isinstance(error, ClusterTrainError | RunStopped) else EXIT_FAILED
 
 
 def _base(error: BaseException) -> BaseException:

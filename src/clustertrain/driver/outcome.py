@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.run.folder import Attempt
-from clustertrain.run.result import Result, ended, failed, outcome_of, stopped
+from clustertrain.run.records import Failure, Result
+from clustertrain.run.result import ended, failed, stopped
 from clustertrain.run.states import CAUSE_OF_CODE
 
 
 def of_outcome(attempt: Attempt) -> Result:
-    if outcome_of(attempt).get("finished"):
+    restart = attempt.newest_restart()
+    outcome = restart.outcome.read() if restart is not None else None
+    if outcome is not None and outcome.finished:
         return ended(attempt, "done", "finished")
     return stopped(attempt)
 
@@ -22,7 +24,8 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
     chain = list(causes(error))
     if any(isinstance(e, RunStopped) for e in chain):
         return stopped(attempt)
-    failure = _newest_failure(attempt)
+    restart = attempt.newest_restart()
+    failure = restart.failure.read() if restart is not None else None  # of that start, and of no earlier one
     if failure is not None:
         return _of_failure(attempt, failure)
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
@@ -33,10 +36,10 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
     return ended(attempt, "failed", "error", text=text)
 
 
-def _of_failure(attempt: Attempt, failure: dict[str, Any]) -> Result:
-    cause, text, code = failure["cause"], failure["text"], failure["kit_exit_code"]
+def _of_failure(attempt: Attempt, failure: Failure) -> Result:
+    cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
-        text += f"\nThe same error came twice at step {failure['step']}: another restart would meet it again."
+        text += f"\nThe same error came twice at step {failure.step}: another restart would meet it again."
     elif cause == "error" and code in CAUSE_OF_CODE:
         cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)
@@ -55,12 +58,6 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         inner = [getattr(e, name, None) for name in ("controller_failure", "_base_exc", "cause", "__cause__")]
         inner += list(getattr(e, "worker_failures", {}).values())
         queue += [i for i in inner if isinstance(i, BaseException)]
-
-
-def _newest_failure(attempt: Attempt) -> dict[str, Any] | None:
-    """What FailureWatch wrote about the last start of the group; None where it did not fail in training."""
-    restarts = attempt.restarts()
-    return attempt.run.read_json(f"{attempt.restart_key(restarts[-1])}/failure.json") if restarts else None
 
 
 def _first_lines(text: str) -> str:

@@ -8,17 +8,19 @@ happen again is not followed by another start; nor is the same error at the same
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.connect import wait_for_pods
-from clustertrain.driver.failures import Group, failure_of, note_failure
+from clustertrain.driver.failures import Group, newest_restart, write_failure
 from clustertrain.errors import ClusterError, ClusterTrainError
-from clustertrain.run.claims import committed_step
+from clustertrain.run.claims import claim_of, committed_step
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.records import Failure
 
 
 class StopRetrying(ClusterTrainError):
@@ -74,7 +76,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             for w in worker_group.get_workers()
         ]
         EventLog(attempt.events).write(
-            "group_started", restart=max(attempt.restarts()), world_size=len(ranks), ranks=ranks
+            "group_started", restart=newest_restart(attempt).number, world_size=len(ranks), ranks=ranks
         )
         self._group = Group(worker_group, attempt)
 
@@ -89,45 +91,44 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         attempt = self._ref.open()
         failure = self._new_failure(attempt)
         if failure is not None and (cause := self._same_again(failure)):
-            note_failure(attempt, {**failure, "cause": cause})
-            raise StopRetrying(failure["text"])
+            write_failure(attempt, replace(failure, cause=cause))
+            raise StopRetrying(failure.text)
         if self._patience.is_over_after(committed_step(attempt.run)):
-            text = (
-                failure["text"] if failure else "The workers could not be started; driver.log has the story."
-            )
+            not_started = "The workers could not be started; `clustertrain logs --driver` shows why."
+            text = failure.text if failure else not_started
             text = f"{text}\n{self._patience.text()}".rstrip()
             if failure is not None:
-                cause = "retries_used_up" if self._retries else failure["cause"]
-                note_failure(attempt, {**failure, "cause": cause, "text": text})
+                cause = "retries_used_up" if self._retries else failure.cause
+                write_failure(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
         EventLog(attempt.events).write("restarting", restart=self._patience.in_a_row, of=self._retries)
         if self._pods_wait_s is not None:
             self._wait_for_pods(attempt, failure, self._pods_wait_s)
 
-    def _wait_for_pods(self, attempt: Attempt, failure: dict[str, Any] | None, wait_s: float) -> None:
+    def _wait_for_pods(self, attempt: Attempt, failure: Failure | None, wait_s: float) -> None:
         """A pod may wait long for a node. Ray Train waits two minutes, and counts a failure each time."""
         try:
-            wait_for_pods(attempt, int((attempt.read("claim.json") or {})["world_size"]), wait_s)
+            wait_for_pods(attempt, claim_of(attempt).world_size, wait_s)
         except ClusterError as error:
             if failure is not None:
-                text = f"{failure['text']}\n{error}"
-                note_failure(attempt, {**failure, "text": text, "kit_exit_code": error.exit_code})
+                text = f"{failure.text}\n{error}"
+                write_failure(attempt, replace(failure, text=text, kit_exit_code=error.exit_code))
             raise
 
-    def _new_failure(self, attempt: Attempt) -> dict[str, Any] | None:
+    def _new_failure(self, attempt: Attempt) -> Failure | None:
         """What was reported of the newest start; None where it could not even be claimed."""
-        restart = max(attempt.restarts(), default=-1)
-        if restart <= self._judged:
+        restart = attempt.newest_restart()
+        if restart is None or restart.number <= self._judged:
             return None
-        self._judged = restart
-        return failure_of(attempt, restart)
+        self._judged = restart.number
+        return restart.failure.read()
 
-    def _same_again(self, failure: dict[str, Any]) -> str | None:
+    def _same_again(self, failure: Failure) -> str | None:
         """The cause to end the run with where the next start would meet this failure again."""
-        if failure["fatal"]:
-            return str(failure["cause"])
-        signature = (failure["signature"], failure["step"])
-        if failure["signal"] != signal.SIGKILL and signature in self._signatures:
+        if failure.fatal:
+            return failure.cause
+        signature = (failure.signature, failure.step)
+        if failure.signal != signal.SIGKILL and signature in self._signatures:
             return "same_error_twice"
         self._signatures.add(signature)
         return None

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import parse_job
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt
-from clustertrain.run.result import Result, read_result
+from clustertrain.run.recorded_job import job_of
+from clustertrain.run.records import Result, StopRequest
 
 _BEYOND_GRACE_S = 60.0
 _POLL_S = 1.0
@@ -23,7 +23,7 @@ def not_running(status: Status) -> JobError:
 
 def request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
     """Write the request that the workers read between two steps."""
-    attempt.ask("stop", {"cause": "user", "time": time.time()})
+    attempt.stop.write(StopRequest("user"))
     echo(f"asked {status.runner} to save and end")
 
 
@@ -31,7 +31,7 @@ def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | N
     """The result of the attempt, printed; None where it has not ended after failures.grace + 60 s."""
     within_s = _grace_s(attempt) + _BEYOND_GRACE_S
     ends = time.monotonic() + within_s
-    while (result := read_result(attempt)) is None and time.monotonic() < ends:
+    while (result := attempt.result.read()) is None and time.monotonic() < ends:
         time.sleep(_POLL_S)
     if result is None:
         echo(f"it has not ended within {within_s:g} s")
@@ -42,6 +42,5 @@ def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | N
 
 
 def _grace_s(attempt: Attempt) -> float:
-    key = f"{attempt.key}/job.yaml"
-    text = attempt.run.store.read_or_none(key)
-    return parse_job(text.decode(), key).failures.grace_s if text is not None else 0.0
+    job = job_of(attempt)
+    return job.failures.grace_s if job is not None else 0.0

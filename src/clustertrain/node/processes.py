@@ -7,15 +7,39 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 
-def this_process() -> dict[str, Any]:
-    """What identifies this process: host, pid, and its start in clock ticks since boot."""
+@dataclass(frozen=True)
+class Process:
+    """What identifies a process: host (see `this_host`), pid, and its start in clock ticks since boot."""
+
+    host: str
+    pid: int
+    pid_started_ticks: int
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this host."""
+        return self.host == this_host()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether a process of this host ended. In doubt it lives: its heartbeat shows it in the end."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False  # another user's; where /proc hides those, nothing more can be known
+        found = _state_and_ticks(self.pid)
+        return found is not None and (found[0] in ("Z", "X") or found[1] != self.pid_started_ticks)
+
+
+def this_process() -> Process:
     _, ticks = _state_and_ticks(os.getpid()) or ("", 0)
-    return {"host": this_host(), "pid": os.getpid(), "pid_started_ticks": ticks}
+    return Process(this_host(), os.getpid(), ticks)
 
 
 def this_host() -> str:
@@ -25,24 +49,6 @@ def this_host() -> str:
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
-
-
-def is_here(process: Mapping[str, Any]) -> bool:
-    """Whether a record of `this_process` was made on this host."""
-    return process.get("host") == this_host()
-
-
-def is_gone(process: Mapping[str, Any]) -> bool:
-    """Whether a process of this host ended. When in doubt it lives: its silence will tell in the end."""
-    pid = int(process["pid"])
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # another user's; where /proc hides those, nothing more can be known
-    found = _state_and_ticks(pid)
-    return found is not None and (found[0] in ("Z", "X") or found[1] != process["pid_started_ticks"])
 
 
 def _state_and_ticks(pid: int) -> tuple[str, int] | None:

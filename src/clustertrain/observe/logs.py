@@ -12,9 +12,8 @@ from clustertrain.errors import JobError
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import Attempt, RunDir, rank_of_log
 from clustertrain.run.history import AttemptFollower, events_of_attempt
-from clustertrain.run.result import read_result
 from clustertrain.run.streams import Tail, Tails, stream_names
 from clustertrain.waiting import wait_until
 
@@ -124,7 +123,7 @@ def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, lives: Lives
 
 def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
     """The cause, where the attempt failed; what the scheduler says of it where it died without a word."""
-    result = read_result(attempt)
+    result = attempt.result.read()
     if result is not None:
         return f"failed ({result.cause}): {result.text}" if result.state == "failed" else None
     if status is not None and status.state == "lost":
@@ -140,15 +139,15 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
     while True:
         going_on = lives(attempt)
         logs = [
-            (host, int(match[1]))
+            (host, of)
             for host in _hosts(attempt)
-            for name in stream_names(attempt.run, f"{attempt.key}/logs/{host}")
-            if (match := re.fullmatch(r"rank-(\d+)\.log", name)) and node in (None, host)
+            for name in stream_names(attempt.run, attempt.node_logs_key(host))
+            if (of := rank_of_log(name)) is not None and node in (None, host)
         ]
         found = [host for host, of in logs if of == rank]
         if found:
             host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
-            return f"{attempt.key}/logs/{host if host in found else found[-1]}/rank-{rank}.log"
+            return attempt.rank_log_key(host if host in found else found[-1], rank)
         if not going_on:
             break
         _pause(attempt.run)
@@ -161,7 +160,7 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
 
 def _hosts(attempt: Attempt) -> list[str]:
     """The nodes that left logs; beside their folders lie logs of the run as a whole."""
-    folder = f"{attempt.key}/logs"
+    folder = attempt.logs_key
     names = set(attempt.run.store.list(folder)) | set(stream_names(attempt.run, folder))
     return sorted(name for name in names if not re.search(r"\.log(\.d)?$", name))
 
@@ -192,7 +191,7 @@ def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
     """By its heartbeat; before the first one, and between two that are late, by its scheduler."""
     if who_runs(attempt) is not None:
         return True
-    if read_result(attempt) is not None or not is_scheduled(attempt.run):
+    if attempt.result.exists() or not is_scheduled(attempt.run):
         return False
     status = status_of(attempt.run)
     return status.runner is not None and status.attempt is not None and status.attempt.n == attempt.n
@@ -228,7 +227,7 @@ def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
     """Every log of a node; what a line begins with says which."""
-    tails = Tails(attempt.run, f"{attempt.key}/logs/{node}")
+    tails = Tails(attempt.run, attempt.node_logs_key(node))
     while True:
         going_on = lives(attempt)
         yield from (_prefixed(name, line) for name, line in tails.new_lines())

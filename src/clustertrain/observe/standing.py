@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clustertrain.run.result import Result
+from clustertrain.run.records import Result
 
 
 @dataclass(frozen=True)

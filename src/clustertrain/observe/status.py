@@ -16,7 +16,7 @@ from clustertrain.observe.standing import Standing, alive, of_result
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir, run_names
 from clustertrain.run.history import curve, events_of_attempt
-from clustertrain.run.result import Result, read_result
+from clustertrain.run.records import Claim, Result, SchedulerJob
 from clustertrain.run.states import STATES
 from clustertrain.storage import Location, open_store
 
@@ -137,26 +137,26 @@ class RunFiles:
 
     run: RunDir
     attempt: Attempt | None
-    claim: dict[str, Any]
+    claim: Claim | None
     result: Result | None
-    submissions: list[dict[str, Any]]
+    submissions: list[SchedulerJob]
 
     @property
     def launcher(self) -> str:
         """The name of the launcher that has the run: that of its newest submission or attempt."""
-        if self.submissions and float(self.submissions[-1]["time"]) > self._began_at:
-            return str(self.submissions[-1]["scheduler"])
-        return str(self.claim.get("launcher") or "local")
+        if self.submissions and self.submissions[-1].time > self._began_at:
+            return self.submissions[-1].scheduler
+        return self.claim.launcher if self.claim is not None else "local"
 
     @property
     def started_at(self) -> float:
         """When the run was last submitted or started, in seconds since 1970."""
-        submitted = [float(each["time"]) for each in self.submissions]
+        submitted = [each.time for each in self.submissions]
         return max([self._began_at, *submitted])
 
     @property
     def _began_at(self) -> float:
-        return float(self.claim.get("time", 0.0))
+        return self.claim.time if self.claim is not None else 0.0
 
 
 def read_files(run: RunDir) -> RunFiles:
@@ -169,8 +169,8 @@ def read_files(run: RunDir) -> RunFiles:
     if attempt is None:
         if not submissions:
             raise never_started(run)
-        return RunFiles(run, None, {}, None, submissions)
-    return RunFiles(run, attempt, attempt.read("claim.json") or {}, read_result(attempt), submissions)
+        return RunFiles(run, None, None, None, submissions)
+    return RunFiles(run, attempt, attempt.claim.read(), attempt.result.read(), submissions)
 
 
 def never_started(run: RunDir) -> NotStarted:
@@ -201,7 +201,7 @@ def with_late_result(files: RunFiles) -> RunFiles:
     """The files with a result that was written since; the same object where there is none."""
     if files.result is not None or files.attempt is None:
         return files
-    late = read_result(files.attempt)
+    late = files.attempt.result.read()
     return files if late is None else replace(files, result=late)
 
 
@@ -221,8 +221,8 @@ def runs_of(storage: Location | str) -> list[RunDir]:
 def is_scheduled(run: RunDir) -> bool:
     """Whether a scheduler has, or had, the run."""
     attempt = run.newest_attempt()
-    claim = attempt.read("claim.json") if attempt is not None else None
-    return bool(run.submissions()) or bool((claim or {}).get("allocation"))
+    claim = attempt.claim.read() if attempt is not None else None
+    return bool(run.submissions()) or (claim is not None and claim.allocation is not None)
 
 
 def live_state(attempt: Attempt) -> str:

@@ -54,11 +54,11 @@ def stored_status(target: str) -> str:
         return json.dumps(asdict(StoredStatus()))
     if status.attempt is None:
         return json.dumps(asdict(StoredStatus()))
-    claim = status.attempt.read("claim.json") or {}
+    claim = status.attempt.claim.read()
     standing = status.standing
     stored = StoredStatus(
         attempt=status.attempt.n,
-        began_at=float(claim.get("time", 0.0)),
+        began_at=claim.time if claim is not None else 0.0,
         state=standing.state,
         cause=standing.cause,
         text=status.result.text if status.result is not None else standing.text,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clustertrain.observe.status import Row, Status
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result
+from clustertrain.run.records import Result
 from clustertrain.units import aligned, time_text
 
 
@@ -45,7 +45,8 @@ def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") ->
     clustertrain = to_type("clustertrain")
     logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} {start} {job_file}"
     if result.state == "done":
-        curve = f"curve:  {to_type('tensorboard')} --logdir {run.uri}/attempts\n" if result.metrics else ""
+        show = f"{to_type('tensorboard')} --logdir {run.store.uri(run.attempts_key)}"
+        curve = f"curve:  {show}\n" if result.metrics else ""
         return f"{curve}output: {logs} --rank 0\nanew:   {run_it} --fresh"
     if result.state == "failed":
         return f"logs:   {logs}\nagain:  {run_it}"

@@ -5,19 +5,17 @@ the run under this name is this job? ─▶ nobody runs it? ─▶ nothing left 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_manifest
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError
-from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.identity import identity_difference
 from clustertrain.job.model import Job
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.result import Result, read_result
+from clustertrain.run.recorded_job import job_at, job_of, record_job
+from clustertrain.run.records import Result, SchedulerStart, StopRequest
 from clustertrain.storage import Location, open_store, probe
 
 _PROBE_RETRY_S = 30.0
@@ -41,7 +39,7 @@ def begin(
     *,
     launcher: str,
     run: RunDir | None = None,
-    allocation: Mapping[str, Any] | None = None,
+    allocation: SchedulerStart | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
     """Claim the next attempt of the job's run; where it is finished already, its result.
 
@@ -74,9 +72,10 @@ def begin(
                 check_progress(run, job.failures.attempts)
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
-    fields = {"allocation": dict(allocation)} if allocation else {}
-    attempt = claim_attempt(run, world_size=world_size, launcher=launcher, retry=options.retry, **fields)
-    _record(run, attempt, job)
+    attempt = claim_attempt(
+        run, world_size=world_size, launcher=launcher, retry=options.retry, allocation=allocation
+    )
+    record_job(attempt, job)
     return run, attempt
 
 
@@ -85,11 +84,12 @@ def probe_storage(location: Location) -> None:
     probe(open_store(location.with_patience(_PROBE_RETRY_S)))
 
 
-def is_same_start(previous: Attempt, allocation: Mapping[str, Any] | None) -> bool:
+def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     """Whether an attempt was an earlier start of the same scheduler's job, which started it again."""
-    before = (previous.read("claim.json") or {}).get("allocation") or {}
-    keys = ("scheduler", "cluster", "job_id")
-    return allocation is not None and all(before.get(key) == allocation[key] for key in keys)
+    claim = previous.claim.read()
+    if claim is None or claim.allocation is None or allocation is None:
+        return False
+    return claim.allocation.is_same_job(allocation)
 
 
 def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
@@ -106,7 +106,7 @@ def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
             f"{previous.run.name} runs already: attempt {previous.n}, {runner}.\n"
             "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
         )
-    previous.ask("stop", {"cause": "user", "by": "takeover", "time": time.time()})
+    previous.stop.write(StopRequest("user", by="takeover"))
 
 
 def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str], None]) -> Result | None:
@@ -124,7 +124,7 @@ def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str],
             f"{run.uri} holds another job of the name {job.name!r}:\n{shown}\n"
             "Choose another name, or add --fresh to begin anew and keep the old one aside."
         )
-    result = read_result(previous)
+    result = previous.result.read()
     if result is None or result.state != "done" or _asks_for_more(old, job):
         return None
     say(f"{job.name} is finished already; nothing was trained. To train anew: another name, or --fresh.")
@@ -133,11 +133,7 @@ def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str],
 
 def _recorded(run: RunDir, previous: Attempt) -> Job | None:
     """The job as the newest attempt ran it; None where a start was killed before it could write it."""
-    for key in (f"{previous.key}/job.yaml", run.job_key):
-        data = run.store.read_or_none(key)
-        if data is not None:
-            return parse_job(data.decode(), run.store.uri(key))
-    return None
+    return job_of(previous) or job_at(run, run.job_key)
 
 
 def _asks_for_more(old: Job, new: Job) -> bool:
@@ -173,12 +169,6 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
     return None
 
 
-def _record(run: RunDir, attempt: Attempt, job: Job) -> None:
-    text = dump_job(job).encode()
-    run.store.write_atomic(run.job_key, text)
-    run.store.write_atomic(f"{attempt.key}/job.yaml", text)
-
-
 def check_progress(run: RunDir, attempts: int) -> None:
     """Refuse to start where the last `attempts` attempts (failures.attempts) each ended without a new
     committed step: the next one would, too.
@@ -192,18 +182,20 @@ def check_progress(run: RunDir, attempts: int) -> None:
     stands = progress_of(run)
     in_a_row: list[Attempt] = []
     for attempt in reversed(run.attempts()):
-        claim, result = attempt.read("claim.json") or {}, attempt.read("result.json") or {}
-        if {key: claim.get(key) for key in stands} != stands or result.get("state") == "done":
+        claim, result = attempt.claim.read(), attempt.result.read()
+        state = result.state if result is not None else None
+        if claim is None or claim.progress != stands or state == "done":
             break
-        if result.get("state") not in ("stopped", "cancelled"):
+        if state not in ("stopped", "cancelled"):
             in_a_row.append(attempt)
-        if claim.get("retry") is True:
+        if claim.retry:
             break
     if len(in_a_row) < attempts:
         return
-    said = (in_a_row[0].read("result.json") or {}).get("text") or "it vanished without a word"
+    last = in_a_row[0].result.read()
+    said = (last.text if last is not None else "") or "it vanished without a word"
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended without a new committed step "
-        f"(all began at step {stands['resumes']}). The last one said:\n{said}\n"
+        f"(all began at step {stands.resumes}). The last one said:\n{said}\n"
         "Mend the cause, then add --retry."
     )

@@ -8,16 +8,16 @@ change, judged on our own clock.
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from dataclasses import asdict
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
-from clustertrain.node.processes import is_gone, is_here, this_process
+from clustertrain.node.processes import this_process
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.records import Beat, Claim, Progress, SchedulerStart
 from clustertrain.waiting import wait_until
 
 
@@ -26,17 +26,31 @@ def heartbeat_period_s(run: RunDir) -> float:
     return 10.0 if run.store.location.is_s3 else 2.0
 
 
-def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
-    """The next attempt of a run, ours alone.
+def claim_attempt(
+    run: RunDir,
+    *,
+    world_size: int = 1,
+    launcher: str = "local",
+    retry: bool = False,
+    allocation: SchedulerStart | None = None,
+) -> Attempt:
+    """The next attempt of a run, claimed for this process.
 
     Raises:
         ClusterError: another process claimed it at the same moment.
     """
     newest = run.newest_attempt()
     attempt = run.attempt(newest.n + 1 if newest else 1)
-    fields = {**progress_of(run), **fields}
-    claim = json.dumps({**this_process(), "time": time.time(), **fields}, indent=1).encode()
-    if not run.store.create_exclusive(f"{attempt.key}/claim.json", claim):
+    claim = Claim(
+        **asdict(this_process()),
+        **asdict(progress_of(run)),
+        time=time.time(),
+        world_size=world_size,
+        launcher=launcher,
+        retry=retry,
+        allocation=allocation,
+    )
+    if not attempt.claim.create(claim):
         raise ClusterError(
             f"Attempt {attempt.n} of {run.uri} was claimed by another start at the same moment.\n"
             "That one runs now; `clustertrain status` shows it."
@@ -44,31 +58,46 @@ def claim_attempt(run: RunDir, **fields: Any) -> Attempt:
     return attempt
 
 
+def claim_of(attempt: Attempt) -> Claim:
+    """The claim of an attempt that somebody runs.
+
+    Raises:
+        StorageError: there is none.
+    """
+    claim = attempt.claim.read()
+    if claim is None:
+        raise StorageError(
+            f"{attempt.claim.uri} is gone: somebody removed it while the run went on.\n"
+            "Leave the folder of a run alone while it runs, and start it again."
+        )
+    return claim
+
+
 def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
     """The process that runs an attempt, in words; None when nobody does.
 
     Where the process is on another machine, looks at its heartbeat for `watch_s` seconds: three periods.
     """
-    if attempt.read("result.json") is not None:
+    if attempt.result.exists():
         return None
-    claim = attempt.read("claim.json") or {}
-    heartbeat = attempt.read("heartbeat.json") or {}
-    for record in (claim, heartbeat):
-        if is_here(record) and not is_gone(record):
-            return f"pid {record['pid']} on this machine"
-    if not claim or is_here(claim):
+    claim, heartbeat = attempt.claim.read(), attempt.heartbeat.read()
+    for process in (claim, heartbeat):
+        if process is not None and process.is_here and not process.is_gone:
+            return f"pid {process.pid} on this machine"
+    if claim is None or claim.is_here:
         return None
     watch_s = 3 * heartbeat_period_s(attempt.run) if watch_s is None else watch_s
     return _watched(attempt, heartbeat, claim, watch_s)
 
 
-def _watched(attempt: Attempt, before: dict[str, Any], claim: dict[str, Any], watch_s: float) -> str | None:
+def _watched(attempt: Attempt, before: Beat | None, claim: Claim, watch_s: float) -> str | None:
     def beats() -> bool:
-        return (attempt.read("heartbeat.json") or {}).get("counter") != before.get("counter")
+        now = attempt.heartbeat.read()
+        return now is not None and (before is None or now.counter != before.counter)
 
     if not wait_until(beats, watch_s, poll_s=min(0.5, watch_s / 4)):
         return None
-    return f"pid {claim.get('pid')} on {str(claim.get('host')).split('/', maxsplit=1)[0]}"
+    return f"pid {claim.pid} on {claim.host.split('/', maxsplit=1)[0]}"
 
 
 def committed_step(run: RunDir) -> int:
@@ -80,11 +109,11 @@ def _newest_step(found: list[CheckpointName]) -> int:
     return found[-1].step if found else 0
 
 
-def progress_of(run: RunDir) -> dict[str, Any]:
+def progress_of(run: RunDir) -> Progress:
     """How far a run is, as the claim of the attempt that begins now records it: by the kit's own checkpoints
     or, where there are none, by what a script keeps."""
     found = names(run.checkpoints)
-    return {"resumes": _newest_step(found), "files": None if found else _scripts_files(run)}
+    return Progress(_newest_step(found), None if found else _scripts_files(run))
 
 
 def _scripts_files(run: RunDir) -> str | None:
@@ -124,8 +153,8 @@ class Heartbeat:
         counter = 0
         while True:
             counter += 1
-            beat = {**this_process(), "time": time.time(), "counter": counter}
+            beat = Beat(**asdict(this_process()), time=time.time(), counter=counter)
             with suppress(StorageError):  # it is full, or away: the beats go on, and are seen when it is back
-                attempt.write("heartbeat.json", beat)
+                attempt.heartbeat.write(beat)
             if self._ended.wait(heartbeat_period_s(attempt.run)):
                 return

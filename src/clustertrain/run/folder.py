@@ -9,22 +9,27 @@
         attempts/<n>/             one start of the run, claimed by making the folder
           claim.json              who runs it: host, pid, start of that process, scheduler's job id
           job.yaml                the job as this attempt ran it
-          restarts/<r>/           one start of the worker group, claimed likewise; the fence of its writers
-          heartbeat.json          who lives: counter, phase, step
+          rendezvous.json         where Ray's head is; nodes/<k>.json: a node that found it
+          restarts/<r>/           one start of the worker group; the fence of its writers
+            claim.json            the process that claimed it; plan.json: what it resumes from
+            failure.json          what ended it; outcome.json: what rank 0 reports at its end
+            reached, stacks/      the last finished step; which ranks have written their stacks
+          heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; a file that is there is a request that was made
           events*.jsonl           what happened; one writer per file
           metrics-<r>.jsonl       what was measured, by rank 0 of restart r
           tensorboard/
-          logs/                   driver.log, <host>/rank-<k>.log, ray/
+          logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
           result.json             how it ended, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
       data/                       what was staged once for the whole cluster
 
-Small files are written whole or not at all; the streams (events, metrics, logs, TensorBoard) belong to one
-attempt and restart, and a reader drops superseded steps.
+Small files are written whole or not at all, each of them holds one record (records.py), and the object that
+names it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard)
+belong to one attempt and restart, and a reader drops superseded steps.
 
 A stream needs a file system. Where the storage is one, streams are written in place; where it is S3, they
-are written to this node's spool, in the same order of folders, and observe/shipping.py sends them up.
+are written to this node's spool, in the same order of folders, and shipping.py sends them up.
 """
 
 from __future__ import annotations
@@ -34,15 +39,100 @@ import json
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from clustertrain.checkpoints.manifest import Shelf
-from clustertrain.errors import StorageError
 from clustertrain.node.cache import cache_folder
+from clustertrain.node.processes import Process
+from clustertrain.run.record_file import RecordFile, RequestFile
+from clustertrain.run.records import (
+    Arrival,
+    Beat,
+    Cancellation,
+    Claim,
+    Failure,
+    Outcome,
+    Rendezvous,
+    RestartClaim,
+    Result,
+    ResumePoint,
+    SaveRequest,
+    SchedulerJob,
+    StopRequest,
+)
 from clustertrain.storage import Location, Store, open_store
 
+JOB_YAML = "job.yaml"
+RENDEZVOUS = "rendezvous.json"
+STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
+"""What grows in the folder of an attempt, as patterns of Path.glob."""
+WHOLE_FILES = ("tensorboard/*", "restarts/*/reached")
+"""What is rewritten in place there."""
+
 _NUMBER = re.compile(r"^\d+$")
-_SUBMISSION = re.compile(r"^[a-z]+-[^.]+\.json$")
+_SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
+_EVENTS = re.compile(r"events.*\.jsonl")
+_RANK_LOG = re.compile(r"rank-(\d+)\.log")
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One start of the worker group in an attempt: `number` counts from 0."""
+
+    attempt: Attempt
+    number: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.attempt.key}/restarts/{self.number}"
+
+    @property
+    def claim(self) -> RecordFile[RestartClaim]:
+        return RecordFile(self._store, f"{self.key}/claim.json", RestartClaim)
+
+    @property
+    def plan(self) -> RecordFile[ResumePoint]:
+        return RecordFile(self._store, f"{self.key}/plan.json", ResumePoint)
+
+    @property
+    def failure(self) -> RecordFile[Failure]:
+        return RecordFile(self._store, f"{self.key}/failure.json", Failure)
+
+    @property
+    def outcome(self) -> RecordFile[Outcome]:
+        return RecordFile(self._store, f"{self.key}/outcome.json", Outcome)
+
+    @property
+    def reached_key(self) -> str:
+        return f"{self.key}/reached"
+
+    @property
+    def reached(self) -> Path:
+        """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
+        return self.attempt.run.local_path(self.reached_key)
+
+    @property
+    def metrics_key(self) -> str:
+        return f"{self.attempt.key}/metrics-{self.number}.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.attempt.run.local_path(self.metrics_key)
+
+    @property
+    def stacks_key(self) -> str:
+        """The folder of the ranks' marks that they have written their stacks."""
+        return f"{self.key}/stacks"
+
+    def stacks(self, rank: int) -> RecordFile[Process]:
+        return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
+
+    def probe_key(self, node_rank: int) -> str:
+        """What a node writes to find out whether the others see the same storage."""
+        return f"{self.key}/probe-{node_rank}"
+
+    @property
+    def _store(self) -> Store:
+        return self.attempt.run.store
 
 
 @dataclass(frozen=True)
@@ -54,7 +144,7 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        return f"{self.run.key}/attempts/{self.n}"
+        return f"{self.run.attempts_key}/{self.n}"
 
     @property
     def uri(self) -> str:
@@ -65,12 +155,71 @@ class Attempt:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
 
+    # -- records ---------------------------------------------------------------------------------
+
+    @property
+    def claim(self) -> RecordFile[Claim]:
+        return RecordFile(self.run.store, f"{self.key}/claim.json", Claim)
+
+    @property
+    def heartbeat(self) -> RecordFile[Beat]:
+        return RecordFile(self.run.store, f"{self.key}/heartbeat.json", Beat)
+
+    @property
+    def stop(self) -> RequestFile[StopRequest]:
+        return RequestFile(self.run.store, f"{self.key}/stop", StopRequest, self.run.spool)
+
+    @property
+    def save(self) -> RequestFile[SaveRequest]:
+        return RequestFile(self.run.store, f"{self.key}/save", SaveRequest, self.run.spool)
+
+    @property
+    def result(self) -> RecordFile[Result]:
+        return RecordFile(self.run.store, f"{self.key}/result.json", Result)
+
+    @property
+    def rendezvous(self) -> RecordFile[Rendezvous]:
+        return RecordFile(self.run.store, f"{self.key}/{RENDEZVOUS}", Rendezvous)
+
+    def arrival(self, node_rank: int) -> RecordFile[Arrival]:
+        return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", Arrival)
+
+    def arrived(self) -> list[int]:
+        """The ranks of the nodes that left an arrival."""
+        names = self.run.store.list(f"{self.key}/nodes")
+        return sorted(int(rank) for name in names if (rank := name.removesuffix(".json")).isdecimal())
+
+    @property
+    def job_key(self) -> str:
+        """The job as this attempt runs it."""
+        return f"{self.key}/{JOB_YAML}"
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    @property
+    def logs_key(self) -> str:
+        return f"{self.key}/logs"
+
+    @property
+    def driver_log_key(self) -> str:
+        return f"{self.logs_key}/driver.log"
+
     @property
     def driver_log(self) -> Path:
-        return self.path / "logs" / "driver.log"
+        return self.run.local_path(self.driver_log_key)
+
+    def node_logs_key(self, host: str) -> str:
+        return f"{self.logs_key}/{host}"
+
+    def rank_log_key(self, host: str, rank: int) -> str:
+        return f"{self.node_logs_key(host)}/rank-{rank}.log"
 
     def rank_log(self, host: str, rank: int) -> Path:
-        return self.path / "logs" / host / f"rank-{rank}.log"
+        return self.run.local_path(self.rank_log_key(host, rank))
+
+    def ray_log(self, host: str) -> Path:
+        """What Ray prints on a node whose agent started it."""
+        return self.run.local_path(f"{self.node_logs_key(host)}/ray.log")
 
     @property
     def events(self) -> Path:
@@ -85,56 +234,38 @@ class Attempt:
         nodes to one file on NFS overwrite each other."""
         return self.path / f"events-{host}.jsonl"
 
-    def metrics_key(self, restart: int) -> str:
-        return f"{self.key}/metrics-{restart}.jsonl"
-
-    def metrics(self, restart: int) -> Path:
-        return self.run.local_path(self.metrics_key(restart))
+    @property
+    def launcher_events(self) -> Path:
+        """Those of `clustertrain run`."""
+        return self.path / "events-cli.jsonl"
 
     @property
-    def brought_path(self) -> Path:
-        """Where this node keeps its copy of the checkpoint that it resumes from, when storage is S3."""
-        return self.path / "brought"
+    def agent_events(self) -> Path:
+        """Those of the head's node agent."""
+        return self.path / "events-agent.jsonl"
 
     @property
     def tensorboard(self) -> Path:
         return self.path / "tensorboard"
 
-    def restart_key(self, restart: int) -> str:
-        return f"{self.key}/restarts/{restart}"
+    # -- the rest --------------------------------------------------------------------------------
 
-    def reached_key(self, restart: int) -> str:
-        return f"{self.restart_key(restart)}/reached"
+    @property
+    def checkpoint_copy(self) -> Path:
+        """Where this node keeps its copy of the checkpoint that it resumes from, when storage is S3."""
+        return self.path / "brought"
 
-    def reached(self, restart: int) -> Path:
-        """The last finished step of rank 0, mapped into its memory: it survives a SIGKILL of the writer."""
-        return self.run.local_path(self.reached_key(restart))
+    def restart(self, number: int) -> Restart:
+        return Restart(self, number)
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """A small JSON file of the attempt (claim, heartbeat, result), None when absent."""
-        return self.run.read_json(f"{self.key}/{name}")
+    def restarts(self) -> list[Restart]:
+        """The starts of the worker group so far, oldest first."""
+        names = self.run.store.list(f"{self.key}/restarts")
+        return [Restart(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
-    def write(self, name: str, value: dict[str, Any]) -> None:
-        self.run.write_json(f"{self.key}/{name}", value)
-
-    def ask(self, name: str, value: dict[str, Any]) -> None:
-        """Request `stop` or `save`. On this node it is heard even while S3 is down.
-
-        Raises:
-            StorageError: the storage did not take it; other nodes do not hear it.
-        """
-        self.run.spool.write_atomic(f"{self.key}/{name}", _to_json(value))
-        if self.run.is_spooled:
-            self.write(name, value)
-
-    def asked(self, name: str) -> dict[str, Any] | None:
-        """The newest request of that name, None when there is none."""
-        return self.run.read_json(f"{self.key}/{name}", self.run.spool) or self.read(name)
-
-    def restarts(self) -> list[int]:
-        return sorted(
-            int(name) for name in self.run.store.list(f"{self.key}/restarts") if _NUMBER.match(name)
-        )
+    def newest_restart(self) -> Restart | None:
+        restarts = self.restarts()
+        return restarts[-1] if restarts else None
 
 
 @dataclass(frozen=True)
@@ -192,22 +323,34 @@ class RunDir:
 
     @property
     def job_key(self) -> str:
-        return f"{self.key}/job.yaml"
+        return f"{self.key}/{JOB_YAML}"
 
-    def snapshot_key(self, digest: str) -> str:
-        """The folder of a job and its code as they were when they were submitted."""
-        return f"{self.key}/submissions/{digest}"
+    def snapshot_job_key(self, digest: str) -> str:
+        """The job as it was when it was submitted."""
+        return f"{self._submissions_key}/{digest}/{JOB_YAML}"
 
-    def submission_key(self, scheduler: str, job_id: str) -> str:
+    def snapshot_code_key(self, digest: str) -> str:
+        """The code as it was when it was submitted."""
+        return f"{self._submissions_key}/{digest}/code.tar.gz"
+
+    def submission(self, scheduler: str, job_id: str) -> RecordFile[SchedulerJob]:
         """The record that a scheduler's job was submitted for this run."""
-        return f"{self.key}/submissions/{scheduler}-{job_id}.json"
+        return RecordFile(self.store, f"{self._submissions_key}/{scheduler}-{job_id}.json", SchedulerJob)
 
-    def submissions(self) -> list[dict[str, Any]]:
-        """The records of what schedulers were told to run, oldest first."""
-        folder = f"{self.key}/submissions"
-        names = [name for name in self.store.list(folder) if _SUBMISSION.match(name)]
-        found = [record for name in names if (record := self.read_json(f"{folder}/{name}"))]
-        return sorted(found, key=lambda record: float(record["time"]))
+    def cancellation(self, scheduler: str, job_id: str) -> RecordFile[Cancellation]:
+        """The record that `stop` cancelled a job that waited."""
+        key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
+        return RecordFile(self.store, key, Cancellation)
+
+    def submissions(self) -> list[SchedulerJob]:
+        """The records of the jobs that were submitted, oldest first."""
+        names = filter(None, map(_SUBMISSION.match, self.store.list(self._submissions_key)))
+        found = (self.submission(name[1], name[2]).read() for name in names)
+        return sorted((job for job in found if job is not None), key=lambda job: job.time)
+
+    @property
+    def _submissions_key(self) -> str:
+        return f"{self.key}/submissions"
 
     @property
     def checkpoints(self) -> Shelf:
@@ -218,38 +361,20 @@ class RunDir:
         """Data staged once per cluster, for all runs of the storage; None where nodes share no folder."""
         return self.store.local_folder("data")
 
+    @property
+    def attempts_key(self) -> str:
+        return f"{self.key}/attempts"
+
     def attempt(self, n: int) -> Attempt:
         return Attempt(self, n)
 
     def attempts(self) -> list[Attempt]:
-        numbers = (int(name) for name in self.store.list(f"{self.key}/attempts") if _NUMBER.match(name))
-        return [Attempt(self, n) for n in sorted(numbers)]
+        names = self.store.list(self.attempts_key)
+        return [Attempt(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
     def newest_attempt(self) -> Attempt | None:
         attempts = self.attempts()
         return attempts[-1] if attempts else None
-
-    def read_json(self, key: str, store: Store | None = None) -> dict[str, Any] | None:
-        data = (store or self.store).read_or_none(key)
-        if data is None:
-            return None
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise StorageError(
-                f"{self.store.uri(key)} is not JSON: {error}\n"
-                "Every such file is written whole, so something else wrote it. Remove it, or restore it."
-            ) from error
-        if not isinstance(value, dict):
-            raise StorageError(f"{self.store.uri(key)} holds {type(value).__name__}, not an object.")
-        return value
-
-    def write_json(self, key: str, value: dict[str, Any]) -> None:
-        self.store.write_atomic(key, _to_json(value))
-
-
-def _to_json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def spool_folder(store: Store) -> Path:
@@ -293,3 +418,19 @@ def run_names(store: Store) -> list[str]:
         for name in store.list("")
         if any(g.startswith("g") and _NUMBER.match(g[1:]) for g in store.list(name))
     )
+
+
+def is_events_stream(name: str) -> bool:
+    """Whether a file of an attempt's folder holds events."""
+    return _EVENTS.fullmatch(name) is not None
+
+
+def is_stream_of_records(name: str) -> bool:
+    """Whether a file of an attempt's folder holds events or metrics."""
+    return name.endswith(".jsonl")
+
+
+def rank_of_log(name: str) -> int | None:
+    """Whose log a file of a node's log folder is; None where it is no rank's."""
+    match = _RANK_LOG.fullmatch(name)
+    return int(match[1]) if match else None

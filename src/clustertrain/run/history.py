@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from clustertrain.run.events import Follower, read_events
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import Attempt, RunDir, is_events_stream, is_stream_of_records
 from clustertrain.run.streams import stream_names
 
 
@@ -20,7 +19,7 @@ class AttemptFollower:
     def new(self) -> list[dict[str, Any]]:
         run, key = self._attempt.run, self._attempt.key
         for name in stream_names(run, key):
-            if name.endswith(".jsonl") and name not in self._followers:
+            if is_stream_of_records(name) and name not in self._followers:
                 self._followers[name] = Follower(run, f"{key}/{name}")
         records = [record for follower in self._followers.values() for record in follower.new()]
         return sorted(records, key=lambda record: float(record["time"]))
@@ -28,9 +27,7 @@ class AttemptFollower:
 
 def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
     """All events of an attempt, from every node, by time."""
-    names = [
-        name for name in stream_names(attempt.run, attempt.key) if re.fullmatch(r"events.*\.jsonl", name)
-    ]
+    names = filter(is_events_stream, stream_names(attempt.run, attempt.key))
     events = [e for name in names for e in read_events(attempt.run, f"{attempt.key}/{name}")]
     return sorted(events, key=lambda event: float(event["time"]))
 
@@ -43,10 +40,10 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for attempt in run.attempts():
         for restart in attempt.restarts():
-            plan = run.read_json(f"{attempt.restart_key(restart)}/plan.json")
+            plan = restart.plan.read()
             if plan is None:  # it was claimed and died before it had a plan, so it measured nothing
                 continue
-            records = [record for record in records if record["step"] <= plan["step"]]
-            measured = read_events(run, attempt.metrics_key(restart))
+            records = [record for record in records if record["step"] <= plan.step]
+            measured = read_events(run, restart.metrics_key)
             records += [record for record in measured if record["kind"] in ("train", "eval")]
     return records

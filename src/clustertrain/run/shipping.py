@@ -9,16 +9,17 @@ down everything waits on this node.
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import STREAMS, WHOLE_FILES, Attempt, RunDir
+from clustertrain.run.record_file import decoded, encoded
 from clustertrain.run.streams import part_key
 from clustertrain.storage import Store
 
@@ -27,6 +28,14 @@ _WHOLE_EVERY_S = 30.0
 _PIECE_BYTES = 8 << 20
 _SHORT_RETRY_S = 5.0  # the next round is the retry
 _LAST_RETRY_S = 60.0  # at the end there is no next round
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was sent of a stream: how many bytes of it, in how many pieces."""
+
+    bytes: int = 0
+    parts: int = 0
 
 
 class Shipping:
@@ -88,11 +97,10 @@ class Shipping:
         with _one_at_a_time(self._attempt.path):
             for path in _streams(self._attempt.path):
                 key = f"{self._attempt.key}/{path.relative_to(self._attempt.path)}"
-                with _sent(path) as note:
-                    for piece in _pieces(path, note["bytes"]):
-                        impatient.write_atomic(part_key(key, note["parts"] + 1), piece)
-                        note["parts"] += 1
-                        note["bytes"] += len(piece)
+                for piece in _pieces(path, (sent := _sent(path)).bytes):
+                    impatient.write_atomic(part_key(key, sent.parts + 1), piece)
+                    sent = Sent(sent.bytes + len(piece), sent.parts + 1)
+                    _note(path, sent)
             if whole:
                 self._send_whole(impatient)
 
@@ -107,7 +115,7 @@ class Shipping:
 
 def attempts_here(run: RunDir) -> list[Attempt]:
     """Those that have streams in the spool of this node."""
-    folder = run.local_path(f"{run.key}/attempts")
+    folder = run.local_path(run.attempts_key)
     if not run.is_spooled or not folder.is_dir():
         return []
     return [run.attempt(int(path.name)) for path in sorted(folder.iterdir()) if path.name.isdecimal()]
@@ -130,31 +138,27 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def _streams(folder: Path) -> Iterator[Path]:
-    yield from sorted(
-        path for pattern in ("*.jsonl", "logs/*.log", "logs/*/*.log") for path in folder.glob(pattern)
-    )
+    yield from sorted(path for pattern in STREAMS for path in folder.glob(pattern))
 
 
 def _whole_files(folder: Path) -> Iterator[Path]:
-    patterns = ("tensorboard/*", "restarts/*/reached")
-    yield from sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+    yield from sorted(path for pattern in WHOLE_FILES for path in folder.glob(pattern) if path.is_file())
 
 
-@contextmanager
-def _sent(path: Path) -> Iterator[dict[str, int]]:
-    """The note of what was sent of a stream; written again when the block ends, however it ends."""
-    note_path = path.with_name(f".{path.name}.sent")
-    note = {"bytes": 0, "parts": 0}
-    if note_path.exists():
-        note.update(json.loads(note_path.read_text()))
-    before = dict(note)
-    try:
-        yield note
-    finally:
-        if note != before:
-            new = note_path.with_suffix(".new")
-            new.write_text(json.dumps(note))
-            new.replace(note_path)
+def _note_path(path: Path) -> Path:
+    return path.with_name(f".{path.name}.sent")
+
+
+def _sent(path: Path) -> Sent:
+    """How much of a stream was sent."""
+    note = _note_path(path)
+    return decoded(Sent, note.read_bytes(), str(note)) if note.exists() else Sent()
+
+
+def _note(path: Path, sent: Sent) -> None:
+    new = _note_path(path).with_suffix(".new")
+    new.write_bytes(encoded(sent))
+    new.replace(_note_path(path))
 
 
 def _pieces(path: Path, start: int) -> Iterator[bytes]:

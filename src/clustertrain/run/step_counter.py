@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from clustertrain.run.events import read_events
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import Restart
 
 
 class Reached:
@@ -31,13 +31,13 @@ def reached_of(data: bytes) -> int:
     return int(struct.unpack("<q", data)[0]) if len(data) == 8 else 0
 
 
-def reached_step(attempt: Attempt, restart: int) -> int:
+def reached_step(restart: Restart) -> int:
     """The last step that a start of the group finished; 0 where it finished none.
 
     The mapped counter knows every step; where it was lost with its machine, what was sent up of it and the
     curve know a step that is a few seconds old.
     """
-    run, key = attempt.run, attempt.reached_key(restart)
-    logged = (int(r.get("step", 0)) for r in read_events(run, attempt.metrics_key(restart)))
-    counted = run.spool.read_or_none(key) or run.store.read_or_none(key) or b""
-    return max(reached_of(counted), *logged, 0)
+    run = restart.attempt.run
+    logged = (int(r.get("step", 0)) for r in read_events(run, restart.metrics_key))
+    counted = run.spool.read_or_none(restart.reached_key) or run.store.read_or_none(restart.reached_key)
+    return max(reached_of(counted or b""), *logged, 0)

@@ -14,15 +14,14 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from clustertrain.errors import JobError, StorageError
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import job_at
+from clustertrain.run.records import SchedulerJob
 from clustertrain.run.snapshot import Snapshot, unpack
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
@@ -72,11 +71,11 @@ class Submission:
         Raises:
             StorageError: the snapshot is not there, as where a node sees another file system.
         """
-        key = _job_key(self.run, self.digest)
-        data = self.run.store.read_or_none(key)
-        if data is None:
+        key = self.run.snapshot_job_key(self.digest)
+        job = job_at(self.run, key)
+        if job is None:
             raise _not_there(self.run, key)
-        return parse_job(data.decode(), self.run.store.uri(key))
+        return job
 
     def unpack_code(self, folder: Path) -> None:
         """Unpack the code into a folder that does not exist yet.
@@ -84,7 +83,7 @@ class Submission:
         Raises:
             StorageError: the snapshot is not there or damaged, or the folder cannot be written.
         """
-        key = _code_key(self.run, self.digest)
+        key = self.run.snapshot_code_key(self.digest)
         if self.run.store.size_or_none(key) is None:
             raise _not_there(self.run, key)
         try:
@@ -103,30 +102,33 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
     Raises:
         StorageError: the storage refuses.
     """
-    job_key = _job_key(run, snapshot.digest)
+    job_key = run.snapshot_job_key(snapshot.digest)
     if run.store.size_or_none(job_key) == len(snapshot.job_yaml):
         return
-    run.store.write_atomic(_code_key(run, snapshot.digest), snapshot.code)
+    run.store.write_atomic(run.snapshot_code_key(snapshot.digest), snapshot.code)
     run.store.write_atomic(job_key, snapshot.job_yaml)
 
 
-def record(run: RunDir, *, scheduler: str, job_id: str, digest: str, **fields: Any) -> Mapping[str, Any]:
+def record(
+    run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None = None, output: str = ""
+) -> SchedulerJob:
     """Write down that a scheduler has taken a job, so that any machine that sees the storage can ask it.
 
     Raises:
         StorageError: the storage refuses.
     """
-    written = {
-        "scheduler": scheduler,
-        "job_id": job_id,
-        "digest": digest,
-        "time": time.time(),
-        "user": _user(),
-        "host": socket.gethostname(),
-        **fields,
-    }
-    run.write_json(run.submission_key(scheduler, job_id), written)
-    return written
+    job = SchedulerJob(
+        scheduler,
+        job_id,
+        digest,
+        time=time.time(),
+        user=_user(),
+        host=socket.gethostname(),
+        cluster=cluster,
+        output=output,
+    )
+    run.submission(scheduler, job_id).write(job)
+    return job
 
 
 def _user() -> str:
@@ -134,14 +136,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a name, as in some containers
         return str(os.getuid())
-
-
-def _job_key(run: RunDir, digest: str) -> str:
-    return f"{run.snapshot_key(digest)}/job.yaml"
-
-
-def _code_key(run: RunDir, digest: str) -> str:
-    return f"{run.snapshot_key(digest)}/code.tar.gz"
 
 
 def _not_there(run: RunDir, key: str) -> StorageError:

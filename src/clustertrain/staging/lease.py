@@ -19,11 +19,12 @@ import re
 import threading
 import time
 import uuid
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import StorageError
-from clustertrain.node.processes import is_gone, is_here, this_process
+from clustertrain.node.processes import Process, this_process
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
 
 _RECORD_BYTES = 1024
@@ -130,7 +131,7 @@ class Contender:
         if numbers and not self._is_over(numbers[-1]):
             return None
         number = numbers[-1] + 1 if numbers else 1
-        record = {**this_process(), "token": uuid.uuid4().hex, "counter": 0, "released": False}
+        record = {**asdict(this_process()), "token": uuid.uuid4().hex, "counter": 0, "released": False}
         path = self._path(number)
         if not create_exclusive(path, _to_bytes(record)):
             return None
@@ -180,6 +181,14 @@ def _to_bytes(record: dict[str, Any]) -> bytes:
     return json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n"
 
 
+def _is_of_ended_process(record: dict[str, Any]) -> bool:
+    try:
+        holder = Process(*(record[each.name] for each in fields(Process)))
+    except KeyError:
+        return False
+    return holder.is_here and holder.is_gone
+
+
 def _token_of_ended(data: bytes) -> str | None:
     """The token of a holder that says it is over, or died on this machine; None while it may live."""
     try:
@@ -188,5 +197,5 @@ def _token_of_ended(data: bytes) -> str | None:
         return None  # met in the middle of a renewal
     if not isinstance(record, dict):
         return None
-    is_over = record.get("released") is True or (is_here(record) and is_gone(record))
+    is_over = record.get("released") is True or _is_of_ended_process(record)
     return str(record.get("token")) if is_over else None

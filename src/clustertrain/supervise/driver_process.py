@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clustertrain.run.folder import Attempt, AttemptRef
-from clustertrain.run.result import Result, ended, read_result, write_result
+from clustertrain.run.records import Result
+from clustertrain.run.result import ended, write_result
 from clustertrain.supervise.process import Guarded
 
 
@@ -21,7 +22,7 @@ def start_driver(
 
 def result_of(attempt: Attempt, driver: Guarded) -> Result:
     """What the driver wrote; where it died without a word, that."""
-    result = read_result(attempt)
+    result = attempt.result.read()
     if result is not None:
         return result
     text = f"The driver {driver.how_it_ended()} before it could say why. The end of {driver.log}:\n"

@@ -11,10 +11,10 @@ import secrets
 import shutil
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from clustertrain.node.processes import is_gone, is_here, this_process
+from clustertrain.node.processes import Process, this_process
 
 _PREFIX, _OWNER = "ct-", "owner"
 
@@ -28,19 +28,18 @@ def private_folder() -> Path:
     base = base if len(base) <= 24 else "/tmp"
     _remove_left_behind(Path(base))
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    (folder / _OWNER).write_text(json.dumps(this_process()))
+    (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
     return folder
 
 
 def _remove_left_behind(base: Path) -> None:
     for folder in base.glob(f"{_PREFIX}*"):
-        with suppress(OSError, ValueError, KeyError):  # another user's, or no folder of ours
-            if folder.lstat().st_uid == os.getuid() and _is_left(json.loads((folder / _OWNER).read_text())):
+        with suppress(OSError, ValueError, TypeError):  # another user's, or no folder of ours
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            owner = Process(**json.loads((folder / _OWNER).read_text()))
+            if owner.is_here and owner.is_gone:
                 remove(folder)
-
-
-def _is_left(owner: dict[str, Any]) -> bool:
-    return is_here(owner) and is_gone(owner)
 
 
 def write_token(folder: Path, token: str | None = None) -> Path:

@@ -9,7 +9,8 @@ from clustertrain.node.signals import ReceivedSignals, handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
-from clustertrain.run.result import Result, ended
+from clustertrain.run.records import Result
+from clustertrain.run.result import ended
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.private_folder import remove
 from clustertrain.supervise.supervisor import request_stop, supervise
@@ -66,7 +67,7 @@ class _StopOnSignal:
         if not self._is_asked:
             self._is_asked = True
             request_stop(self._attempt, state, cause, self._screen)
-            EventLog(self._attempt.path / "events-cli.jsonl").write("stop_requested", cause=cause)
+            EventLog(self._attempt.launcher_events).write("stop_requested", cause=cause)
         return None
 
     def after_driver(self, is_training: bool) -> Result | None:

@@ -4,7 +4,6 @@ run where that is asked for."""
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,7 +11,8 @@ from clustertrain.errors import ClusterTrainError, StorageError
 from clustertrain.observe.screen import Screen
 from clustertrain.run.folder import Attempt
 from clustertrain.run.history import AttemptFollower
-from clustertrain.run.result import Result, failed, write_result
+from clustertrain.run.records import Result, StopRequest
+from clustertrain.run.result import failed, write_result
 from clustertrain.supervise.driver_process import result_of
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.process import Guarded
@@ -77,8 +77,7 @@ def _until_the_end(attempt: Attempt, driver: Guarded, policy: EndPolicy, screen:
 def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, text: str = "") -> None:
     """Ask the workers to save and stop. A storage that does not answer is a warning: on S3 the ranks of this
     node read the request from its spool."""
-    request = {"cause": cause, "state": state, "text": text, "time": time.time()}
     try:
-        attempt.ask("stop", request)
+        attempt.stop.write(StopRequest(cause, state, text))
     except StorageError as error:
         screen.say(f"warning: {error}")

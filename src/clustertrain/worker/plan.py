@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.run.folder import AttemptRef
+from clustertrain.run.folder import JOB_YAML, AttemptRef
 
 
 def start_line(restart: int) -> str:
@@ -25,4 +25,4 @@ class Plan:
 
     @property
     def job(self) -> Job:
-        return parse_job(self.job_yaml, "job.yaml")
+        return parse_job(self.job_yaml, JOB_YAML)

@@ -27,12 +27,13 @@ class WorkerRun:
     def __init__(self, plan: Plan, job: Job, rank: int, world_size: int) -> None:
         self.plan, self.rank, self.world_size = plan, rank, world_size
         self.attempt = plan.ref.open()
+        restart = self.attempt.restart(plan.restart)
         self.step = 0
         self.last_metrics: dict[str, float] = {}
         self._requests = Requests(self.attempt) if rank == 0 else None
-        self._metrics = EventLog(self.attempt.metrics(plan.restart)) if rank == 0 else None
+        self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._board = Board(self.attempt.tensorboard) if rank == 0 else None
-        self._reached = Reached(self.attempt.reached(plan.restart)) if rank == 0 else None
+        self._reached = Reached(restart.reached) if rank == 0 else None
         self._saver = self._make_saver(job) if rank == 0 else None
         watch = job.failures.watchdog
         limits_s = {
@@ -44,7 +45,7 @@ class WorkerRun:
         self._watchdog = Watchdog(
             limits_s,
             lambda text: self._note("watchdog", text=text, rank=rank),
-            Stacks(self.attempt, plan.restart, rank, world_size),
+            Stacks(restart, rank, world_size),
         )
 
     def _make_saver(self, job: Job) -> Saver:
@@ -91,12 +92,9 @@ class WorkerRun:
 
     def _still_newest(self) -> bool:
         """Asks for the claims that come right after ours, by name: an S3 server may list late."""
-        run, next_attempt = self.attempt.run, self.attempt.n + 1
-        claims = (
-            f"{run.attempt(next_attempt).key}/claim.json",
-            f"{self.attempt.restart_key(self.plan.restart + 1)}/claim.json",
-        )
-        return all(run.store.read_or_none(claim) is None for claim in claims)
+        next_attempt = self.attempt.run.attempt(self.attempt.n + 1)
+        next_restart = self.attempt.restart(self.plan.restart + 1)
+        return not next_attempt.claim.exists() and not next_restart.claim.exists()
 
     # -- what the loop calls ---------------------------------------------------------------------
 
@@ -111,7 +109,7 @@ class WorkerRun:
             return None
         shelf = self.attempt.run.checkpoints
         folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
-        return load(folder or self.attempt.brought_path / self.plan.checkpoint)
+        return load(folder or self.attempt.checkpoint_copy / self.plan.checkpoint)
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:

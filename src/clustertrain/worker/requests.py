@@ -21,7 +21,7 @@ class Requests:
 
     def __init__(self, attempt: Attempt) -> None:
         run = attempt.run
-        self._key = attempt.key
+        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
         self._near = run.spool
         self._far = run.with_patience(0).store if run.is_spooled else None
         self._far_seen: dict[str, bytes | None] = {}
@@ -56,7 +56,7 @@ class Requests:
     def _look(self, name: str) -> bytes | None:
         """What asks for it; None when nothing does, or when the storage cannot say at the moment."""
         with suppress(StorageError):  # the save that is due meets the same fault, and tells it
-            near = self._near.read_or_none(f"{self._key}/{name}")
+            near = self._near.read_or_none(self._keys[name])
             if near is not None:
                 return near
         return self._look_far(name)
@@ -66,5 +66,5 @@ class Requests:
         if self._far is not None and now - self._far_looked_at.get(name, float("-inf")) >= LOOK_EVERY_S_ON_S3:
             self._far_looked_at[name] = now
             with suppress(StorageError):  # as above
-                self._far_seen[name] = self._far.read_or_none(f"{self._key}/{name}")
+                self._far_seen[name] = self._far.read_or_none(self._keys[name])
         return self._far_seen.get(name)

@@ -144,7 +144,7 @@ def bring_checkpoint() -> None:
     attempt = plan.ref.open()
     shelf = attempt.run.checkpoints
     if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
-        bring(shelf, plan.checkpoint, attempt.brought_path)
+        bring(shelf, plan.checkpoint, attempt.checkpoint_copy)
 
 
 def _rank() -> int:

@@ -15,7 +15,7 @@ import time
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import Restart
 from clustertrain.waiting import wait_until
 
 _LOOK_EVERY_S = 1.0
@@ -32,9 +32,9 @@ def write_stacks(why: str) -> None:
 class Stacks:
     """One rank's part in it. The thread that looks for marks is its own: storage may keep it waiting."""
 
-    def __init__(self, attempt: Attempt, restart: int, rank: int, world_size: int) -> None:
-        self._run = attempt.run.with_patience(0)
-        self._key = f"{attempt.restart_key(restart)}/stacks"
+    def __init__(self, restart: Restart, rank: int, world_size: int) -> None:
+        run = restart.attempt.run.with_patience(0)
+        self._restart = run.attempt(restart.attempt.n).restart(restart.number)
         self._rank, self._world_size = rank, world_size
         self._written = threading.Lock()  # taken by the thread that writes them, and never given back
         self._is_quiet = threading.Event()
@@ -68,7 +68,7 @@ class Stacks:
             time.sleep(_LOOK_EVERY_S)
 
     def _marks(self) -> list[str]:
-        return self._run.store.list(self._key)
+        return self._restart.attempt.run.store.list(self._restart.stacks_key)
 
     def _mark(self) -> None:
-        self._run.write_json(f"{self._key}/{self._rank}", this_process())
+        self._restart.stacks(self._rank).write(this_process())

@@ -27,7 +27,7 @@ def write_nonce(attempt: Attempt, restart: int, node_rank: int, nonce: str) -> N
     Raises:
         StorageError: this node cannot write; names the host, and what was refused.
     """
-    key = _key(attempt, restart, node_rank)
+    key = attempt.restart(restart).probe_key(node_rank)
     _on_this_host(lambda store: store.write_atomic(key, nonce.encode()), attempt)
 
 
@@ -38,7 +38,7 @@ def read_nonces(attempt: Attempt, restart: int, nonces: Mapping[int, str]) -> No
         StorageError: one is not there, or is another; names both nodes and the place.
     """
     for node_rank, nonce in nonces.items():
-        key = _key(attempt, restart, node_rank)
+        key = attempt.restart(restart).probe_key(node_rank)
         found = _on_this_host(partial(_read, key=key, nonce=nonce), attempt)
         if found != nonce:
             raise StorageError(
@@ -55,11 +55,7 @@ def remove_nonce(attempt: Attempt, restart: int, node_rank: int) -> None:
     Raises:
         StorageError: this node cannot remove what it wrote.
     """
-    _on_this_host(lambda store: store.remove(_key(attempt, restart, node_rank)), attempt)
-
-
-def _key(attempt: Attempt, restart: int, node_rank: int) -> str:
-    return f"{attempt.restart_key(restart)}/probe-{node_rank}"
+    _on_this_host(lambda store: store.remove(attempt.restart(restart).probe_key(node_rank)), attempt)
 
 
 def _read(store: Store, key: str, nonce: str) -> str:

@@ -7,12 +7,14 @@ calls. All of them run in the worker's process.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clustertrain import session
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
+from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import Place
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
@@ -33,8 +35,8 @@ def train(config: dict[str, Any]) -> None:
     with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
         outcome = way(run, job, context)
     if run.rank == 0:
-        key = f"{run.attempt.restart_key(plan.restart)}/outcome.json"
-        run.attempt.run.write_json(key, {**outcome, "train_started": started, "train_ended": time.time()})
+        outcome = replace(outcome, train_started=started, train_ended=time.time())
+        run.attempt.restart(plan.restart).outcome.write(outcome)
 
 
 def _place(context: Any) -> Place:
@@ -48,16 +50,11 @@ def _place(context: Any) -> Place:
     )
 
 
-def _run_task(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
     cls = check_task(job.task or "")
     task = make_task(cls, job)
     result = train_loop(task, settings_of(job), _place(context), run, dict(this_start.data))
-    return {
-        "finished": result.finished,
-        "step": result.step,
-        "epoch": result.epoch,
-        "metrics": dict(result.metrics),
-    }
+    return Outcome(result.finished, result.step, result.epoch, dict(result.metrics))
 
 
 def settings_of(job: Job) -> TrainSettings:
@@ -90,7 +87,7 @@ def settings_of(job: Job) -> TrainSettings:
     )
 
 
-def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
     rank_session = session.Session(
@@ -105,10 +102,10 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
     run.phase("first_step", 0)
     function(args)
     run.finish()
-    return {"finished": not rank_session.stopped, "step": run.step, "metrics": run.last_metrics}
+    return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 
 
-def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
+def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
     environment = torchrun_environment(
         rank=run.rank,
         local_rank=context.get_local_rank(),
@@ -139,4 +136,4 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> dict[str, Any]:
         stop_requested=lambda: run.requests()[0],
         grace_s=job.failures.grace_s,
     )
-    return {"finished": finished, "step": None, "metrics": {}}
+    return Outcome(finished, None)

@@ -13,7 +13,8 @@ from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
 from clustertrain.run.begin import is_same_start
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result, StopRequest
+from clustertrain.run.result import write_result
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import __version__
 
@@ -51,21 +52,22 @@ def test_the_heads_pod_asks_for_an_end_and_waits_for_the_result(job):
     began = time.monotonic()
     assert pod_leaving.main("head") == 0
     assert 3 <= time.monotonic() - began < 10, "the grace time, when nobody answers"
-    assert attempt.asked("stop")["state"] == "preempted"
+    assert attempt.stop.read().state == "preempted"
 
 
 def test_a_stop_that_was_asked_for_keeps_its_cause(job):
     attempt = attempt_of(job)
-    attempt.ask("stop", {"cause": "user"})
+    request = StopRequest("user")
+    attempt.stop.write(request)
     pod_leaving.main("head")
-    assert attempt.asked("stop") == {"cause": "user"}
+    assert attempt.stop.read() == request
 
 
 def test_a_workers_pod_asks_for_a_save_and_not_for_an_end(job):
     attempt = attempt_of(job)
     assert pod_leaving.main("worker") == 0
-    assert attempt.asked("save")["pod"] == "a-head-1"
-    assert attempt.asked("stop") is None
+    assert attempt.save.read().pod == "a-head-1"
+    assert attempt.stop.read() is None
 
 
 @pytest.mark.parametrize("role", ["head", "worker"])
@@ -75,7 +77,7 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     began = time.monotonic()
     assert pod_leaving.main(role) == 0
     assert time.monotonic() - began < 2
-    assert attempt.asked("stop") is attempt.asked("save") is None
+    assert attempt.stop.read() is attempt.save.read() is None
 
 
 def test_a_second_start_follows_the_first_to_its_end(job, capsys):

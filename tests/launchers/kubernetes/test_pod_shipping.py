@@ -13,7 +13,8 @@ from clustertrain.job.file import dump_job, load_job
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 from clustertrain.run.streams import Tail
 
 HOST = "a-worker-1"

@@ -10,6 +10,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.slurm.agent import allocation
 from clustertrain.launchers.slurm.agent.allocation import check_room, read_allocation, run_name
+from clustertrain.run.records import SchedulerStart
 
 STEP = {
     "SLURM_JOB_ID": "12",
@@ -39,13 +40,7 @@ def job(resources):
 def test_who_it_is():
     found = share()
     assert (found.host, found.is_head, found.nodes, found.restart) == ("n2", False, ("n1", "n2"), 0)
-    assert found.record == {
-        "scheduler": "slurm",
-        "cluster": "site",
-        "job_id": "12",
-        "restart": 0,
-        "nodes": ["n1", "n2"],
-    }
+    assert found.record == SchedulerStart("slurm", "site", "12", 0, ("n1", "n2"))
     assert share(SLURM_RESTART_COUNT="3").restart == 3
 
 

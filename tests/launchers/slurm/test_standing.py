@@ -2,7 +2,7 @@ import pytest
 
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
 from clustertrain.launchers.slurm.state import Files, join
-from clustertrain.run.result import Result
+from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
 DONE = Result("done", "finished", 0)

@@ -9,7 +9,9 @@ from clustertrain.launchers import stop
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.result import Result, write_result
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
+from sample_records import sample_submission
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def run(tmp_path):
 def test_a_stop_is_a_file_for_a_run_that_lives(run):
     attempt, said = claim_attempt(run), []
     stop_run(run, said.append, wait=False)
-    assert attempt.read("stop")["cause"] == "user"
+    assert attempt.stop.read().cause == "user"
     assert said[0].startswith("asked pid ")
 
 
@@ -28,7 +30,7 @@ def test_it_waits_for_the_result_and_tells_it(run):
     attempt, said = claim_attempt(run), []
 
     def end_when_asked():
-        while attempt.asked("stop") is None:
+        while attempt.stop.read() is None:
             ended.wait(0.05)
         write_result(attempt, Result("stopped", "user", 75, step=7))
 
@@ -43,9 +45,7 @@ def test_it_waits_for_the_result_and_tells_it(run):
 def test_it_does_not_wait_for_ever(run, monkeypatch):
     monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 0.0)
     attempt, said = claim_attempt(run), []
-    attempt.run.store.write_atomic(
-        f"{attempt.key}/job.yaml", b"name: digits\nfunction: m:f\nfailures: {grace: 1s}\n"
-    )
+    attempt.run.store.write_atomic(attempt.job_key, b"name: digits\nfunction: m:f\nfailures: {grace: 1s}\n")
     stop_run(run, said.append)
     assert said[1] == "it has not ended within 1 s"
 
@@ -58,7 +58,6 @@ def test_what_does_not_run_cannot_be_stopped(run):
 
 def test_what_waits_can_only_be_cancelled_where_slurm_is(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    record = {"scheduler": "slurm", "cluster": None, "job_id": "12", "time": 1.0, "output": "/a/b"}
-    run.write_json(f"{run.key}/submissions/slurm-12.json", record)
+    run.submission("slurm", "12").write(sample_submission("12"))
     with pytest.raises(ClusterError, match="digits is queued, and squeue is not on PATH"):
         stop_run(run, print)

@@ -10,7 +10,7 @@ from clustertrain.job.model import Job
 from clustertrain.observe.screen import Screen
 from clustertrain.run.begin import Options, begin
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.result import Result
+from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.supervise.private_folder import private_folder, write_token
 from clustertrain.supervise.stop_on_signal import run_driver

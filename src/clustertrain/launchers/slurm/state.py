@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.observe.standing import Standing, alive, of_result
-from clustertrain.run.result import Result
+from clustertrain.run.records import Result
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from clustertrain.launchers.slurm.queue import Answer, QueueState, ask
 from clustertrain.launchers.slurm.state import Files, join
@@ -22,6 +21,7 @@ from clustertrain.observe.status import (
 )
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import SchedulerJob, SchedulerStart
 
 _ANOTHER_JOB_S = 3600.0  # clocks of two machines differ by less
 
@@ -109,26 +109,28 @@ class _SlurmFiles:
     files: RunFiles
 
     @property
-    def own(self) -> dict[str, Any]:
-        """The job that made the newest attempt, as its claim says; empty where SLURM did not make it."""
-        allocation: dict[str, Any] = self.files.claim.get("allocation") or {}
-        return allocation if allocation.get("scheduler") == "slurm" else {}
+    def own(self) -> SchedulerStart | None:
+        """The start of a job that made the newest attempt, as its claim says; None where SLURM did not."""
+        claim = self.files.claim
+        allocation = claim.allocation if claim is not None else None
+        return allocation if allocation is not None and allocation.scheduler == "slurm" else None
 
     @property
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[SchedulerJob | SchedulerStart]:
         """The jobs that the run may be in: those that were submitted since the newest attempt began,
         newest first, then the one that made it."""
-        began_at = self.files.claim.get("time", float("-inf"))
-        later = [each for each in reversed(self.files.submissions) if each["time"] > began_at]
-        own = [self.own] if self.own else []
-        return [each for each in later if each["job_id"] != self.own.get("job_id")] + own
+        began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
+        later = [each for each in reversed(self.files.submissions) if each.time > began_at]
+        if self.own is None:
+            return [*later]
+        return [*(each for each in later if each.job_id != self.own.job_id), self.own]
 
     @property
     def job_ids(self) -> list[str]:
         """Those to ask for: a run that is done stays done."""
         jobs, result = self.jobs, self.files.result
         is_done = result is not None and result.state == "done" and jobs in ([], [self.own])
-        return [] if is_done else [str(job["job_id"]) for job in jobs]
+        return [] if is_done else [job.job_id for job in jobs]
 
 
 def _status(read: _SlurmFiles, answer: Answer) -> Status:
@@ -150,7 +152,7 @@ def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[
     one that waits, else the newest. One that was cancelled before it began an attempt changed nothing."""
     jobs = [_slurm_job(named, read, answer) for named in read.jobs]
     if read.files.attempt is not None:
-        own_id = str(read.own.get("job_id"))
+        own_id = read.own.job_id if read.own is not None else None
         jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
     running = [job for job in jobs if job.queue is not None and job.queue.has_nodes]
     waiting = [job for job in jobs if job.queue is not None and job.queue.is_waiting]
@@ -158,20 +160,20 @@ def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[
     return decides, tuple(job for job in waiting if job is not decides)
 
 
-def _slurm_job(named: dict[str, Any], read: _SlurmFiles, answer: Answer) -> SlurmJob:
+def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: Answer) -> SlurmJob:
     """A job as its submission or its allocation names it, and what SLURM says of it."""
-    job_id = str(named["job_id"])
-    record = next((each for each in read.files.submissions if str(each["job_id"]) == job_id), {})
-    cluster = named.get("cluster") or record.get("cluster")
+    job_id = named.job_id
+    record = next((each for each in read.files.submissions if each.job_id == job_id), None)
+    cluster = named.cluster or (record.cluster if record is not None else None)
     queue = answer.jobs.get(job_id)
     here = queue.cluster if queue is not None else answer.cluster
-    if queue is not None and _is_another(queue, cluster, record.get("time")):
+    if queue is not None and _is_another(queue, cluster, record.time if record is not None else None):
         queue = None
     silence = answer.silence
     if queue is None and cluster and here and here != cluster:
         silence = f"SLURM's cluster here is {here}, the run's is {cluster}"
-    taken_out = read.files.run.read_json(taken_out_key(read.files.run, job_id)) is not None
-    return SlurmJob(job_id, record.get("output", ""), queue, silence, taken_out)
+    taken_out = read.files.run.cancellation("slurm", job_id).exists()
+    return SlurmJob(job_id, record.output if record is not None else "", queue, silence, taken_out)
 
 
 def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
@@ -186,19 +188,14 @@ def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | Non
 
 def _in_a_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
     attempt, own = read.files.attempt, read.own
-    its = bool(own) and str(own["job_id"]) == job.job_id
+    its = own is not None and own.job_id == job.job_id
     files = Files(
         job.job_id,
         attempt=attempt.n if attempt else None,
         is_its=its,
-        restart=int(own.get("restart") or 0),
+        restart=own.restart if own is not None else 0,
         result=read.files.result,
         live=live_state(attempt) if its and attempt and read.files.result is None else "waiting",
         cancelled=job.taken_out,
     )
     return join(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)
-
-
-def taken_out_key(run: RunDir, job_id: str) -> str:
-    """Where `stop` writes that it cancelled a job: SLURM forgets it soon."""
-    return f"{run.key}/submissions/slurm-{job_id}.ended.json"

@@ -7,17 +7,17 @@ running  it is asked to save and end; a job that is still there afterwards is ca
 from __future__ import annotations
 
 import getpass
-import json
 import socket
 import time
 from collections.abc import Callable
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.slurm.queue import QueueState, cancel, look_up
-from clustertrain.launchers.slurm.status import SlurmStatus, statuses, taken_out_key
+from clustertrain.launchers.slurm.status import SlurmStatus, statuses
 from clustertrain.launchers.stop import not_running, request_stop, wait_for_result
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.records import Cancellation
 
 _LEAVING_S = 30.0  # for what comes after a result: Ray's end, and KillWait where it was cancelled
 _QUEUE_POLL_S = 2.0
@@ -93,8 +93,7 @@ def _job_id(status: Status) -> str:
 
 def _write_down(run: RunDir, job_id: str) -> None:
     who = f"{getpass.getuser()} on {socket.gethostname()}"
-    record = {"state": "cancelled", "cause": "cancelled", "time": time.time(), "by": who}
-    run.store.create_exclusive(taken_out_key(run, job_id), json.dumps(record, indent=1).encode() + b"\n")
+    run.cancellation("slurm", job_id).create(Cancellation(by=who))
 
 
 def _wait_for_the_end(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:

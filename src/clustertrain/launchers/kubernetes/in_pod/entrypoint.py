@@ -23,7 +23,7 @@ from clustertrain.observe.tables import print_ending
 from clustertrain.run.begin import Options, begin, is_same_start
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.result import Result, read_result
+from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
 from clustertrain.supervise.private_folder import private_folder
@@ -69,15 +69,15 @@ def _check_versions(rendered_by: str) -> None:
             )
 
 
-def this_start() -> dict[str, str]:
+def this_start() -> SchedulerStart:
     """What the claim says of where the run is: the RayJob, the Ray cluster made for it, and the pod."""
-    return {
-        "scheduler": "kubernetes",
-        "cluster": os.environ["CLUSTERTRAIN_NAMESPACE"],
-        "job_id": os.environ["CLUSTERTRAIN_RAYJOB"],
-        "ray_cluster": os.environ.get("RAY_CLUSTER_NAME", ""),
-        "pod": os.environ["CLUSTERTRAIN_POD"],
-    }
+    return SchedulerStart(
+        "kubernetes",
+        os.environ["CLUSTERTRAIN_NAMESPACE"],
+        os.environ["CLUSTERTRAIN_RAYJOB"],
+        ray_cluster=os.environ.get("RAY_CLUSTER_NAME", ""),
+        pod=os.environ["CLUSTERTRAIN_POD"],
+    )
 
 
 def _options(arguments: Sequence[str]) -> Options:
@@ -106,12 +106,12 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     return result
 
 
-def _follow_the_one_before(job: Job, allocation: dict[str, str], screen: Screen) -> Result | None:
+def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
     """Wait for an earlier start of the same RayJob that still lives; its result, where that is final."""
     run, stored = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
         if (runner := who_runs(previous)) is None:
-            result = read_result(previous)
+            result = previous.result.read()
             return result if stored and result is not None and not STATES[result.state].restarts else None
         if not stored:
             screen.say(f"{job.name}: attempt {previous.n} lives, {runner}; waiting for its end")

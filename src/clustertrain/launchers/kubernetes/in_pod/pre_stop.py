@@ -17,7 +17,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.result import read_result
+from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.shipping import Shipping, attempts_here
 from clustertrain.waiting import wait_until
 
@@ -33,7 +33,7 @@ def main(role: str) -> int:
         job = parse_job(job_file.read_text(), str(job_file))
         run = RunDir.newest(job.storage.location, job.name)
         attempt = run.newest_attempt()
-        if attempt is not None and read_result(attempt) is None:
+        if attempt is not None and not attempt.result.exists():
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
         if role == "worker":
             _send_streams(run)
@@ -44,22 +44,22 @@ def main(role: str) -> int:
 
 def _stop(attempt: Attempt, grace_s: float) -> None:
     time.sleep(_SETTLES_S)
-    if attempt.asked("stop") is None:
-        attempt.ask("stop", {"cause": "preempted", "state": "preempted", "time": time.time()})
-    wait_until(lambda: read_result(attempt), grace_s - _SETTLES_S, _POLL_S)
+    if attempt.stop.read() is None:
+        attempt.stop.write(StopRequest("preempted", "preempted"))
+    wait_until(attempt.result.exists, grace_s - _SETTLES_S, _POLL_S)
 
 
 def _save(attempt: Attempt, grace_s: float) -> None:
     """Ask for a save and wait for its checkpoint; where the run is asked to stop, wait for its result."""
     before = names(attempt.run.checkpoints)
-    attempt.ask("save", {"time": time.time(), "pod": os.environ["CLUSTERTRAIN_POD"]})
+    attempt.save.write(SaveRequest(pod=os.environ["CLUSTERTRAIN_POD"]))
     asked_at = time.monotonic()
 
     def may_go() -> bool:
-        if read_result(attempt) is not None:
+        if attempt.result.exists():
             return True
         is_settled = time.monotonic() - asked_at > 2 * _SETTLES_S
-        return is_settled and attempt.asked("stop") is None and names(attempt.run.checkpoints) != before
+        return is_settled and attempt.stop.read() is None and names(attempt.run.checkpoints) != before
 
     wait_until(may_go, grace_s, _POLL_S)
 

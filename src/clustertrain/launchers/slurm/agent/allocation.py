@@ -15,6 +15,7 @@ from pathlib import Path
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
+from clustertrain.run.records import SchedulerStart
 
 _MIB = 2**20
 
@@ -50,15 +51,9 @@ class Allocation:
         return self.node_rank == 0
 
     @property
-    def record(self) -> dict[str, object]:
+    def record(self) -> SchedulerStart:
         """As it stands in the claim of the attempt that this start of the job makes."""
-        return {
-            "scheduler": "slurm",
-            "cluster": self.cluster,
-            "job_id": self.job_id,
-            "restart": self.restart,
-            "nodes": list(self.nodes),
-        }
+        return SchedulerStart("slurm", self.cluster, self.job_id, self.restart, self.nodes)
 
 
 def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:

@@ -16,8 +16,9 @@ from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.records import Result
 from clustertrain.run.rendezvous import arrivals
-from clustertrain.run.result import Result, ended, failed, read_result
+from clustertrain.run.result import ended, failed
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 
@@ -48,7 +49,7 @@ class SlurmEndPolicy:
 
     def after_driver(self, is_training: bool) -> Result | None:
         """A driver that wrote no result may have ended because Ray on this node had."""
-        if read_result(self.attempt) is not None:
+        if self.attempt.result.exists():
             return None
         select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
         if self.ray.code() is None:
@@ -93,7 +94,7 @@ class SlurmEndPolicy:
     def _ask_to_stop(self, cause: str) -> None:
         request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_TEXTS.get(cause, ""))
         text = f"{_WORDS[cause]}: the workers finish this step and save"
-        EventLog(self.attempt.path / "events-agent.jsonl").write("note", text=text)
+        EventLog(self.attempt.agent_events).write("note", text=text)
 
     # -- a node is lost, or the run goes on elsewhere ----------------------------------------------
 

@@ -17,8 +17,8 @@ from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
 from clustertrain.run.begin import begin, is_same_start
 from clustertrain.run.folder import Attempt
-from clustertrain.run.rendezvous import Rendezvous
-from clustertrain.run.result import Result, failed, write_result
+from clustertrain.run.records import Rendezvous, Result
+from clustertrain.run.result import failed, write_result
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
 from clustertrain.supervise.driver_process import start_driver
@@ -41,8 +41,8 @@ def serve_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> 
 def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen) -> Result | None:
     previous = start.run.newest_attempt()
     if previous is not None and is_same_start(previous, start.allocation.record):
-        stop = previous.asked("stop") or {}
-        if stop.get("cause") == "user":
+        stop = previous.stop.read()
+        if stop is not None and stop.cause == "user":
             screen.say(
                 f"{start.run.name} was stopped by its user, and SLURM started it again: nothing to do."
             )
@@ -112,7 +112,7 @@ def _towards(start: Start) -> str:
 
 def _publish(start: Start, node: Node, attempt: Attempt) -> None:
     allocation = start.allocation
-    Rendezvous(
+    rendezvous = Rendezvous(
         attempt=attempt.n,
         job_id=allocation.job_id,
         restart=allocation.restart,
@@ -121,7 +121,8 @@ def _publish(start: Start, node: Node, attempt: Attempt) -> None:
         ports=str(node.ports),
         token_path=str(node.token_path),
         nodes=allocation.nodes,
-    ).publish(attempt)
+    )
+    attempt.rendezvous.write(rendezvous)
     arrive(start, node, attempt)
 
 

@@ -17,7 +17,7 @@ from clustertrain.node.network import address_towards, interface_of, nccl_needs_
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.begin import Options
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.rendezvous import Arrival
+from clustertrain.run.records import Arrival
 from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.process import Guarded
@@ -128,21 +128,21 @@ def _check_installed(allocation: Allocation) -> None:
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
-    """Ray on this node; its output goes to ray.log, beside the logs of the node's ranks."""
+    """Ray on this node; its output goes beside the logs of the node's ranks."""
     host = start.allocation.host
     ray_folder = start.folder / "ray"
     ray_folder.mkdir(mode=0o700)
     command = ray_command(
         start.job, host=host, address=node.address, ports=node.ports, folder=ray_folder, head=head
     )
-    log = attempt.path / "logs" / host / "ray.log"
+    log = attempt.ray_log(host)
     return Guarded(command, log, ray_folder, node.environment, shielded=True)
 
 
 def arrive(start: Start, node: Node, attempt: Attempt) -> None:
-    """Say that this node is there, and what it has."""
+    """Publish that this node has found the head, and what it has."""
     allocation = start.allocation
-    Arrival(
+    arrival = Arrival(
         allocation.host,
         address=node.address,
         interface=node.interface,
@@ -150,7 +150,8 @@ def arrive(start: Start, node: Node, attempt: Attempt) -> None:
         gpus=allocation.gpus,
         memory_bytes=allocation.memory_bytes,
         ports=str(node.ports),
-    ).publish(attempt, allocation.node_rank)
+    )
+    attempt.arrival(allocation.node_rank).write(arrival)
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:

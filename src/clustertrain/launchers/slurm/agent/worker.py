@@ -13,7 +13,8 @@ from clustertrain.node.network import answers, is_refused
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
-from clustertrain.run.rendezvous import Arrival, Rendezvous, wait_for_head
+from clustertrain.run.records import Arrival, Rendezvous
+from clustertrain.run.rendezvous import wait_for_head
 from clustertrain.run.shipping import Shipping
 from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
@@ -27,7 +28,7 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
     allocation, screen = start.allocation, Lines(sys.stdout)
     found = wait_for_head(
         start.run,
-        allocation,
+        allocation.record,
         start.job.slurm.nodes_wait_s,
         start.poll_s,
         is_over=lambda: signals.include(TERM_SIGNALS),
@@ -47,7 +48,8 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
                 ray.end()
     except ClusterTrainError as error:  # the head reports it too: people read the head's log
         code = None if isinstance(error, NodeLost) else error.exit_code
-        Arrival(allocation.host, error=str(error), exit_code=code).publish(attempt, allocation.node_rank)
+        arrival = Arrival(allocation.host, error=str(error), exit_code=code)
+        attempt.arrival(allocation.node_rank).write(arrival)
         raise
     return 0
 
@@ -88,6 +90,6 @@ def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
 
     def is_over() -> bool:
         newest = start.run.newest_attempt()
-        return attempt.read("result.json") is not None or (newest is not None and newest.n != attempt.n)
+        return attempt.result.exists() or (newest is not None and newest.n != attempt.n)
 
     return wait_until(is_over, seconds, start.poll_s)

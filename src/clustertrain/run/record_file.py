@@ -1,0 +1,137 @@
+"""A small file of a run that holds one record (records.py): read, checked and written here alone.
+
+A file is JSON with `format_version` and the fields of its record. Files from before that key are of version
+1. A field that the record does not have is ignored; one that is missing or of another type is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from clustertrain.errors import StorageError
+from clustertrain.storage import Store
+from clustertrain.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMAT_VERSION = 1
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+@dataclass(frozen=True)
+class RecordFile(Generic[T]):
+    """The file at `key`, which holds a `kind`. Every method raises StorageError when the storage refuses."""
+
+    store: Store
+    key: str
+    kind: type[T]
+
+    @property
+    def uri(self) -> str:
+        return self.store.uri(self.key)
+
+    def exists(self) -> bool:
+        return self.store.read_or_none(self.key) is not None
+
+    def read(self) -> T | None:
+        """The record, None where there is no file.
+
+        Raises:
+            StorageError: the file is of a later version, or damaged.
+        """
+        data = self.store.read_or_none(self.key)
+        return None if data is None else decoded(self.kind, data, self.uri)
+
+    def write(self, record: T) -> None:
+        """Write or replace the file."""
+        self.store.write_atomic(self.key, encoded(record))
+
+    def create(self, record: T) -> bool:
+        """Write the file where there is none; returns False where there is one."""
+        return self.store.create_exclusive(self.key, encoded(record))
+
+
+@dataclass(frozen=True)
+class RequestFile(RecordFile[T]):
+    """A request to a run: made by anyone who sees the storage, and first on this node, so that the ranks
+    here find it even while S3 is down. `spool` is where this node writes streams."""
+
+    spool: Store
+
+    def read(self) -> T | None:
+        """The newest request, None where there is none."""
+        data = self.spool.read_or_none(self.key)
+        if data is not None:
+            return decoded(self.kind, data, self.spool.uri(self.key))
+        return super().read() if self.store is not self.spool else None
+
+    def write(self, record: T) -> None:
+        """Make the request.
+
+        Raises:
+            StorageError: the storage did not take it; the ranks of other nodes do not find it.
+        """
+        self.spool.write_atomic(self.key, encoded(record))
+        if self.store is not self.spool:
+            super().write(record)
+
+
+def encoded(record: DataclassInstance) -> bytes:
+    """A record as it stands in its file."""
+    value = {"format_version": FORMAT_VERSION, **asdict(record)}
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def decoded(kind: type[T], data: bytes, where: str) -> T:
+    """The opposite of `encoded`; `where` names the file in errors.
+
+    Raises:
+        StorageError: it is of a later version, or no such record.
+    """
+    value = _object(data, where)
+    version = value.get("format_version", FORMAT_VERSION)
+    if not isinstance(version, int) or version < 1:
+        raise _damaged(where, f"format_version is {version!r}, not a positive whole number")
+    if version > FORMAT_VERSION:
+        raise StorageError(
+            f"{where} is of format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
+            "A later version of clustertrain wrote it: use that version here, too."
+        )
+    # A half of a surrogate pair, as in the name of a file that is no UTF-8, is JSON and no text.
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    try:
+        record: T = _adapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
+        raise _damaged(where, f"{at}: {first['msg']}" if at else first["msg"]) from None
+    return record
+
+
+def _object(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(where, f"it is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise _damaged(where, f"it holds {type(value).__name__}, not an object")
+    return value
+
+
+def _damaged(where: str, what: str) -> StorageError:
+    return StorageError(
+        f"{where} is damaged: {what}.\n"
+        "clustertrain writes every such file whole, so something else changed it. Restore it, or remove it."
+    )
+
+
+@cache
+def _adapter(kind: type[DataclassInstance]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

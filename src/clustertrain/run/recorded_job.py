@@ -1,0 +1,34 @@
+"""The job files that a run keeps: as it was submitted, as it runs, as each attempt ran it."""
+
+from __future__ import annotations
+
+from clustertrain.job.file import dump_job, parse_job
+from clustertrain.job.model import Job
+from clustertrain.run.folder import Attempt, RunDir
+
+
+def record_job(attempt: Attempt, job: Job) -> None:
+    """Keep the job as this attempt runs it, which is how the run as a whole stands from now on.
+
+    Raises:
+        StorageError: the storage refuses.
+    """
+    text = dump_job(job).encode()
+    attempt.run.store.write_atomic(attempt.run.job_key, text)
+    attempt.run.store.write_atomic(attempt.job_key, text)
+
+
+def job_at(run: RunDir, key: str) -> Job | None:
+    """The job that is kept at a key of the run; None where there is none.
+
+    Raises:
+        JobError: it is no job of this version.
+        StorageError: the storage refuses.
+    """
+    data = run.store.read_or_none(key)
+    return None if data is None else parse_job(data.decode(), run.store.uri(key))
+
+
+def job_of(attempt: Attempt) -> Job | None:
+    """The job as an attempt runs it; None where it was killed before it wrote it. Raises as `job_at`."""
+    return job_at(attempt.run, attempt.job_key)

@@ -1,0 +1,292 @@
+"""What the small files of a run hold, one frozen class for each; folder.py names the file of each.
+
+A later version may add a field: a reader ignores what it does not know. What changes the meaning of a file
+raises record_file.FORMAT_VERSION, and a reader of today's refuses that.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from clustertrain.node.processes import Process
+from clustertrain.run.states import STATES
+from clustertrain.version import __version__
+
+# ------------------------------------------------------------------------------------------- an attempt
+
+
+@dataclass(frozen=True)
+class SchedulerStart:
+    """One start of a scheduler's job, as the claim of the attempt that it made names it.
+
+    Attributes:
+        scheduler: "slurm" or "kubernetes".
+        cluster: SLURM's cluster, or the namespace; None where it is not known.
+        job_id: SLURM's job, or the RayJob.
+        restart: how often the scheduler started this job before.
+        nodes: SLURM's names of the job's nodes, the head's first.
+        ray_cluster, pod: the RayCluster that KubeRay made for it, and the pod of its head.
+    """
+
+    scheduler: str
+    cluster: str | None
+    job_id: str
+    restart: int = 0
+    nodes: tuple[str, ...] = ()
+    ray_cluster: str = ""
+    pod: str = ""
+
+    def is_same_job(self, other: SchedulerStart) -> bool:
+        """Whether both are starts of one job of one scheduler."""
+        return (self.scheduler, self.cluster, self.job_id) == (other.scheduler, other.cluster, other.job_id)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: the step of its newest checkpoint, 0 where there is none, and then a checksum of what
+    a script keeps in its checkpoint folder."""
+
+    resumes: int
+    files: str | None
+
+
+@dataclass(frozen=True)
+class Claim(Process):
+    """Who runs an attempt; the attempt exists with this file.
+
+    Attributes:
+        time: of the claim, in seconds since 1970.
+        launcher: "local", "slurm" or "kubernetes".
+        resumes, files: as in Progress, when the attempt was claimed.
+        retry: the user asked for this start although the ones before made no progress.
+        allocation: the scheduler's start that made the attempt, None for a run on one machine.
+    """
+
+    time: float
+    world_size: int
+    launcher: str
+    resumes: int = 0
+    files: str | None = None
+    retry: bool = False
+    allocation: SchedulerStart | None = None
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.resumes, self.files)
+
+
+@dataclass(frozen=True)
+class Beat(Process):
+    """The heartbeat of a driver: a reader sees that `counter` changes, and compares no clocks."""
+
+    time: float
+    counter: int
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """The run is to finish its step, save and end.
+
+    Attributes:
+        cause, state: a row of states.STATES; what the end of the run is recorded as.
+        text: of the result, two or three lines for people.
+        by: "takeover" where another start of the run asked.
+    """
+
+    cause: str
+    state: str = "stopped"
+    text: str = ""
+    by: str = ""
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """The run is to save at its next step and go on. `pod`: the one that asked, since it is about to end."""
+
+    pod: str = ""
+    time: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How an attempt ended.
+
+    Attributes:
+        state, cause: a row of states.STATES.
+        exit_code: what `clustertrain run` ended with.
+        text: two or three lines for people; empty where all went well.
+        train_s: seconds from the first step to the last.
+        ended_at: in seconds since 1970.
+
+    Raises:
+        ValueError: there is no such state, or it has no such cause.
+    """
+
+    state: str
+    cause: str
+    exit_code: int
+    text: str = ""
+    step: int = 0
+    epoch: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoint: str | None = None
+    restarts: int = 0
+    redone_steps: int = 0
+    world_size: int | None = None
+    train_s: float | None = None
+    ended_at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise ValueError(f"{self.state!r} is no state of a run: see states.STATES.")
+        if self.cause not in STATES[self.state].causes:
+            raise ValueError(f"{self.cause!r} is no cause of state {self.state!r}: see states.STATES.")
+
+
+# ------------------------------------------------------------------------- one start of the worker group
+
+
+@dataclass(frozen=True)
+class RestartClaim:
+    """The process that claimed a start of the worker group; `host` is the host's name."""
+
+    host: str
+    pid: int
+    time: float
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """What a start of the worker group resumes from: None and 0 where there is no checkpoint."""
+
+    checkpoint: str | None
+    step: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended a start of the worker group.
+
+    Attributes:
+        rank, host, pid: the worker that failed first.
+        error: the name of its exception, "signal" or "watchdog".
+        signature: the same for the same failure.
+        signal, exit_code: of a process that was killed, of a script that ended.
+        kit_exit_code: the exit code of the run, where this failure ends it.
+        cause: one of state `failed`.
+        fatal: another start would fail in the same way.
+        restart, step: the start that failed, and the last step that it finished.
+    """
+
+    rank: int
+    error: str
+    text: str
+    signature: str
+    signal: int | None = None
+    exit_code: int | None = None
+    kit_exit_code: int = 1
+    cause: str = "error"
+    fatal: bool = False
+    host: str = ""
+    pid: int | None = None
+    restart: int = 0
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What rank 0 reports when a start of the worker group has returned.
+
+    Attributes:
+        finished: nothing is left to train; otherwise a stop was requested.
+        step: None for a script, which counts its own.
+        train_started, train_ended: in seconds since 1970.
+    """
+
+    finished: bool
+    step: int | None
+    epoch: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    train_started: float = 0.0
+    train_ended: float = 0.0
+
+
+# --------------------------------------------------------------------------------- the nodes of a cluster
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """What a node needs to join.
+
+    Attributes:
+        ports: the head's block; the first is where Ray's head answers.
+        token_path: where the head's node keeps the token; each node has its own copy from the SLURM step.
+    """
+
+    attempt: int
+    job_id: str
+    restart: int
+    head_address: str
+    port: int
+    ports: str
+    token_path: str
+    nodes: tuple[str, ...]
+    version: str = __version__
+
+    @property
+    def ray_address(self) -> str:
+        return f"{self.head_address}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A node that has found the head. With `error` it takes no part: `exit_code` is the one that this means
+    for the run, None where the node was lost during the run."""
+
+    host: str
+    address: str | None = None
+    interface: str | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    ports: str | None = None
+    error: str | None = None
+    exit_code: int | None = None
+    version: str = __version__
+    time: float = field(default_factory=time.time)
+
+
+# ------------------------------------------------------------------------------------- a scheduler's jobs
+
+
+@dataclass(frozen=True)
+class SchedulerJob:
+    """A job that a scheduler accepted for a run.
+
+    Attributes:
+        digest: of the snapshot that it starts from.
+        time: of the submission, in seconds since 1970.
+        user, host: who submitted it, and on which machine.
+        output: the file that the scheduler writes, empty where it is not known.
+    """
+
+    scheduler: str
+    job_id: str
+    digest: str
+    time: float
+    user: str
+    host: str
+    cluster: str | None = None
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """A waiting job that `stop` cancelled: the scheduler forgets it. `by`: "user on host"."""
+
+    by: str
+    state: str = "cancelled"
+    cause: str = "cancelled"
+    time: float = field(default_factory=time.time)
