@@ -10,6 +10,7 @@ import pytest
 import clustertrain
 from clustertrain.job.file import load_job
 from clustertrain.run.states import states_markdown
+from clustertrain.variables import variables_markdown
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("[!.]*.md"), *ROOT.glob("[!.]*/*.md"), *ROOT.glob("examples/*/*.md")])
@@ -51,6 +52,12 @@ def test_the_table_of_states_is_that_of_the_code():
     page = (ROOT / "docs" / "failures.md").read_text()
     shown = re.search(r"<!-- states: .*?-->\n(.*)<!-- end of states -->", page, re.DOTALL)[1]
     assert shown == states_markdown(), "put what states_markdown() returns between the marks"
+
+
+def test_the_table_of_variables_is_that_of_the_code():
+    page = (ROOT / "docs" / "environment.md").read_text()
+    shown = re.search(r"<!-- variables: .*?-->\n(.*)<!-- end of variables -->", page, re.DOTALL)[1]
+    assert shown == variables_markdown(), "put what variables_markdown() returns between the marks"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])

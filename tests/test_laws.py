@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-SRC = Path(__file__).parent.parent / "src" / "clustertrain"
+from clustertrain import variables
+
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src" / "clustertrain"
 SUBMIT_SIDE = ["cli", "job", "launchers", "node", "observe", "run", "staging", "storage", "supervise"]
 
 
@@ -96,3 +99,62 @@ def test_weights_are_never_unpickled():
 def test_the_console_script_is_installed():
     script = Path(sys.executable).parent / "clustertrain"
     assert os.access(script, os.X_OK)
+
+
+def strings_of(path):
+    """The string literals of a module and those in its f-strings, without docstrings."""
+    tree = ast.parse(path.read_text())
+    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
+            yield node.lineno, node.value
+
+
+RUN_FILES = re.compile(
+    r"(?:claim|heartbeat|result|rendezvous|plan|failure|outcome|ended)\.json|\.jsonl|\b(?:driver|ray)\.log"
+    r"|(?:^|/)(?:rank|events|metrics|probe)-|(?:^|/)(?:attempts|restarts|nodes|logs|submissions)/"
+    r"|/(?:attempts|restarts|nodes|logs|submissions|stacks|reached|brought|tensorboard|checkpoints|stop|save)\b"
+)
+
+
+def test_run_folder_names_every_file_of_a_run():
+    found = [
+        f"{path.relative_to(SRC)}:{line}: {text!r}"
+        for path in sorted(SRC.rglob("*.py"))
+        if path != SRC / "run" / "folder.py"
+        for line, text in strings_of(path)
+        if RUN_FILES.search(text)
+    ]
+    assert found == []
+    assert len([text for _, text in strings_of(SRC / "run" / "folder.py") if RUN_FILES.search(text)]) >= 20
+
+
+def test_python_names_a_variable_of_the_environment_by_its_constant():
+    found = [
+        f"{path.relative_to(SRC)}:{line}: {text!r}"
+        for path in sorted(SRC.rglob("*.py"))
+        if path != SRC / "variables.py"
+        for line, text in strings_of(path)
+        if variables.PREFIX in text
+    ]
+    assert found == []
+
+
+def test_the_table_has_every_variable_of_the_environment():
+    """Those of shell templates, images and rendered examples; each row is a constant that code uses."""
+    texts = [path.read_text() for path in SRC.rglob("*.sh")]
+    texts += [path.read_text() for folder in ("docker", "k8s", "slurm") for path in text_files(ROOT / folder)]
+    named = {name for text in texts for name in re.findall(r"\bCLUSTERTRAIN_[A-Z_]*[A-Z]\b", text)}
+    table = {variable.name.partition("<")[0] for variable in variables.VARIABLES}
+    assert len(named) >= 10
+    assert named <= table
+    constants = {
+        name: value for name, value in vars(variables).items() if str(value).startswith("CLUSTERTRAIN_")
+    }
+    assert set(constants.values()) == {*table, variables.PREFIX}
+    code = "\n".join(path.read_text() for path in SRC.rglob("*.py"))
+    assert [name for name in constants if not re.search(rf"\bvariables\.{name}\b", code)] == []
+
+
+def text_files(folder):
+    return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]

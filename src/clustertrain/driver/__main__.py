@@ -14,6 +14,7 @@ import traceback
 from importlib import import_module
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.driver.connect import connect_to_own, connect_to_pods, in_a_pod, own_head, own_head_is_gone
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, RunStopped
@@ -113,7 +114,7 @@ def _start_ray(attempt: Attempt, job: Job, check: _CodeCheck) -> None:
             include_dashboard=False,
             log_to_driver=False,
             _node_ip_address="127.0.0.1",
-            _temp_dir=os.environ["CLUSTERTRAIN_RAY_DIR"],
+            _temp_dir=os.environ[variables.RAY_DIR],
         )
     seconds = time.monotonic() - started
     EventLog(attempt.events).write("ray_started", seconds=seconds, address=address or "local")

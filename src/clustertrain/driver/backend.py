@@ -21,11 +21,12 @@ from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
+from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.failures import Group
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
-from clustertrain.node.ports import PORTS, Ports, free_port
+from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, AttemptRef, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
@@ -120,7 +121,7 @@ def _rendezvous_here() -> tuple[str, int]:
         ClusterError: all of the block are taken.
     """
     address, port = get_address_and_port()
-    block = os.environ.get(PORTS)
+    block = os.environ.get(variables.PORTS)
     return address, free_port(Ports.parse(block)) if block else port
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.node.network import answers, wait_for_answer
 from clustertrain.node.ray_settings import WORKER_SLOT
@@ -16,7 +17,7 @@ _POLL_S = 0.1
 
 def own_head() -> str | None:
     """The address of the head, where a node agent started this driver."""
-    return os.environ.get("CLUSTERTRAIN_HEAD")
+    return os.environ.get(variables.HEAD)
 
 
 def own_head_is_gone() -> bool:
@@ -35,7 +36,7 @@ def connect_to_own(attempt: Attempt, head: str, wait_s: float) -> None:
     import ray
 
     ends = time.monotonic() + wait_s
-    nodes = os.environ["CLUSTERTRAIN_NODES"].split(",")
+    nodes = os.environ[variables.NODES].split(",")
     address, _, port = head.partition(":")
     if not wait_for_answer(address, int(port), wait_s):
         raise ClusterError(f"Ray's head does not answer at {head} after {wait_s:g} s: {_see(nodes[0])}.")
@@ -50,7 +51,7 @@ def connect_to_own(attempt: Attempt, head: str, wait_s: float) -> None:
 
 def in_a_pod() -> bool:
     """Whether this is a pod of a RayJob that the kit rendered."""
-    return "CLUSTERTRAIN_POD" in os.environ
+    return variables.POD in os.environ
 
 
 def connect_to_pods(attempt: Attempt, address: str, world_size: int, wait_s: float) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from clustertrain import variables
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.places import DataEntry, Storage
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section, Train
@@ -178,7 +179,7 @@ def _check_way_in(job: Job) -> None:
     if way == "script" and "checkpoint" in job.model_fields_set:
         raise Refused(
             "this section is given together with script\na script saves its own checkpoints\n"
-            "the variable CLUSTERTRAIN_CHECKPOINT_DIR gives it the folder for them",
+            f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
             "checkpoint",
         )
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import expanded, expected_at
 from clustertrain.job.kubernetes import Kubernetes
@@ -42,10 +43,10 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
     Raises:
         JobError: $CLUSTERTRAIN_SITE names a file that is not there.
     """
-    if named := environ.get("CLUSTERTRAIN_SITE"):
+    if named := environ.get(variables.SITE):
         if not Path(named).exists():
             raise JobError(
-                f"CLUSTERTRAIN_SITE names {named}, which is not there\nwrite it, or unset the variable"
+                f"{variables.SITE} names {named}, which is not there\nwrite it, or unset the variable"
             )
         return Path(named)
     folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")

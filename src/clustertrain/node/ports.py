@@ -15,7 +15,6 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterError
 
-PORTS = "CLUSTERTRAIN_PORTS"  # the variable that tells a node's workers the block
 _FIRST, _ALIGNED = 10_000, 100
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _MIDDLE = 32_768  # where Linux begins, unless it is told to begin elsewhere

@@ -106,7 +106,7 @@ def _stands(status: Status) -> str:
 
 def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, lives: Lives) -> Iterator[str]:
     if wanted.driver:
-        yield from _file_lines(attempt, f"{attempt.key}/logs/driver.log", lives)
+        yield from _file_lines(attempt, attempt.driver_log_key, lives)
     elif wanted.rank is not None:
         yield from _file_lines(attempt, _rank_log(attempt, wanted.rank, wanted.node, lives), lives)
     elif wanted.node is not None:

@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.run.folder import RunDir
@@ -25,8 +26,6 @@ from clustertrain.run.records import SchedulerJob
 from clustertrain.run.snapshot import Snapshot, unpack
 from clustertrain.storage import Location, open_store
 from clustertrain.storage.posix import refused
-
-VARIABLE = "CLUSTERTRAIN_SUBMISSION"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ class Submission:
             return cls(**{**fields, "location": Location(**fields["location"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise JobError(
-                f"${VARIABLE} is not what `clustertrain submit` sets: {type(error).__name__}: {error}.\n"
+                f"${variables.SUBMISSION} is not what `clustertrain submit` sets: "
+                f"{type(error).__name__}: {error}.\n"
                 "It may come from another version: submit the job again, or unset the variable."
             ) from None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clustertrain import session
+from clustertrain import session, variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
@@ -120,10 +120,10 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
     if (folder := shelf.store.local_folder(shelf.key)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
     environment |= {
-        "CLUSTERTRAIN_CHECKPOINT_DIR": str(shelf),
-        "CLUSTERTRAIN_ATTEMPT": str(run.plan.ref.attempt),
-        "CLUSTERTRAIN_RESTART": str(run.plan.restart),
-        **{f"CLUSTERTRAIN_DATA_{name.upper()}": str(path) for name, path in this_start.data.items()},
+        variables.CHECKPOINT_DIR: str(shelf),
+        variables.ATTEMPT: str(run.plan.ref.attempt),
+        variables.RESTART: str(run.plan.restart),
+        **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in this_start.data.items()},
     }
     code = Path(code_folder(job))
     args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # it brings torch, which takes seconds: the driver loads it b
 
 def code_folder(job: Job) -> str:
     """Where the job's code is on this node: unpacked by the node's agent, or where the job file says."""
-    return os.environ.get("CLUSTERTRAIN_CODE") or job.code
+    return os.environ.get(variables.CODE) or job.code
 
 
 def load_object(spec: str, kind: str) -> Any:

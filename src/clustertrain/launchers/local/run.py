@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.observe.screen import Screen
@@ -58,7 +59,7 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     screen.say(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
-    environment = {**os.environ, "CLUSTERTRAIN_RAY_DIR": str(folder)}
+    environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if not os.environ.get("RAY_ADDRESS"):
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)

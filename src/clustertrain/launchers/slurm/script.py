@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from shlex import quote
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.slurm import LONGEST_LEAD_S
@@ -30,7 +31,7 @@ _GIB, _MIB = 2**30, 2**20
 RAY_AND_DRIVER_BYTES = 2 * _GIB
 # What the agent and the batch shell need of the submitter's environment; nothing else travels unless the job
 # names it, so that no secret of a login does.
-_TRAVELING = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "CLUSTERTRAIN_SUBMISSION")
+_TRAVELING = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
 # Given a list, as the script says it for plain sbatch, a node runs the user's login shell first, and starts
 # the job over and over where that takes its time. `submit` has all exported of an environment that holds what
 # may travel and nothing else.
@@ -213,7 +214,7 @@ def _podman(job: Job) -> Iterator[str]:
     yield """bash -c 'hear "$@"' hear"""
     yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
-    yield "--env='CLUSTERTRAIN_*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"
+    yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"
     yield from (f"--env={name}" for name in job.slurm.environment)
     if gpus_per_node(job):
         yield "--device=nvidia.com/gpu=all"

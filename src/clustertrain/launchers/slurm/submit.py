@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
@@ -26,7 +27,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import events_of_attempt
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
-from clustertrain.run.submission import VARIABLE, Submission, record, upload
+from clustertrain.run.submission import Submission, record, upload
 
 _SUBMIT_S = 120.0  # a busy controller answers late, and an order that was given up may still be carried out
 _ATTEMPTS_MEASURED = 3
@@ -152,7 +153,9 @@ def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, 
     the SBATCH_… that would change what the script says."""
     passed_on = {name for name, key in _DEFAULTS_OF_THE_SHELL.items() if getattr(job.slurm, key) is None}
     passed_on |= {*traveling(job), *_FOR_COMMANDS}
-    return {name: value for name, value in environ.items() if name in passed_on and name != VARIABLE}
+    return {
+        name: value for name, value in environ.items() if name in passed_on and name != variables.SUBMISSION
+    }
 
 
 def job_name(job: Job) -> str:
@@ -161,7 +164,7 @@ def job_name(job: Job) -> str:
 
 
 def _send(job: Job, rendered: Rendered, submission: Submission, say: Callable[[str], None]) -> Submitted:
-    environ = {**environment(job), VARIABLE: submission.to_text()}
+    environ = {**environment(job), variables.SUBMISSION: submission.to_text()}
     done = run_command(
         rendered.argv, input=rendered.script, environ=environ, timeout_s=_SUBMIT_S, check=False
     )

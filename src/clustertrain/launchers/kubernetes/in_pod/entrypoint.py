@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
@@ -39,9 +40,9 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job of this pod to its end; returns the exit code, from which Ray takes success or failure."""
-    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    job_file = Path(os.environ[variables.JOB])
     try:
-        _check_versions(os.environ["CLUSTERTRAIN_VERSION"])
+        _check_versions(os.environ[variables.VERSION])
         job = parse_job(job_file.read_text(), str(job_file))
         result = _run(job, _options(arguments), Lines(sys.stdout))
     except (ClusterTrainError, RunStopped) as error:
@@ -73,10 +74,10 @@ def this_start() -> SchedulerStart:
     """What the claim says of where the run is: the RayJob, the Ray cluster made for it, and the pod."""
     return SchedulerStart(
         "kubernetes",
-        os.environ["CLUSTERTRAIN_NAMESPACE"],
-        os.environ["CLUSTERTRAIN_RAYJOB"],
+        os.environ[variables.NAMESPACE],
+        os.environ[variables.RAYJOB],
         ray_cluster=os.environ.get("RAY_CLUSTER_NAME", ""),
-        pod=os.environ["CLUSTERTRAIN_POD"],
+        pod=os.environ[variables.POD],
     )
 
 
@@ -122,8 +123,8 @@ def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen)
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     screen.say(
-        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ['CLUSTERTRAIN_RAYJOB']} "
-        f"in {os.environ['CLUSTERTRAIN_NAMESPACE']}"
+        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ[variables.RAYJOB]} "
+        f"in {os.environ[variables.NAMESPACE]}"
     )
     return run_driver(attempt, private_folder(), os.environ, _MEANINGS, screen, shielded=True)
 

@@ -11,6 +11,7 @@ import socket
 import time
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.run.events import EventLog
@@ -23,7 +24,7 @@ _LOOK_EVERY_S = 1.0
 
 def main() -> None:
     """Send until the container ends."""
-    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    job_file = Path(os.environ[variables.JOB])
     job = parse_job(job_file.read_text(), str(job_file))
     sending: set[Path] = set()
     while True:

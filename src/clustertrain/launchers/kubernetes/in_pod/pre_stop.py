@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import parse_job
@@ -28,7 +29,7 @@ _SETTLES_S = 1.5  # a stop that is asked everywhere at once is seen by then
 
 def main(role: str) -> int:
     """Returns 0, whatever happened: a preStop that fails is an event that says nothing."""
-    job_file = Path(os.environ["CLUSTERTRAIN_JOB"])
+    job_file = Path(os.environ[variables.JOB])
     try:
         job = parse_job(job_file.read_text(), str(job_file))
         run = RunDir.newest(job.storage.location, job.name)
@@ -52,7 +53,7 @@ def _stop(attempt: Attempt, grace_s: float) -> None:
 def _save(attempt: Attempt, grace_s: float) -> None:
     """Ask for a save and wait for its checkpoint; where the run is asked to stop, wait for its result."""
     before = names(attempt.run.checkpoints)
-    attempt.save.write(SaveRequest(pod=os.environ["CLUSTERTRAIN_POD"]))
+    attempt.save.write(SaveRequest(pod=os.environ[variables.POD]))
     asked_at = time.monotonic()
 
     def may_go() -> bool:

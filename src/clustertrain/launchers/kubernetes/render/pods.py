@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.job.kubernetes import KIT_FOLDER, Toleration, Volume
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.render.paths import (
@@ -232,13 +233,13 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
     said = {
         **RAY_ENVIRONMENT,
         "HOME": "/tmp",
-        "CLUSTERTRAIN_CODE": job.kubernetes.code_in_image or CODE,
-        "CLUSTERTRAIN_JOB": JOB_FILE,
-        "CLUSTERTRAIN_RAYJOB": job.name,
-        "CLUSTERTRAIN_VERSION": __version__,
+        variables.CODE: job.kubernetes.code_in_image or CODE,
+        variables.JOB: JOB_FILE,
+        variables.RAYJOB: job.name,
+        variables.VERSION: __version__,
         **more,
     }
-    found = {"CLUSTERTRAIN_NAMESPACE": "metadata.namespace", "CLUSTERTRAIN_POD": "metadata.name"}
+    found = {variables.NAMESPACE: "metadata.namespace", variables.POD: "metadata.name"}
     return [
         *({"name": name, "value": value} for name, value in said.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in found.items()),

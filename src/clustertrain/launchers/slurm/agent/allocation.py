@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
@@ -67,7 +68,7 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
             "SLURM_JOB_ID and SLURM_NODEID are not set: this is no task of a SLURM step.\n"
             "The script that `clustertrain submit` sends starts this program; by hand: `clustertrain run`."
         )
-    nodes = tuple(filter(None, environ.get("CLUSTERTRAIN_NODES", "").split(",")))
+    nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
     return Allocation(
         cluster=environ.get("SLURM_CLUSTER_NAME"),
         job_id=_job_id(environ),

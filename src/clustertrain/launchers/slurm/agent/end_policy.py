@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from clustertrain import variables
 from clustertrain.errors import EXIT_CLUSTER, StorageError
 from clustertrain.launchers.slurm.agent.mailbox import Ending, Mailbox, ending_of
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
@@ -135,7 +136,7 @@ def _taken_over(attempt: Attempt) -> Result | None:
 def _state_of(cause: str) -> str:
     """The state that an end of this cause leaves the run in."""
     if cause == "time_limit":
-        return "preempted" if os.environ.get("CLUSTERTRAIN_AT_TIME_LIMIT") == "requeue" else "stopped"
+        return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
     return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
@@ -132,7 +133,7 @@ def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
     folder.mkdir(mode=0o700)
     environment = {
         **node.environment,
-        "CLUSTERTRAIN_HEAD": f"{node.address}:{node.ports.first}",
-        "CLUSTERTRAIN_NODES": ",".join(start.allocation.nodes),
+        variables.HEAD: f"{node.address}:{node.ports.first}",
+        variables.NODES: ",".join(start.allocation.nodes),
     }
     return start_driver(attempt, folder, environment, shielded=True)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.launchers.slurm.times import duration_s, time_s
 from clustertrain.waiting import wait_until
 
@@ -45,7 +46,7 @@ class Mailbox:
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
         """None where there is no batch shell: under salloc, and on all nodes but the first."""
-        folder, is_first = environ.get("CLUSTERTRAIN_MAIL"), environ.get("SLURM_NODEID", "0") == "0"
+        folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
     def say_hello(self) -> None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
@@ -97,10 +98,10 @@ def join(start: Start, towards: str) -> Node:
     interface = interface_of(address)
     seed = sum(allocation.job_id.encode()) + allocation.restart
     ports = free_block(ports_needed(start.job), seed=seed)
-    token = os.environ.get("CLUSTERTRAIN_TOKEN")
+    token = os.environ.get(variables.TOKEN)
     if not token:
         raise ClusterError(
-            "CLUSTERTRAIN_TOKEN is not set, so that the nodes would share no secret.\n"
+            f"{variables.TOKEN} is not set, so that the nodes would share no secret.\n"
             "The script that `clustertrain render --to slurm` writes makes one and starts this program."
         )
     token_path = write_token(start.folder, token)

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.job.model import Job
-from clustertrain.node.ports import PORTS, Ports
+from clustertrain.node.ports import Ports
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 
 _SERVER_PORTS = (
@@ -34,7 +35,7 @@ _TASK_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_TASKS_PER_NODE",
 )
-_OURS_ALONE = ("CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_SUBMISSION", "RAY_AUTH_TOKEN", "RAY_ADDRESS")
+_OURS_ALONE = (variables.TOKEN, variables.SUBMISSION, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
 
 
 def ports_needed(job: Job) -> int:
@@ -93,8 +94,8 @@ def node_environment(
     environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path),
-        PORTS: str(ports),
-        "CLUSTERTRAIN_CODE": code,
+        variables.PORTS: str(ports),
+        variables.CODE: code,
     }
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
