@@ -56,6 +56,12 @@ EXEC = (
             ClusterError,
             "knows no RayJob",
         ),
+        (
+            'error: resource mapping not found for name: "a" namespace: "" from "STDIN": no matches for kind '
+            '"PodMonitor" in version "monitoring.coreos.com/v1"\nensure CRDs are installed first',
+            NotFound,
+            'no matches for kind "PodMonitor"',
+        ),
         ('error: context "there" does not exist', NoAnswer, "kubernetes.context"),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",

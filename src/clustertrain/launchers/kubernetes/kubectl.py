@@ -144,7 +144,7 @@ def ended_there(stderr: str) -> bool:
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
     if ended_there(error.stderr):
         return error
-    said = error.stderr.strip()
+    said = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
     last = said.splitlines()[-1] if said else str(error)
     where = f"context {kubectl.context}" if kubectl.context else "kubectl's current context"
     if match := _FORBIDDEN.search(said):
