@@ -162,7 +162,7 @@ def measure(state: dict[str, Any], folder: Path, rounds: int) -> None:
     print(
         f"state: {size_bytes(state) / 1e6:.0f} MB, {rounds} rounds after the first, torch {torch.__version__}"
     )
-    print(f"{'the loop waits for':34}{'median':>10}{'least':>10}{'most':>10}")
+    print(f"{'the loop waits for':34}{'median':>10}{'min':>10}{'max':>10}")
     show("torch.save, fsynced", theirs_s[1:])
     show("clustertrain, first save", ours_s[:1])
     show("clustertrain, later saves", ours_s[1:])

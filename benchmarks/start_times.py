@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 def print_table(title: str, found: Mapping[str, Sequence[float]], ours: str) -> None:
     """Medians and spread of each side's seconds, and our share of each peer's time."""
-    print(f"{title:28}{'median':>9}{'least':>9}{'most':>9}{'ours / it':>12}")
+    print(f"{title:28}{'median':>9}{'min':>9}{'max':>9}{'ours / this':>12}")
     our_median = statistics.median(found[ours])
     for side, seconds in found.items():
         median = statistics.median(seconds)
