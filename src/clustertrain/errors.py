@@ -1,14 +1,14 @@
-"""Every error a user can meet, and the exit code it ends with.
+"""Every error that a user can see, with its exit code.
 
-    ClusterTrainError          1  training failed, or a fault of the kit itself
-    ├── JobError               2  the job file or the arguments are wrong, whatever the machine
-    ├── ClusterError           3  a cluster, or its hardware, says no or cannot be reached
-    └── StorageError           4  bytes or storage: checksum, archive, not writable
+    ClusterTrainError          1  training failed, or clustertrain itself failed
+    ├── JobError               2  the job file or the arguments are wrong, on every machine
+    ├── ClusterError           3  a cluster or its hardware refuses or cannot be reached
+    └── StorageError           4  data or storage: checksum, archive, not writable
         └── DataError          4  the same, for a data set
     RunStopped                    not an error: 75 stopped with a checkpoint, 130 without one
 
-The text of an error has two or three lines: the value and the rule it breaks, the arithmetic where
-there is some, and the remedy. The command line prints that text and no traceback.
+The message of an error has two or three lines: the value and the rule it breaks, the arithmetic if there is
+any, and the remedy. The command line prints this message and no traceback.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ EXIT_INTERRUPTED = 130
 
 
 class ClusterTrainError(Exception):
-    """Training failed, or the kit did; the root of the tree."""
+    """Training failed, or clustertrain itself failed; the root of the tree."""
 
     exit_code = EXIT_FAILED
 
 
 class JobError(ClusterTrainError):
-    """The job file or an argument is wrong, on every machine alike."""
+    """The job file or an argument is wrong, on every machine."""
 
     exit_code = EXIT_JOB
 
@@ -44,7 +44,7 @@ class ClusterError(ClusterTrainError):
 
 
 class StorageError(ClusterTrainError):
-    """Storage cannot be read or written, or holds bytes that do not verify."""
+    """Storage cannot be read or written, or contains bytes that do not verify."""
 
     exit_code = EXIT_STORAGE
 
@@ -54,7 +54,7 @@ class DataError(StorageError):
 
 
 class RunStopped(Exception):
-    """A run ended early because it was asked to."""
+    """A run ended early on request."""
 
     def __init__(self, message: str, *, checkpointed: bool) -> None:
         super().__init__(message)
@@ -62,5 +62,5 @@ class RunStopped(Exception):
         self.exit_code = EXIT_STOPPED if checkpointed else EXIT_INTERRUPTED
 
     def __reduce__(self) -> tuple[Callable[..., RunStopped], tuple[str]]:
-        # It travels from the controller to the driver, and pickle passes no keywords by itself.
+        # It is pickled from the controller to the driver, and pickle does not pass keyword arguments.
         return partial(type(self), checkpointed=self.checkpointed), (str(self),)

@@ -332,8 +332,8 @@ def test_data_uri(uri):
         ("", "at least 1 character"),
         ("ftp://h/x", "must be a path, or start with file://"),
         ("file://host/x", "three slashes"),
-        ("s3:///key", "names no bucket"),
-        ("https:///x", "names no host"),
+        ("s3:///key", "contains no bucket"),
+        ("https:///x", "contains no host"),
         ("a\nb", "of printable characters"),
     ],
 )

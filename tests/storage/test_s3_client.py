@@ -123,7 +123,7 @@ def test_the_end_of_the_tries_says_what_was_met_last():
 
     with pytest.raises(StorageError) as caught:
         persistently(Location("s3://b/p", retry_s=0), "LIST", "p/", request)
-    assert "LIST s3://b/p/ did not succeed in 0 s of tries" in str(caught.value)
+    assert "LIST s3://b/p/ did not succeed in 0 s of retries" in str(caught.value)
     assert "ConnectionRefusedError: nobody there" in str(caught.value)
 
 

@@ -124,7 +124,7 @@ def test_a_server_that_stays_away_ends_the_run_and_what_was_saved_is_whole(
         run.wait_for_event("checkpoint")
         proxy.down()
         output = run.end(4, within_s=120)
-    assert "did not succeed in 3 s of tries" in output
+    assert "did not succeed in 3 s of retries" in output
     assert f"at {proxy.endpoint}" in output
     (name,) = names(shelf)
     assert verify(shelf, name).step == name.step == 4

@@ -97,4 +97,4 @@ def test_a_node_without_the_right_to_write_names_action_key_and_status(moto_s3):
     text = str(caught.value)
     assert f"On {os.uname().nodename}: PUT s3://{moto_s3.bucket}/runs/digits/g1/attempts/1/" in text
     assert "HTTP 403 AccessDenied" in text
-    assert "Likely cause: these credentials may not do it" in text
+    assert "Likely cause: these credentials lack the permission" in text

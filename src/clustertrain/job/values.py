@@ -125,7 +125,7 @@ def _uri(uri: str, schemes: tuple[str, ...]) -> str:
     if scheme == "file" and (parts.netloc not in ("", "localhost") or len(parts.path) < 2):
         raise ValueError("a file URI has three slashes and an absolute path: file:///data/train.tar")
     if scheme != "file" and not parts.netloc:
-        raise ValueError(f"names no {'bucket' if scheme == 's3' else 'host'} after {scheme}://")
+        raise ValueError(f"contains no {'bucket' if scheme == 's3' else 'host'} after {scheme}://")
     return uri
 
 

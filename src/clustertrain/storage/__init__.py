@@ -1,15 +1,15 @@
-"""Where runs are kept: small files and trees of files under keys (`name/g1/attempts/1/claim.json`).
+"""The storage of runs: small files and trees of files under keys (`name/g1/attempts/1/claim.json`).
 
-A reader finds a file complete or not at all.
+Every write is atomic: a reader never sees a partial file.
 
-store.py                Store: the protocol, open_store, and a probe of what a run needs
-location.py             a URI, and how it is reached
+store.py                Store: the protocol, open_store, and a probe of the operations that a run needs
+location.py             a URI, and the options of the S3 client
 posix.py                a store on a file system
-posix_tree.py           a folder that appears complete
+posix_tree.py           a folder that becomes visible atomically
 s3.py                   a store on S3
-s3_tree.py              a tree of objects that appears complete
-s3_bucket.py            the requests that a store makes of its bucket
-s3_client.py            the client, its retries, and what its errors mean
+s3_tree.py              a tree of objects that becomes visible atomically
+s3_bucket.py            the requests of a store to its bucket
+s3_client.py            the client, its retries, and the classification of its errors
 s3_exclusive_create.py  creates an object once, on a server without conditional writes
 """
 

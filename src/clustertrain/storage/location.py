@@ -1,4 +1,4 @@
-"""Where bytes are: a path, or `s3://bucket/key` with what is needed to reach that server."""
+"""A location of files: a path, or `s3://bucket/key` with the options of the S3 client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from clustertrain.errors import JobError
 
 RETRY_S = 600.0
-# Where boto3 looks for credentials, in this order; for messages.
+# The places in which boto3 looks for credentials, in this order; for messages.
 CREDENTIAL_CHAIN = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or `profile`, ~/.aws/credentials, "
     "or the role of the machine or pod"
@@ -19,7 +19,7 @@ CREDENTIAL_CHAIN = (
 
 @dataclass(frozen=True)
 class Location:
-    """A URI and how to reach it. Credentials are never part of it: they come from boto3's own chain.
+    """A URI and the options of the S3 client. It never contains credentials: boto3's chain provides them.
 
     Attributes:
         uri: a path, `file://…` or `s3://bucket/prefix`; sources also know `http(s)://…`.
@@ -27,7 +27,7 @@ class Location:
         region: of the bucket.
         profile: of the AWS configuration files.
         addressing: "path" (http://host/bucket/key), "virtual" (http://bucket.host/key) or "auto".
-        retry_s: how long a fault of the server or the network that may pass is met with another try.
+        retry_s: how long transient errors of the server or the network are retried.
     """
 
     uri: str
@@ -42,7 +42,7 @@ class Location:
         return self.uri.lower().startswith("s3://")
 
     def with_patience(self, retry_s: float) -> Location:
-        """The same place; a fault that may pass is met for so many seconds at most."""
+        """The same location; transient errors are retried for at most `retry_s` seconds."""
         return replace(self, retry_s=min(retry_s, self.retry_s))
 
     @property
@@ -53,7 +53,7 @@ class Location:
 
 
 def local_path(uri: str, *, what: str) -> Path:
-    """The path that a plain path or a `file://` URI names; `what` it is for stands in the error.
+    """The path of a plain path or a `file://` URI; `what` names its purpose in the error message.
 
     Raises:
         JobError: another scheme.
@@ -64,6 +64,4 @@ def local_path(uri: str, *, what: str) -> Path:
     scheme, parts = match[1].lower(), urlsplit(uri)
     if scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         return Path(unquote(parts.path))
-    raise JobError(
-        f"{scheme}:// is no {what} that clustertrain knows.\nGive a path that every node sees, or s3://…"
-    )
+    raise JobError(f"{scheme}:// is not supported for {what}.\nGive a path that every node sees, or s3://…")

@@ -1,7 +1,7 @@
 """A Store on a file system: a local disk, or one that all nodes share (NFS, Lustre, GPFS, CephFS).
 
-Locks of the file system are not used (flock is local on many NFS mounts): link() and rename() are what
-every one of them does atomically, seen from all hosts.
+File locks are not used, because flock is local on many NFS mounts. link() and rename() are atomic on each of
+these file systems, also for other hosts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STALE_TRIES = 5
 
 @dataclass(frozen=True)
 class PosixStore:
-    """Keys are paths below `root`. Names that begin with '.' are unfinished; `list` leaves them out."""
+    """Keys are paths below `root`. Names that start with '.' are unfinished files; `list` omits them."""
 
     root: Path
 
@@ -93,7 +93,7 @@ class PosixStore:
                 while block := file.read(block_bytes):
                     yield block
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise FileNotFoundError(f"{path} is not there") from error
+            raise FileNotFoundError(f"{path} does not exist") from error
         except OSError as error:
             raise refused(path, "read", error) from error
 
@@ -114,10 +114,10 @@ class PosixStore:
 
 
 def create_exclusive(path: Path, data: bytes) -> bool:
-    """Create a file with its bytes, unless the name is taken: exactly one of all callers gets True.
+    """Create a file with these bytes, unless it exists: exactly one of all callers gets True.
 
     Raises:
-        StorageError: the file system says no.
+        StorageError: the file system refuses.
     """
     try:
         temporary = _write_temporary(path, data)
@@ -133,7 +133,7 @@ def _link(temporary: Path, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # NFS repeats a request whose answer was lost, and the repetition finds what the first one made.
+        # NFS repeats a request whose answer was lost; the second request then finds the link of the first.
         try:
             return temporary.samefile(path)
         except FileNotFoundError:
@@ -153,7 +153,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _write_temporary(path: Path, data: bytes) -> Path:
-    """A hidden file beside `path` with these bytes, on disk."""
+    """Writes a hidden file beside `path` with these bytes, fsynced, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.tmp"
     try:
@@ -168,7 +168,7 @@ def _write_temporary(path: Path, data: bytes) -> Path:
 
 
 def again_when_stale(operation: Callable[[], _T]) -> _T:
-    """NFS answers ESTALE when another host replaced what a name meant; looking the name up again helps."""
+    """Retries an operation after ESTALE, which NFS returns if another host replaced the file."""
     for _ in range(_STALE_TRIES - 1):
         try:
             return operation()
@@ -179,15 +179,15 @@ def again_when_stale(operation: Callable[[], _T]) -> _T:
 
 
 def refused(path: Path, verb: str, error: OSError) -> StorageError:
-    """What to tell of a path that the operating system refused, by what it said."""
+    """The error for a path that the operating system refused, with a remedy by its errno."""
     remedy = {
-        errno.ENOSPC: "Free space there, or name another place.",
-        errno.EDQUOT: "Your quota there is used up: free space, or name another place.",
-        errno.EROFS: "It is mounted read-only here: name a place that is writable on every node.",
-        errno.ENOTDIR: "A part of the path is a file, not a folder: name another place.",
-        errno.EPERM: "The file system may lack hard links, which a run needs: name another place.",
-        errno.EOPNOTSUPP: "The file system lacks something a run needs (hard links): name another place.",
-    }.get(error.errno or 0, "Give that user access, or name a place that every node can write.")
+        errno.ENOSPC: "Free space there, or use another path.",
+        errno.EDQUOT: "Your quota there is used up: free space, or use another path.",
+        errno.EROFS: "It is mounted read-only here: use a path that is writable on every node.",
+        errno.ENOTDIR: "A part of the path is a file, not a folder: use another path.",
+        errno.EPERM: "The file system may lack hard links, which a run needs: use another path.",
+        errno.EOPNOTSUPP: "The file system lacks hard links, which a run needs: use another path.",
+    }.get(error.errno or 0, "Give that user access, or use a path that every node can write.")
     return StorageError(
         f"{path} cannot be {verb} by uid {os.geteuid()}: {error.strerror or error}.\n{remedy}"
     )

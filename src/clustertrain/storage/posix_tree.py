@@ -1,4 +1,4 @@
-"""A folder of files that appears whole or not at all: what a checkpoint is made of."""
+"""A folder of files that becomes visible atomically, such as a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-HIDDEN = "."  # names that begin so are unfinished or on their way out; no reader takes them for a result
+HIDDEN = "."  # names with this prefix are unfinished or being removed; readers ignore them
 
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """What is known of a file once it is on disk: its size in bytes and the sha256 of what was written."""
+    """A file after its write: its size in bytes, and the sha256 of the written bytes."""
 
     size_bytes: int
     sha256: str
 
 
 class _HashingFile:
-    """A write-only file that hashes what passes through, so that nothing is read back to be hashed."""
+    """A write-only file that hashes its bytes during the write, so that they are not read back."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -50,10 +50,10 @@ class _HashingFile:
 
 @dataclass
 class PosixTree:
-    """Files gather in a hidden sibling folder; `commit` writes the marker last and renames the folder.
+    """Files are written to a hidden sibling folder; `commit` writes the marker last and renames the folder.
 
-    rename() onto an existing folder that is not empty fails, so a second writer of the same name cannot
-    replace what a first one committed: FileExistsError.
+    rename() onto a folder that is not empty fails, so a second writer of the same name cannot replace a
+    committed tree: FileExistsError.
     """
 
     target: Path
@@ -65,7 +65,7 @@ class PosixTree:
 
     @contextmanager
     def create(self, name: str) -> Iterator[_HashingFile]:
-        """A new file of the tree; on disk (fsync) when the block ends."""
+        """A new file of the tree; it is fsynced when the block ends."""
         with (self._work / name).open("xb") as file:
             hashing = _HashingFile(file)
             yield hashing
@@ -82,17 +82,17 @@ class PosixTree:
             self._work.rename(self.target)
         except OSError as error:
             if self.target.exists():
-                raise FileExistsError(f"{self.target} is already there") from error
+                raise FileExistsError(f"{self.target} exists already") from error
             raise
         fsync_folder(self.target.parent)
 
     def abort(self) -> None:
-        """Remove what was written; nothing of it was ever visible."""
+        """Remove the written files, which were never visible."""
         shutil.rmtree(self._work, ignore_errors=True)
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a crash of the machine."""
+    """Sync the entries of a folder, so that they survive a crash of the machine."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -101,15 +101,15 @@ def fsync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Take a folder out of sight in one step, then remove it: a kill in between leaves no half folder under
-    the good name."""
+    """Rename a folder to a hidden name, then remove it: a kill in between leaves no partial folder under the
+    original name."""
     doomed = folder.parent / f"{HIDDEN}{folder.name}.{uuid.uuid4().hex[:8]}.gone"
     folder.rename(doomed)
     shutil.rmtree(doomed)
 
 
 def collect_leftovers(parent: Path) -> list[str]:
-    """Remove what killed writers and removers left in `parent`; returns the names."""
+    """Remove what killed writers and removers left behind in `parent`; returns the names."""
     if not parent.is_dir():
         return []
     leftovers = [p for p in parent.iterdir() if p.name.startswith(HIDDEN) and p.suffix in (".tmp", ".gone")]

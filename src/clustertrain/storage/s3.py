@@ -1,12 +1,13 @@
-"""A Store on S3, or on a server that speaks like it.
+"""A Store on S3, or on another server with the S3 API.
 
-An object appears whole or not at all, so a small file is one PUT. What a file system does by rename and link
-is done by order and by conditions here:
+A PUT of an object is atomic, so a small file is one PUT. In place of rename and link, the order of requests
+and conditional requests are used:
 
 - a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
-- `.newest` beside the trees names the one that was committed last, so that a server that lists late cannot
-  hide it; every name that a listing gives is asked for by HEAD;
-- a server without conditional writes is recognized; there, s3_exclusive_create.py decides who was first.
+- `.newest` beside the trees names the tree that was committed last, so that a delayed listing cannot hide it;
+  every name in a listing is checked by HEAD;
+- a server without conditional writes is detected; there, s3_exclusive_create.py decides which writer was
+  first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from clustertrain.storage.s3_tree import NEWEST, S3Tree
 
 
 class S3Store:
-    """Keys are below the location's prefix. Names that begin with '.' are the store's own."""
+    """Keys are below the location's prefix. Names that start with '.' belong to the store."""
 
     def __init__(self, location: Location) -> None:
         self._bucket = Bucket(location)
@@ -127,11 +128,11 @@ class S3Store:
             return create_by_contest(self._bucket, key, data, writer)
         if self._bucket.put_if_absent(key, data, writer=writer) == 200:
             return True
-        # An answer that was lost makes us ask again, and the second PUT finds what our first one wrote.
-        return self._bucket.get(key) in ((data, writer), (data, ""))  # "": it keeps no metadata
+        # After a lost answer the PUT is repeated, and the second one finds the object of the first.
+        return self._bucket.get(key) in ((data, writer), (data, ""))  # "": a server without metadata
 
     def _tries_conditions(self) -> bool:
-        """Whether the server keeps `If-None-Match: *`: a second PUT of the same key is refused."""
+        """Whether the server supports `If-None-Match: *`: a second PUT of the same key is refused."""
         scratch = self._key(f"{HIDDEN}condition-{uuid.uuid4().hex}")
         first = self._bucket.put_if_absent(scratch, b"1", writer="")
         try:

@@ -1,7 +1,7 @@
-"""The requests that a store makes of its bucket, a method each, with whole keys.
+"""The requests of a store to its bucket, one method each, with full keys.
 
-Each is tried again while it meets faults that may pass (s3_client.persistently), so each may reach the server
-more than once: all of them are of a kind where that changes nothing.
+Transient errors are retried (s3_client.persistently), so a request may reach the server more than once: all
+requests are idempotent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clustertrain.storage.s3_client import connect, explained, persistently, sta
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
 _DELETED_AT_ONCE = 1000
-_MARKS = {  # where a truncated listing goes on: what the answer says → what the next request says
+_MARKS = {  # the continuation of a truncated listing: key of the answer → key of the next request
     "NextContinuationToken": "ContinuationToken",
     "NextKeyMarker": "KeyMarker",
     "NextUploadIdMarker": "UploadIdMarker",
@@ -33,7 +33,7 @@ _SHOWS_NO_UPLOADS = (403, 405, 501)
 
 
 class TooLate(Exception):
-    """The time to make a request is over."""
+    """The deadline for a request has passed."""
 
 
 class Bucket:
@@ -50,10 +50,10 @@ class Bucket:
     # ------------------------------------------------------------------------------------- one object
 
     def put(self, key: str, data: bytes, *, writer: str = "", before: float = math.inf) -> None:
-        """Write or replace an object. The server checks what arrives against its MD5.
+        """Write or replace an object. The server checks the received bytes against the MD5.
 
         Raises:
-            TooLate: the monotonic clock has reached `before`, and it was not written yet.
+            TooLate: the monotonic clock has reached `before`, and the object was not written yet.
         """
 
         def put() -> Any:
@@ -64,8 +64,8 @@ class Bucket:
         self._ask("PUT", key, put)
 
     def put_if_absent(self, key: str, data: bytes, *, writer: str) -> int:
-        """Write an object if there is none. The HTTP status: 200, 412 when there is one, 501 when the server
-        does not know the condition; one that ignores it answers 200 in any case."""
+        """Write an object if it does not exist. Returns the HTTP status: 200, 412 if it exists, 501 if the
+        server does not support the condition. A server that ignores the condition always answers 200."""
         try:
             self._ask("PUT", key, lambda: self._put(key, data, writer, IfNoneMatch="*"), answers=(412, 501))
         except ClientError as error:
@@ -73,7 +73,7 @@ class Bucket:
         return 200
 
     def get(self, key: str) -> tuple[bytes, str] | None:
-        """The bytes of a small object, checked against the sha256 they were written with, and its writer."""
+        """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
 
         def whole() -> tuple[bytes, str]:
             answer = self._client.get_object(Bucket=self.name, Key=key)
@@ -81,17 +81,17 @@ class Bucket:
                 data = body.read()
             metadata = answer.get("Metadata", {})
             if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
-                raise ConnectionError("the bytes that came do not have the checksum they were written with")
+                raise ConnectionError("the received bytes do not match the checksum in the metadata")
             return data, metadata.get(_WRITER, "")
 
         return self._unless_absent("GET", key, whole)
 
     def head(self, key: str) -> dict[str, Any] | None:
-        """What the server says of an object (ContentLength, ETag, LastModified); None when there is none."""
+        """The properties of an object (ContentLength, ETag, LastModified); None if it does not exist."""
         return self._unless_absent("HEAD", key, lambda: self._client.head_object(Bucket=self.name, Key=key))
 
     def blocks(self, key: str, block_bytes: int) -> Iterator[bytes]:
-        """The bytes of an object in order; a cut is gone on from, as long as the object is the same.
+        """The bytes of an object in order; after a cut it continues, as long as the object is the same.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -103,10 +103,10 @@ class Bucket:
                     block = self._ask("GET", key, lambda: reading.next(block_bytes), answers=(404, 412))
                 except ClientError as error:
                     if reading.offset == 0 and status_of(error) == 404:
-                        raise FileNotFoundError(f"s3://{self.name}/{key} is not there") from error
+                        raise FileNotFoundError(f"s3://{self.name}/{key} does not exist") from error
                     raise StorageError(
                         f"s3://{self.name}/{key} was changed or removed while it was read "
-                        f"(HTTP {status_of(error)} at byte {reading.offset}).\nRun again to read it anew."
+                        f"(HTTP {status_of(error)} at byte {reading.offset}).\nRun again to read it again."
                     ) from error
                 if not block:
                     return
@@ -117,7 +117,7 @@ class Bucket:
     # ------------------------------------------------------------------------------------ many objects
 
     def below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
-        """Every key that begins so, and when it was written by the server's clock."""
+        """Every key with this prefix, and the time of its write by the server's clock."""
         for page in self._pages("LIST", prefix, "list_objects_v2", Prefix=prefix):
             yield from ((entry["Key"], entry["LastModified"]) for entry in page.get("Contents", []))
 
@@ -130,7 +130,7 @@ class Bucket:
         return [name for name in objects if name], [name for name in folders if name]
 
     def delete(self, *keys: str) -> None:
-        """Remove objects; those that are not there are no error."""
+        """Remove objects; missing objects are no error."""
         if len(keys) > 1:
             keys = tuple(key for batch in _batches(keys) for key in self._not_deleted(batch))
         for key in keys:
@@ -140,7 +140,8 @@ class Bucket:
         self._ask("DELETE", key, lambda: self._client.delete_object(Bucket=self.name, Key=key))
 
     def _not_deleted(self, keys: Collection[str]) -> Collection[str]:
-        """Remove objects by one request; those that it did not remove, all where the server lacks it."""
+        """Remove objects by one request. Returns those that it did not remove: all of them if the server does
+        not support the request."""
         batch = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             answer = self._ask(
@@ -156,7 +157,8 @@ class Bucket:
     # ---------------------------------------------------------------------------------- multipart uploads
 
     def begin_upload(self, key: str) -> str:
-        """A new multipart upload's id. One that was begun twice by a lost answer is collected later."""
+        """The id of a new multipart upload. After a lost answer there may be two; the first is collected
+        later."""
 
         def begin() -> Any:
             return self._client.create_multipart_upload(Bucket=self.name, Key=key)
@@ -166,7 +168,8 @@ class Bucket:
     def upload_part(
         self, key: str, upload_id: str, number: int, data: bytearray, pause: Callable[[float], None]
     ) -> str:
-        """Its ETag. `pause` waits between two tries; what it raises ends them."""
+        """Upload one part; returns its ETag. `pause` waits between two tries; an exception of it ends
+        them."""
         where = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
         md5 = _md5(data)
 
@@ -178,7 +181,7 @@ class Bucket:
         )
 
     def complete_upload(self, key: str, upload_id: str, etags: list[str], size_bytes: int) -> None:
-        """Make the object of its parts. When the answer was lost, the upload is gone and the object there."""
+        """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
 
         def complete() -> Any:
@@ -193,14 +196,14 @@ class Bucket:
                 raise explained(self.location, "POST", key, error) from error
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload that will not be completed; one that is gone is no error."""
+        """Remove the parts of an upload that will not be completed; a missing upload is no error."""
         where = {"Bucket": self.name, "Key": key, "UploadId": upload_id}
         self._unless_absent("DELETE", key, lambda: self._client.abort_multipart_upload(**where))
 
     def uploads_below(self, prefix: str) -> list[tuple[str, str]]:
-        """(key, id) of every multipart upload that was begun and neither completed nor aborted.
+        """(key, id) of every multipart upload that was neither completed nor aborted.
 
-        Empty where the server does not show them: then the bucket's own lifecycle rule removes them.
+        Empty if the server does not list them: then a lifecycle rule of the bucket has to remove them.
         """
         found = []
         try:
@@ -232,7 +235,7 @@ class Bucket:
     def _pages(
         self, action: str, prefix: str, operation: str, *, answers: Collection[int] = (), **wanted: str
     ) -> Iterator[dict[str, Any]]:
-        """The pages of a listing, each asked for until it comes: boto3's own paginator ends at a fault."""
+        """The pages of a listing, each with retries: boto3's paginator ends at the first error."""
         marks: dict[str, str] = {}
 
         def page() -> dict[str, Any]:
@@ -248,7 +251,7 @@ class Bucket:
 
 
 class _Reading:
-    """An object that is being read; after a fault `next` goes on behind the last byte it gave."""
+    """An object that is being read; after an error `next` continues after the last byte that it returned."""
 
     def __init__(self, client: Any, bucket: str, key: str) -> None:
         self._client, self._where = client, {"Bucket": bucket, "Key": key}
@@ -271,7 +274,7 @@ class _Reading:
             raise
         if len(block) != wanted:
             self.close()
-            raise ConnectionError(f"{len(block)} bytes came where {wanted} were to come")
+            raise ConnectionError(f"received {len(block)} bytes, expected {wanted}")
         self.offset += wanted
         return block
 
@@ -302,5 +305,5 @@ def _sha256(data: bytes) -> str:
 
 
 def _md5(data: bytes | bytearray) -> str:
-    """As S3 wants it; a checksum against faults of the way there, no security."""
+    """The MD5 as S3 expects it: a checksum against transfer errors, not for security."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()

@@ -1,9 +1,8 @@
-"""The S3 client: one for each location of a process, and what its errors mean.
+"""The S3 client: one for each location of a process, and the classification of its errors.
 
-Faults that may pass (5xx, 429, a broken or silent connection) are tried again with growing pauses for
-`Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off.
-What will not pass by waiting becomes a StorageError that names the action, the key, the HTTP status and the
-likely cause.
+Transient errors (5xx, 429, a broken connection, a timeout) are retried with growing pauses for
+`Location.retry_s`; boto3's own retries count tries, not time, and give up after seconds, so they are off. A
+permanent error becomes a StorageError that names the action, the key, the HTTP status and the likely cause.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ CONNECTIONS = 16
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 20.0
 
-# A 4xx that may pass by itself. The last two are what Amazon says to one of two conditional writes at once.
+# Transient 4xx. Amazon sends the last two codes to one of two concurrent conditional writes.
 _PASSING_STATUS = {408, 425, 429}
 _PASSING_CODES = {
     *("RequestTimeout", "SlowDown"),
-    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # what arrived is not what was sent
+    *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the bytes changed in transfer
     *("ConditionalRequestConflict", "OperationAborted"),
 }
-_LACKING = 501  # what the server lacks does not come by waiting
-ANSWERS = (404, 412, 416)  # not faults: the caller knows what they mean
+_LACKING = 501  # not implemented: permanent
+ANSWERS = (404, 412, 416)  # not errors: the caller handles them
 
 _CAUSES = {
-    "AccessDenied": "these credentials may not do it; give their user that right on the bucket",
+    "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
     "AllAccessDisabled": "the bucket is disabled",
     "ExpiredToken": "the credentials have expired; get new ones (aws sso login, or a new session token)",
     "ExpiredTokenException": "the credentials have expired; get new ones",
     "TokenRefreshRequired": "the credentials have expired; get new ones",
     "InvalidAccessKeyId": "the server does not know this access key; is it another server's?",
-    "InvalidToken": "the session token belongs to another key or has ended",
-    "SignatureDoesNotMatch": "the secret key is wrong, or something on the way changes requests",
+    "InvalidToken": "the session token belongs to another key or has expired",
+    "SignatureDoesNotMatch": "the secret key is wrong, or a proxy changes the requests",
     "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes",
     "NoSuchBucket": "there is no such bucket; create it, or correct the name",
     "PermanentRedirect": "the bucket is in another region; set `region`",
@@ -63,7 +62,7 @@ def connect(location: Location) -> Any:
     Raises:
         StorageError: the profile does not exist.
     """
-    # By pid, because a forked child must not speak on the connections of its parent.
+    # By pid, because a forked child must not use the connections of its parent.
     return _client(location.endpoint, location.region, location.profile, location.addressing, os.getpid())
 
 
@@ -80,7 +79,7 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
         max_pool_connections=CONNECTIONS,
         tcp_keepalive=True,
         s3={"addressing_style": addressing},
-        # Checksums that clients add unasked are refused by some servers; Content-MD5 and sha256 are ours.
+        # Some servers refuse the checksums that clients add by default; the kit sends Content-MD5 and sha256.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="clustertrain",
@@ -102,17 +101,17 @@ def persistently(
     answers: Collection[int] = ANSWERS,
     pause: Callable[[float], None] = time.sleep,
 ) -> _T:
-    """The answer of a request, which is made again for `retry_s` while it meets faults that may pass.
+    """The answer of a request; transient errors are retried for `retry_s`.
 
     Args:
-        action: what it does, for messages: "PUT", "GET", "LIST".
-        key: the whole key in the bucket.
-        answers: HTTP statuses that the caller takes for an answer, not for a fault.
-        pause: waits so many seconds; what it raises ends the work.
+        action: the action for messages: "PUT", "GET", "LIST".
+        key: the full key in the bucket.
+        answers: HTTP statuses that the caller handles as an answer, not as an error.
+        pause: waits the given number of seconds; an exception of it ends the retries.
 
     Raises:
         botocore.exceptions.ClientError: with one of the statuses in `answers`.
-        StorageError: any other end, explained.
+        StorageError: any other error, with its likely cause.
     """
     ends, pause_s = time.monotonic() + location.retry_s, _FIRST_PAUSE_S
     while True:
@@ -126,7 +125,7 @@ def persistently(
             left_s = ends - time.monotonic()
             if left_s <= 0:
                 raise _given_up(location, action, key, error) from error
-            # Jitter, so that a thousand workers do not come back at the same moment.
+            # Jitter, so that a thousand workers do not retry at the same time.
             pause(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -140,7 +139,7 @@ def status_of(error: BaseException) -> int:
 
 
 def code_of(error: BaseException) -> str:
-    """S3's own name of an error, such as "NoSuchKey"; empty where there is none."""
+    """S3's name of an error, such as "NoSuchKey"; empty if there is none."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
@@ -154,18 +153,18 @@ def may_pass(error: BaseException) -> bool:
 
     if isinstance(error, ClientError):
         status, code = status_of(error), code_of(error)
-        full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting frees nothing
+        full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting does not free space
         server_fault = status >= 500 and status != _LACKING
         return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
     if isinstance(error, SSLError):
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
-    # A parser meets an answer that was cut; the last two are Python's own, of reading a body.
+    # A cut answer fails in the parser; the last two are Python's errors of reading a body.
     broken = (NotConnected, HTTPClientError, HTTPError, IncompleteReadError, ResponseParserError)
     return isinstance(error, (*broken, ConnectionError, TimeoutError))
 
 
 def explained(location: Location, action: str, key: str, error: BaseException) -> StorageError:
-    """What to tell of a request that no repetition will help."""
+    """The StorageError for a request that failed permanently."""
     from botocore.exceptions import BotoCoreError, ClientError, SSLError
 
     bucket, _ = location.bucket_and_key
@@ -175,7 +174,7 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
         said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         cause = _CAUSES.get(code)
         if cause is None:
-            cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not take such a request"
+            cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not accept such a request"
         return StorageError(
             f"{what} was refused: HTTP {status} {code}{f' ({said})' if said and said != code else ''}.\n"
             f"Likely cause: {cause}."
@@ -183,20 +182,20 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
     if isinstance(error, SSLError):
         return StorageError(
             f"{what}: the server's certificate is not trusted.\n"
-            "Correct the endpoint, or name your site's certificates in AWS_CA_BUNDLE."
+            "Correct the endpoint, or set AWS_CA_BUNDLE to the file with your site's CA certificates."
         )
-    if isinstance(error, BotoCoreError):  # no credentials, no token, a profile that is half written
-        return StorageError(f"{what} was not even sent: {str(error).rstrip('.')}.\n{_looked_in()}")
-    raise error  # not a fault of storage: a bug, to be seen as one
+    if isinstance(error, BotoCoreError):  # no credentials, no token, an incomplete profile
+        return StorageError(f"{what} was not sent: {str(error).rstrip('.')}.\n{_looked_in()}")
+    raise error  # not an error of the storage: a bug
 
 
 def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
     bucket, _ = location.bucket_and_key
     said = f"HTTP {status_of(error)} {code_of(error)}".strip() if status_of(error) else _first_line(error)
     return StorageError(
-        f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of tries; "
-        f"the last one met: {said}.\n"
-        "Is the server up and reachable from here? What was stored before is untouched; run again to go on."
+        f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of retries; "
+        f"the last error was: {said}.\n"
+        "Is the server up and reachable from here? Stored files were not changed; run again to continue."
     )
 
 
@@ -209,4 +208,4 @@ def _at(location: Location) -> str:
 
 
 def _looked_in() -> str:
-    return f"Credentials are looked for in {CREDENTIAL_CHAIN}; never in the job file."
+    return f"boto3 looks for credentials in {CREDENTIAL_CHAIN}; never in the job file."

@@ -1,16 +1,16 @@
-"""Creating an object that only one may create, on a server without conditional writes.
+"""Exclusive creation of an object, on a server without conditional writes.
 
-Who wants the key puts a candidate beside it, then lists the candidates. Who finds its own alone, and the key
-still free, has won and writes the key, and only then takes its candidate away.
+Each contender puts a candidate object beside the key, then lists the candidates. A contender that finds only
+its own candidate, and the key still free, has won: it writes the key and then deletes its candidate.
 
-Why at most one wins, where a listing shows what was put before it: of two contenders the one that put its
-candidate later lists later still. It sees the other's candidate, and does not win; or the other took it away
-after it had written the key, which is then found taken.
+Safety (at most one wins), provided that a listing shows every object that was put before it: of two
+contenders, the one that put its candidate later also lists later. It sees the candidate of the other one and
+does not win; or the other one deleted its candidate after writing the key, and then the key is taken.
 
-So that one does win: the smallest name waits while the others withdraw for a random moment. A candidate whose
-owner died counts no longer once it is `_DEAD_AFTER_S` older than one's own, both by the server's clock; an
-owner that could not write the key within a quarter of that does not try it any more. A process that is
-stopped in between, right inside of its last request, is what this cannot exclude and a conditional write can.
+Liveness (one does win): the contender with the smallest name waits while the others withdraw for a random
+time. The candidate of a dead owner is ignored once it is `_DEAD_AFTER_S` older than one's own, both by the
+server's clock. An owner that could not write the key within a quarter of that time starts over. One case
+remains, which only a conditional write excludes: a process that is stopped in the middle of its last request.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def create_by_contest(bucket: Bucket, key: str, data: bytes, writer: str) -> boo
 
 
 def _is_alone(bucket: Bucket, contest: str, own: str) -> bool:
-    """Whether one's own candidate is the only one of the living; the smallest waits a while to be it."""
+    """Whether `own` is the only candidate of a live owner; the one with the smallest name waits for that."""
     for _ in range(_LOOKS):
         candidates = dict(bucket.below(contest))
         put_at = candidates.pop(own, None)
-        if put_at is None:  # the listing is late: it says nothing of others either
+        if put_at is None:  # the listing is delayed, so it may also lack the others
             return False
         dead = [key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S]
         bucket.delete(*dead)

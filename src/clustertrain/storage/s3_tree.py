@@ -1,6 +1,6 @@
-"""A tree of files on S3: they go up while they are written, and the marker, put last, makes them a tree.
+"""A tree of files on S3: the files are uploaded while they are written; the marker is put last.
 
-boto3's transfers read from a file that is there. Here torch.save writes, and no file is in between.
+boto3's transfers read from an existing file. Here torch.save writes directly into the upload.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PART_BYTES = 16 << 20
 PARTS_IN_FLIGHT = 4
 _PARTS_BEFORE_GROWTH = 5000  # of the 10,000 that an upload may have: 80 GB in small parts, 5 TB in all
 _GROWN = 64
-_ABORT_S = 10.0  # what cannot be removed meanwhile is collected when the next writer starts
+_ABORT_S = 10.0  # the next writer collects what cannot be removed in this time
 
 
 def part_bytes(number: int) -> int:
-    """The size of the part with this number, from 1 on. S3 takes 10,000 of them, and 5 TiB in all."""
+    """The size of the part with this number, from 1 on. S3 allows 10,000 parts and 5 TiB in all."""
     return PART_BYTES if number <= _PARTS_BEFORE_GROWTH else PART_BYTES * _GROWN
 
 
 class S3Tree:
-    """Files under `key`. A killed writer leaves files without a marker, which no reader sees."""
+    """Files under `key`. A killed writer leaves files without a marker, which readers ignore."""
 
     def __init__(self, bucket: Bucket, key: str, create: Callable[[str, bytes], bool]) -> None:
         self.files: dict[str, WrittenFile] = {}
@@ -38,7 +38,7 @@ class S3Tree:
 
     @contextmanager
     def create(self, name: str) -> Iterator[Upload]:
-        """A new file of the tree; it is with the server when the block ends."""
+        """A new file of the tree; it is uploaded when the block ends."""
         key = f"{self._key}/{name}"
         self._begun.append(key)
         upload = Upload(self._bucket, key)
@@ -50,28 +50,28 @@ class S3Tree:
             raise
 
     def commit(self, marker: str, data: bytes) -> None:
-        """Put the marker, unless the name is taken or what was written is not there any more."""
+        """Put the marker, unless the name is taken or a file of the tree no longer exists."""
         for name in self.files:
             if self._bucket.head(f"{self._key}/{name}") is None:
                 raise FileNotFoundError(f"{self._key}/{name} was removed while the tree was written")
-        self._begun.clear()  # from here on it is a tree, ours or another's: nothing for `abort`
+        self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
         if not self._create(f"{self._key}/{marker}", data):
-            raise FileExistsError(f"s3://{self._bucket.name}/{self._key} is already there")
+            raise FileExistsError(f"s3://{self._bucket.name}/{self._key} exists already")
         self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         parent, _, name = self._key.rpartition("/")
         self._bucket.put(f"{parent}/{NEWEST}".lstrip("/"), name.encode())
 
     def abort(self) -> None:
-        """Remove what was written; nothing of it was ever visible."""
+        """Remove the written files, which were never visible."""
         with suppress(StorageError):
             _impatient(self._bucket).delete(*self._begun)
         self._begun.clear()
 
 
 class Upload:
-    """A file that goes up in parts while it is written; one that is smaller than a part, by one PUT.
+    """A file that is uploaded in parts while it is written; a file smaller than a part is one PUT.
 
-    Memory: one part that is filled and `PARTS_IN_FLIGHT` that are on their way, 80 MiB.
+    Memory: one part that is being filled and `PARTS_IN_FLIGHT` that are being uploaded, 80 MiB.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -99,10 +99,10 @@ class Upload:
         return view.nbytes
 
     def flush(self) -> None:
-        """For those who write to it as to a file; it is all or nothing anyway."""
+        """Does nothing; for callers that treat it as a file."""
 
     def finish(self) -> WrittenFile:
-        """Have all of it with the server."""
+        """Complete the upload."""
         if not self._upload_id:
             self._bucket.put(self._key, bytes(self._part))
         else:
@@ -114,7 +114,7 @@ class Upload:
         return WrittenFile(self._size_bytes, self._sha256.hexdigest())
 
     def abort(self) -> None:
-        """End what is on its way, and have the server forget what came."""
+        """End the upload and delete its parts on the server."""
         self._given_up.set()
         self._end_threads()
         if self._upload_id:
@@ -137,7 +137,7 @@ class Upload:
 
     def _pause(self, seconds: float) -> None:
         if self._given_up.wait(seconds):
-            raise InterruptedError("the upload was given up")
+            raise InterruptedError("the upload was aborted")
 
     def _end_threads(self) -> None:
         if self._threads is not None:
