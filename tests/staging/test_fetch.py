@@ -137,7 +137,7 @@ def test_a_length_that_is_never_reached(web, folder):
 def test_a_server_that_always_cuts_at_one_place(web, folder):
     web.etag = None
     web.answers = [Answer(cut_after=1000)] * 20
-    with pytest.raises(DataError, match=rf"1000 of {len(BODY)} bytes came") as refusal:
+    with pytest.raises(DataError, match=rf"1000 of {len(BODY)} bytes were received") as refusal:
         get(f"{web.url}/f", folder)
     assert len(web.ranges) == TRIES
     assert "beyond byte 1000" in str(refusal.value)
@@ -188,7 +188,7 @@ def test_a_server_that_falls_silent_is_left_after_the_timeout(web, folder, monke
 
 def test_a_length_is_needed(web, folder):
     web.answers = [Answer(framing="none")]
-    with pytest.raises(DataError, match="does not say how long"):
+    with pytest.raises(DataError, match="the server sends no length"):
         get(f"{web.url}/f", folder)
 
 
@@ -214,13 +214,13 @@ def test_redirects_are_followed_within_http_only(web, folder):
     (folder / "progress").unlink()
     for location in ("ftp://localhost/x", "file:///etc/passwd"):
         web.answers = [Answer(status=302, location=location)]
-        with pytest.raises(DataError, match=r"less safe|cannot be fetched"):
+        with pytest.raises(DataError, match=r"less secure|cannot be fetched"):
             get(f"{web.url}/f", folder)
 
 
 def test_what_does_not_fit_is_refused_before_it_comes(web, folder):
     web.answers = [Answer(says_length=1 << 60)]
-    with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are still to come, \d+ are free"):
+    with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are missing, \d+ are free"):
         get(f"{web.url}/f", folder)
 
 
@@ -248,7 +248,7 @@ def test_masked():
 
 
 def test_unknown_schemes():
-    with pytest.raises(JobError, match="ftp:// is no data that clustertrain knows"):
+    with pytest.raises(JobError, match="ftp:// is not supported for data"):
         open_source(Location("ftp://host/file"))
 
 

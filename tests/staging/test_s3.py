@@ -136,7 +136,7 @@ def test_folders_are_refused_with_a_remedy(s3, into):
         f"s3://{s3.bucket}",
         f"s3://{s3.bucket}/",
     ):
-        with pytest.raises(DataError, match=r"names no object but a folder.*\nPack them into one archive"):
+        with pytest.raises(DataError, match=r"is a prefix, not an object; a data set on S3 is one object.\nPack them into one archive"):
             bring(Location(uri, endpoint=s3.endpoint, region="us-east-1"), into, None)
 
 
@@ -179,7 +179,7 @@ def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
     proxy.script([None, None], when=get)
     proxy.script(status(503), when=get)
     began = time.monotonic()
-    with pytest.raises(DataError, match=r"HTTP 503 SlowDown.\n1.5 s of tries brought nothing beyond byte"):
+    with pytest.raises(DataError, match=r"HTTP 503 SlowDown.\n1.5 s of retries received nothing beyond byte"):
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint, retry_s=1.5), into)
     assert 1.5 <= time.monotonic() - began < 30
     proxy.calm()
@@ -188,7 +188,7 @@ def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
     assert bytes_asked_for(proxy) - before < len(BODY)  # it went on from what the first one kept
 
 
-CAUSES = {"AccessDenied": "may not do it", "ExpiredToken": "credentials have expired"}
+CAUSES = {"AccessDenied": "lack the permission", "ExpiredToken": "credentials have expired"}
 
 
 @pytest.mark.parametrize("after", [0, 5])
@@ -377,7 +377,7 @@ def test_an_s3_server_without_etags_is_read_from_the_front(web, into, aws_enviro
 
 def test_each_stream_has_its_tries_and_they_end(web, into):
     web.answers = [Answer(), *[Answer(status=503)] * 1000]
-    with pytest.raises(DataError, match=f"HTTP 503.*\n{TRIES} tries in a row brought nothing"):
+    with pytest.raises(DataError, match=f"HTTP 503.*\n{TRIES} tries in a row received nothing"):
         bring(Location(f"{web.url}/f"), into)
 
 

@@ -178,7 +178,7 @@ def test_a_folder_is_used_where_it_lies(tmp_path, into):
     ("options", "key"), [({"extract": True}, "extract: true"), ({"sha256": SHA256}, "sha256")]
 )
 def test_a_folder_has_neither_checksum_nor_archive(tmp_path, into, options, key):
-    with pytest.raises(DataError, match=f"{tmp_path} is a folder, and {key} is for one file"):
+    with pytest.raises(DataError, match=f"{tmp_path} is a folder, and {key} is only for a file"):
         get(tmp_path, into, **options)
 
 
@@ -250,7 +250,7 @@ def test_a_stop_keeps_what_came_and_the_next_start_goes_on(web, into, monkeypatc
     monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
     asked = []
-    with pytest.raises(StagingInterrupted, match="d was on its way") as stopped:
+    with pytest.raises(StagingInterrupted, match="d was being staged") as stopped:
         get(f"{web.url}/f", into, should_stop=lambda: asked.append(1) or len(asked) > 10)
     assert stopped.value.exit_code == 130
     assert isinstance(stopped.value, RunStopped)

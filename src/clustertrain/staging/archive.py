@@ -1,8 +1,8 @@
-"""Unpacks tar, tar.gz, tar.bz2, tar.xz and zip: regular files and folders only, and nothing by surprise.
+"""Unpacks tar, tar.gz, tar.bz2, tar.xz and zip: only regular files and folders.
 
-The library's own extraction is not used: its filters were bypassed again and again. Here a member is a name
-that is checked and bytes that are copied to a new file; links, devices and everything else are refused, so
-no name can lead out of the folder. Modes are 0644 and 0755 whatever the archive says.
+The library's extraction is not used, because its filters were bypassed several times. Here the name of a
+member is checked and its bytes are copied to a new file. Links, devices and everything else are refused, so
+no name can lead out of the folder. Modes are always 0644 and 0755.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from clustertrain.storage.posix import refused
 _CHUNK_BYTES = 1 << 20
 _TAR_BLOCK_BYTES = 512
 _PADDING_BYTES = 64 << 20  # zeros after the end mark; tar pads to its record size
-_HEADER_BYTES = 16 << 20  # a tar header is read in one piece; none that is honest comes near this
+_HEADER_BYTES = 16 << 20  # a tar header is read in one piece; real ones are much smaller
 _NAME_BYTES = 255
 _PATH_BYTES = 3000
 _DEPTH = 100
-_UNPACK = "If it is meant to be so, unpack it yourself"
-_RATIO_FROM_BYTES = 256 << 20  # a small archive of zeros harms nobody
+_UNPACK = "If the archive is as intended, unpack it yourself"
+_RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may grow to. The free space of the disk is a limit of its own."""
+    """The limits of an unpacked archive. The free space of the disk is another limit."""
 
     members: int = 20_000_000
     total_bytes: int = 64 << 40
@@ -50,12 +50,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Member:
-    """`size_bytes` is what the archive says; what comes out of `open` is counted as well."""
+    """`size_bytes` is the size in the archive's header; the bytes from `open` are counted as well."""
 
     name: str
     size_bytes: int
     is_folder: bool
-    refusal: str | None  # why its kind may not be unpacked
+    refusal: str | None  # the reason why its type is refused
     open: Callable[[], AbstractContextManager[IO[bytes]]]
 
 
@@ -66,15 +66,14 @@ def extract(
     limits: Limits | None = None,
     tick: Callable[[int, int], None] = lambda *_: None,
 ) -> Contents:
-    """Unpack `archive` into `into`, a folder that does not exist yet. Returns what it holds then.
+    """Unpack `archive` into `into`, a folder that does not exist yet. Returns the contents of the folder.
 
     Args:
-        tick: called often with the bytes of the archive that are used up, and its size; what it raises
-            ends the extraction.
+        tick: called often with the number of bytes of the archive that are read, and its size; an exception
+            of it ends the extraction.
 
     Raises:
-        DataError: names the member, the rule it breaks, and the remedy. What was unpacked so far is left
-            in `into`, for the caller to remove.
+        DataError: names the member, the rule it breaks, and the remedy. The caller has to remove `into`.
         StorageError: it does not fit on the disk, or cannot be written.
     """
     unpacking = _Unpacking(archive, into, limits or Limits())
@@ -106,10 +105,10 @@ class _Unpacking:
     def add(self, member: _Member, tick: Callable[[], None]) -> None:
         self._members += 1
         if self._members > self._limits.members:
-            raise self._refusal(member, f"it holds more than {self._limits.members} members", _UNPACK)
+            raise self._refusal(member, f"it has more than {self._limits.members} members", _UNPACK)
         if member.refusal is not None:
             raise self._refusal(
-                member, member.refusal, "Pack it again with files and folders alone, or unpack it yourself"
+                member, member.refusal, "Pack it again with only files and folders, or unpack it yourself"
             )
         if (wrong := wrong_name(member.name)) is not None:
             raise self._refusal(
@@ -130,8 +129,8 @@ class _Unpacking:
         except (FileExistsError, NotADirectoryError):
             raise self._refusal(
                 member,
-                "its name is there already, and nothing is overwritten",
-                "Pack it again without doubles, or unpack it yourself",
+                "another member has the same name, and nothing is overwritten",
+                "Pack it again without duplicates, or unpack it yourself",
             ) from None
 
     def _make_folder(self, path: Path) -> None:
@@ -152,7 +151,7 @@ class _Unpacking:
                 self._written_bytes += len(chunk)
                 tick()
         if copied_bytes != member.size_bytes:
-            what = f"{copied_bytes} bytes came out, its header says {member.size_bytes}"
+            what = f"it contains {copied_bytes} bytes, but its header says {member.size_bytes}"
             raise self._refusal(member, what, "Fetch or pack the archive again, or unpack it yourself")
         return hashed.hexdigest()
 
@@ -161,35 +160,36 @@ class _Unpacking:
         if total > self._limits.total_bytes:
             raise self._refusal(
                 member,
-                f"the whole would take {total} bytes, the limit is {self._limits.total_bytes}",
+                f"the unpacked files would take {total} bytes, the limit is {self._limits.total_bytes}",
                 _UNPACK,
             )
         if total > self._free_bytes:
             raise StorageError(
-                f"{self._archive.name} does not fit: unpacked it takes {total} bytes or more, "
+                f"{self._archive.name} does not fit: unpacked it takes at least {total} bytes, "
                 f"{self._free_bytes} were free at {self._into.parent}.\n"
-                "Free space there, or keep the data elsewhere."
+                "Free space there, or store the data elsewhere."
             )
         ratio = total / max(1, self.archive_bytes)
         if total > _RATIO_FROM_BYTES and ratio > self._limits.ratio:
             what = (
-                f"{total} bytes of {self.archive_bytes} are {ratio:.0f} : 1, over {self._limits.ratio:g} : 1"
+                f"{total} bytes from {self.archive_bytes} are {ratio:.0f} : 1, "
+                f"the limit is {self._limits.ratio:g} : 1"
             )
             raise self._refusal(member, what, _UNPACK)
 
     def _refusal(self, member: _Member, rule: str, remedy: str) -> DataError:
         return DataError(
             f"{self._archive.name} is not unpacked: {_shown(member.name)}: {rule}.\n"
-            f"{remedy} and give the folder."
+            f"{remedy} and use the folder as the URI."
         )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turns what the libraries say of damaged bytes into an error of ours."""
+        """Turns the libraries' errors about damaged bytes into a DataError."""
         try:
             yield
         except OSError as error:
-            if error.errno not in (None, errno.EINVAL):  # EINVAL: it names a place before its own beginning
+            if error.errno not in (None, errno.EINVAL):  # EINVAL: an offset before the start of the archive
                 raise refused(self._into, "written", error) from error
             raise self._damaged(error) from error
         except (
@@ -207,28 +207,30 @@ class _Unpacking:
     def _damaged(self, error: Exception) -> DataError:
         return DataError(
             f"{self._archive.name} cannot be unpacked: {error or type(error).__name__}.\n"
-            "Fetch or pack it again; a sha256 in the job tells a damaged download from a damaged archive."
+            "Fetch or pack it again; a sha256 in the job file shows whether the download was damaged."
         )
 
 
 def wrong_name(name: str) -> str | None:
-    """The rule that a member's name breaks, if any. '.' and doubled slashes are harmless, and common."""
+    """The rule that a member's name breaks, if any. '.' and double slashes are harmless and common."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/"):
         return "its path is absolute"
     if ".." in parts:
-        return "its path holds '..'"
+        return "its path contains '..'"
     if "\\" in name or (parts and len(parts[0]) == 2 and parts[0][1] == ":"):
-        return "its path is one of another system"
-    if not name.isprintable():  # control characters, and bytes that are no UTF-8 (lone surrogates)
-        return "its name holds characters that cannot be printed, or is not UTF-8"
+        return "its path is a Windows path"
+    if not name.isprintable():  # control characters, and bytes that are not UTF-8 (lone surrogates)
+        return "its name has unprintable characters, or is not UTF-8"
     encoded = [len(part.encode()) for part in parts]
     if (
         max(encoded, default=0) > _NAME_BYTES
         or sum(encoded) + len(encoded) > _PATH_BYTES
         or len(parts) > _DEPTH
     ):
-        return f"its path has over {_DEPTH} parts, {_NAME_BYTES} bytes in one, or {_PATH_BYTES} bytes in all"
+        return (
+            f"its path has over {_DEPTH} parts, {_NAME_BYTES} bytes in a part, or {_PATH_BYTES} bytes in all"
+        )
     return None
 
 
@@ -237,7 +239,8 @@ def _shown(name: str) -> str:
 
 
 def _members(file: IO[bytes], archive: Path) -> Iterator[_Member]:
-    """The members of an archive in its order; what it is is told from its first bytes, not from its name."""
+    """The members of an archive in its order. The format is detected from the first bytes, not from the
+    name."""
     head = file.read(6)
     file.seek(0)
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -247,18 +250,18 @@ def _members(file: IO[bytes], archive: Path) -> Iterator[_Member]:
     elif head[:3] == b"BZh":
         yield from _tar_members(bz2.BZ2File(file))
     elif head == b"\xfd7zXZ\x00":
-        yield from _tar_members(lzma.LZMAFile(file))  # noqa: SIM115  it opens nothing: `file` is the caller's
+        yield from _tar_members(lzma.LZMAFile(file))  # noqa: SIM115  the caller owns `file`
     elif _is_plain_tar(file):
         yield from _tar_members(file)
     else:
         raise DataError(
-            f"{archive.name} is not a tar, tar.gz, tar.bz2, tar.xz or zip: it begins with {head!r}.\n"
-            "Leave extract out to use the file as it is, or pack it as one of these."
+            f"{archive.name} is not a tar, tar.gz, tar.bz2, tar.xz or zip: it starts with {head!r}.\n"
+            "Remove extract to use the file as it is, or pack it as one of these."
         )
 
 
 def _is_plain_tar(file: IO[bytes]) -> bool:
-    """Whether a file begins like a plain tar: its first header has a good checksum, or it is empty."""
+    """Whether a file starts like a plain tar: its first header has a valid checksum, or the tar is empty."""
     block = file.read(_TAR_BLOCK_BYTES)
     file.seek(0)
     if len(block) == _TAR_BLOCK_BYTES and not any(block):
@@ -279,7 +282,7 @@ def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
                 refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
             elif info.flag_bits & 0x1:
                 refusal = "it is encrypted"
-            # orig_filename: the library cuts a name at its first NUL, which would hide a part of it
+            # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
             yield _Member(
                 info.orig_filename,
                 info.file_size,
@@ -293,7 +296,7 @@ def _tar_members(stream: Any) -> Iterator[_Member]:
     reader = _BoundedReader(stream)
     with tarfile.open(fileobj=reader, mode="r:", errors="surrogateescape") as archive:  # type: ignore[call-overload]
         while (info := archive.next()) is not None:
-            archive.members.clear()  # it keeps every header otherwise: gigabytes for a million files
+            archive.members.clear()  # otherwise it keeps every header: gigabytes for a million files
             refusal = None
             if info.issym() or info.islnk():
                 refusal = "it is a link"
@@ -311,23 +314,24 @@ def _file_in(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _check_end(reader: _BoundedReader) -> None:
-    """The library ends silently where a tar is cut between two members, or the next header is damaged.
+    """Check the end of a tar: the library ends silently if it is cut between two members or a header is
+    damaged.
 
-    The last block it read tells the three ends apart. Nothing is read twice: going back in a compressed
-    stream means to unpack it from the start.
+    The last block that was read distinguishes a correct end from these two. Nothing is read twice: a seek
+    back in a compressed stream would unpack it from the start.
     """
     if len(reader.last_read) < _TAR_BLOCK_BYTES:
-        raise ValueError("it ends without its end mark, as one that was cut does")
+        raise ValueError("its end mark is missing: it was cut")
     padding, padding_bytes = reader.last_read, 0
-    while padding:  # to the very end, where gzip and xz keep their checksum
+    while padding:  # to the end, where gzip and xz store their checksum
         padding_bytes += len(padding)
         if any(padding) or padding_bytes > _PADDING_BYTES:
-            raise ValueError("after its last member comes something that is no member")
+            raise ValueError("its last member is followed by data that is not a member")
         padding = reader.read(_CHUNK_BYTES)
 
 
 class _BoundedReader:
-    """Refuses to read a header of gigabytes into memory, which tarfile does where a size says so."""
+    """Refuses to read a header of gigabytes into memory, which tarfile does if a size field says so."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -336,6 +340,6 @@ class _BoundedReader:
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _HEADER_BYTES:
-            raise ValueError(f"a header of it says that it is {size} bytes long")
+            raise ValueError(f"one of its headers claims to be {size} bytes long")
         self.last_read = self._stream.read(size)
         return self.last_read

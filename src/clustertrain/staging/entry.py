@@ -1,14 +1,14 @@
-"""Where data sets lie once they are staged, and by what name.
+"""Paths and keys of staged data sets.
 
-    <into>/<key>/READY.json     what it is and where it came from; written last
-                 content/       the file under its own name, or the unpacked folder
-    <into>/.leases/<key>.<n>    who brings it (lease.py)
-    <into>/.<key>.<token>.part/ what one holder has so far (partial_file.py); the next one continues there
+    <into>/<key>/READY.json     description and source; written last content/       the file under its own
+    name, or the unpacked folder <into>/.leases/<key>.<n>    the process that fetches it (lease.py)
+    <into>/.<key>.<token>.part/ the partial download of one holder (partial_file.py); the next one continues
+    it
 
-The key names the content: by the sha256 when the job gives one, wherever the bytes come from; by path, size
-and times of change for a local file without one, so that a changed file is another data set; by the URI
-alone for the web and S3, whose first answer is kept, so that a restart trains on the data it began with (give
-a sha256 to name a version). A folder is used where it lies and never copied.
+The key identifies the content: by the sha256 if the job gives one, wherever the bytes come from; by path,
+size and modification times for a local file without one, so that a changed file is another data set; only by
+the URI for the web and S3, where the first download is kept, so that a restart trains on the same data (give
+a sha256 to select a version). A folder is used in place and never copied.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ MARKER = "READY.json"
 
 
 def data_folder(shared: Path | None, per: str) -> Path:
-    """The folder for data that is kept once per "cluster" or once per "node".
+    """The folder for data with one copy per "cluster" or per "node".
 
-    `shared` is the data folder of the storage (`RunDir.data_path`), None where the nodes share none: then
-    data of the cluster comes once per node as well, into the node's cache.
+    `shared` is the data folder of the storage (`RunDir.data_path`), or None if the nodes share no folder:
+    then each node keeps the data of the cluster in its own cache.
     """
     return shared if per == "cluster" and shared is not None else cache_folder() / "data"
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A data set that is there: where, and the bytes of the file or of all files unpacked."""
+    """A staged data set: its path, and the size of the file or of all unpacked files."""
 
     path: Path
     size_bytes: int
@@ -61,7 +61,7 @@ class Entry:
     def of(cls, location: Location, sha256: str | None, extract: bool, into: Path) -> Entry:
         """
         Raises:
-            DataError: it is a local file, and is not there.
+            DataError: it is a local file that does not exist.
             JobError: a scheme that is not supported.
         """
         sha256 = sha256.lower() if sha256 else None
@@ -83,11 +83,11 @@ class Entry:
         return self.into / self.key
 
     def part(self, token: str) -> Path:
-        """What the holder of that token has so far."""
+        """The partial download of the holder with this token."""
         return self.into / f".{self.key}.{token}.part"
 
     def parts(self) -> list[Path]:
-        """What all holders left or still fill."""
+        """The partial downloads of all holders, current and earlier ones."""
         return sorted(self.into.glob(f".{self.key}.*.part"))
 
     @property
@@ -98,7 +98,7 @@ class Entry:
         return folder / "content" if self.extract else folder / "content" / self.file_name
 
     def ready(self) -> Ready | None:
-        """The data set, when it is there and whole. Two looks at the disk, no lease, no network."""
+        """The data set, if it is staged completely. Two file system operations, no lease, no network."""
         path = self.content(self.folder)
         try:
             size_bytes = int(self.marker()["bytes"])
@@ -108,23 +108,24 @@ class Entry:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise self.unreadable(error) from error
         if not self.extract and found_bytes != size_bytes:
-            return None  # someone cut it; it is brought again
+            return None  # the file was cut; it is fetched again
         return Ready(path, size_bytes)
 
     def marker(self) -> dict[str, Any]:
-        """What READY.json says: uri, sha256 of the file, bytes, and of an unpacked one files and digest."""
+        """The content of READY.json: uri, sha256 of the file, bytes; of an unpacked one also files and
+        digest."""
         value: dict[str, Any] = json.loads((self.folder / MARKER).read_bytes())
         return value
 
     def unreadable(self, error: Exception) -> DataError:
         return DataError(
             f"{self.folder} cannot be read: {type(error).__name__}: {error}.\n"
-            "Remove that folder, and the data is brought again."
+            "Remove that folder; the data is then fetched again."
         )
 
 
 def _file_name(location: Location) -> str:
-    """The last part of the path, in characters that every file system takes."""
+    """The last part of the path, in characters that every file system allows."""
     uri = location.uri
     if location.is_s3:
         path = location.bucket_and_key[1]
@@ -143,7 +144,7 @@ def _local_identity(uri: str) -> tuple[str, int, int, int]:
 
 
 def local_folder(location: Location) -> Path | None:
-    """The folder that a data set is, which is used where it lies; None where it is a file, or not local."""
+    """The folder of a data set that is a local folder, which is used in place; None for other data sets."""
     if is_http(location.uri) or location.is_s3:
         return None
     path = local_path(location.uri, what="data")

@@ -1,7 +1,7 @@
-"""One file from its source onto the disk: hashed while it is written, resumed after a cut or a kill.
+"""Fetches one file from its source to the disk: hashed during the write, resumed after a cut or a kill.
 
-The bytes gather in a `Part` (partial_file.py). A source that gives any range of one version is read by
-several streams at once (parallel_ranges.py), any other by one, from the front to the end.
+The bytes are collected in a `Part` (partial_file.py). A source that serves any range of one version is read
+by several streams in parallel (parallel_ranges.py), any other source by one stream from start to end.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, m
 
 
 def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Part:
-    """Bring the whole of a source into `folder`, going on from what is noted there.
+    """Fetch a whole source into `folder`, and resume a partial download there.
 
-    A transfer that breaks off is resumed where the source can prove that its bytes are still the same, and
-    begun again where not. The end of trying: `retry_s` of the source without a new byte, or six tries in a
-    row where it has none.
+    After a cut the transfer is resumed if the source can prove that its bytes are still the same, and
+    restarted otherwise. It fails after `retry_s` of the source without a new byte, or, if `retry_s` is None,
+    after six tries in a row without a new byte.
 
     Raises:
-        DataError: it cannot be had, or has another checksum; then nothing of it is kept.
+        DataError: it cannot be fetched, or has another checksum; in the latter case nothing of it is kept.
         StorageError: it does not fit on the disk, or cannot be written.
     """
     fetching = _Fetching(source, folder, uri, tick)
     try:
         in_one_go = fetching.complete()
         if sha256 is not None and fetching.part.sha256(tick) != sha256 and not in_one_go:
-            fetching.begin(None, None)  # the server may have taken two different files for one
+            fetching.begin(None, None)  # the resumed bytes may be from two different files
             fetching.complete()
         received = fetching.part.sha256(tick)
     finally:
@@ -42,8 +42,8 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
     if sha256 is not None and received != sha256:
         fetching.part.forget()
         raise DataError(
-            f"{masked(uri)} does not have the checksum that the job gives "
-            f"({fetching.part.size_bytes} bytes came).\n"
+            f"{masked(uri)} does not have the checksum in the job file "
+            f"({fetching.part.size_bytes} bytes were received).\n"
             f"expected sha256 {sha256}\n"
             f"received sha256 {received}; correct the job, or find out who changed the file."
         )
@@ -51,7 +51,7 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
 
 
 class _Fetching:
-    """One file on its way. `part` is replaced when the source turns out to have another version."""
+    """The transfer of one file. `part` is replaced if the source has another version."""
 
     def __init__(self, source: Source, folder: Path, uri: str, tick: Tick) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class _Fetching:
         self.part = Part(self._folder, validator, total_bytes)
 
     def complete(self) -> bool:
-        """Transfer until all is there. True when one transfer brought everything, from the first byte on."""
+        """Transfer until the file is complete. True if a single transfer fetched all of it."""
         in_one_go = self.part.size_bytes == 0
         retries = Retries(self._source, self._uri, self.part.size_bytes)
         while not self.part.is_complete:
@@ -74,7 +74,7 @@ class _Fetching:
             try:
                 self._transfer()
                 if self.part.size_bytes <= before_bytes and not self.part.is_complete:
-                    raise CutShort("nothing new came")
+                    raise CutShort("no new byte was received")
             except CutShort as cut:
                 in_one_go = False
                 self._pause(retries.pause_s(cut, self.part.size_bytes))
@@ -90,9 +90,9 @@ class _Fetching:
             self._tick(self.part.size_bytes, None)
 
     def _transfer(self) -> None:
-        """One try: ask for the first bytes that are missing, and see to it that the others come, too."""
+        """One try: request the first missing bytes, then the other ones."""
         start, end = self.part.gap()
-        if self._source.gives_ranges:  # one piece tells how long the whole is; then the others are asked for
+        if self._source.gives_ranges:  # the answer for one piece contains the total length
             piece_end = (start // PIECE_BYTES + 1) * PIECE_BYTES
             end = piece_end if end is None else min(end, piece_end)
         stream = self._source.open(start, self.part.validator, end)
@@ -100,19 +100,19 @@ class _Fetching:
             opened.callback(stream.body.close)
             if stream.offset not in (start, 0):
                 self.begin(None, None)
-                raise CutShort(f"asked for byte {start} and on, the server began at {stream.offset}")
+                raise CutShort(f"requested bytes from {start} on, but the server started at {stream.offset}")
             known = (self.part.validator, self.part.total_bytes or stream.total_bytes)
             is_same = stream.offset == start and (stream.validator, stream.total_bytes) == known
             if not is_same and stream.offset:
                 self.begin(None, None)
-                raise CutShort(f"it has {stream.total_bytes} bytes now, and had {known[1]}")
+                raise CutShort(f"its size changed from {known[1]} to {stream.total_bytes} bytes")
             if not is_same or self.part.size_bytes == 0:
                 self.begin(stream.validator, stream.total_bytes)
             elif self.part.total_bytes is None:
                 self.part.total_bytes = stream.total_bytes
             _check_space(self.part, self._uri)
             if stream.splits and not self._in_order and self.part.missing_bytes > PIECE_BYTES:
-                opened.pop_all()  # from here on it belongs to the thread that reads it
+                opened.pop_all()  # from here on the thread that reads the stream closes it
                 self._split(stream)
             else:
                 self._read_in_order(stream)
@@ -135,20 +135,20 @@ class _Fetching:
         if end is None:
             part.end_here()
         elif at < end:
-            raise CutShort(f"{at} of {stream.total_bytes} bytes came")
+            raise CutShort(f"{at} of {stream.total_bytes} bytes were received")
         if isinstance(self._source, FileSource) and self._source.validator() != stream.validator:
             self.begin(None, None)
             raise CutShort(f"{self._source.path} changed while it was copied")
 
 
 def _check_space(part: Part, uri: str) -> None:
-    """Before the first byte of a transfer."""
+    """Check, before the first byte of a transfer, that the file fits on the disk."""
     if part.total_bytes is None:
         return
     free_bytes = shutil.disk_usage(part.path.parent).free
     if part.missing_bytes > free_bytes:
         raise StorageError(
-            f"{masked(uri)} does not fit: {part.missing_bytes} bytes are still to come, "
+            f"{masked(uri)} does not fit: {part.missing_bytes} bytes are missing, "
             f"{free_bytes} are free at {part.path.parent.parent}.\n"
-            "Free space there, or keep the data elsewhere."
+            "Free space there, or store the data elsewhere."
         )

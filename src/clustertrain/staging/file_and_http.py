@@ -1,4 +1,4 @@
-"""Where a file comes from: a path, `file://` or `http(s)://`, opened at any byte that it can vouch for.
+"""Sources of a file: a path, `file://` or `http(s)://`, opened at any byte of a known version.
 
 `s3://` is in s3.py. HTTP is the standard library's: urllib3 and requests add pools and repeated requests, and
 leave ranges, If-Range and what their answers mean to the caller as well.
@@ -26,12 +26,12 @@ from clustertrain.staging.source import CutShort, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import refused
 
-TIMEOUT_S = 20.0  # for connecting, and for every read; also how late a stop may be heard when a server hangs
+TIMEOUT_S = 20.0  # to connect, and for every read; also the maximum delay of a stop if a server hangs
 _WORTH_TRYING_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 
 class _NothingThere(Exception):
-    """The server has nothing from the byte that was asked for: we have all, or it is another file now."""
+    """The server has no bytes from the requested offset on: the file is complete, or it has changed."""
 
     def __init__(self, total_bytes: int | None, validator: str | None) -> None:
         super().__init__(total_bytes)
@@ -48,7 +48,7 @@ def open_source(location: Location) -> Source:
 
     Raises:
         JobError: a scheme that is not supported, or credentials in the URI.
-        DataError: an S3 URI that names no object.
+        DataError: an S3 URI without an object key.
     """
     uri = location.uri
     if location.is_s3:
@@ -59,7 +59,7 @@ def open_source(location: Location) -> Source:
         return FileSource(local_path(uri, what="data"))
     if "@" in urlsplit(uri).netloc:
         raise JobError(
-            f"{masked(uri)} holds credentials.\nLeave them out: a URI ends up in logs and records."
+            f"{masked(uri)} contains credentials.\nRemove them: a URI ends up in logs and records."
         )
     return HttpSource(uri)
 
@@ -86,7 +86,7 @@ class FileSource:
         return Stream(file, offset, found.st_size, found.st_size, now)
 
     def validator(self) -> str:
-        """What `open` would give now."""
+        """The validator that `open` would return now."""
         try:
             return self._validator(self.path.stat())
         except OSError as error:
@@ -98,11 +98,11 @@ class FileSource:
 
 
 def missing(path: Path, error: OSError) -> DataError:
-    """What to tell of local data that cannot be opened."""
+    """The DataError for local data that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         return DataError(
             f"{path} does not exist on {os.uname().nodename} (working directory: {Path.cwd()}).\n"
-            "Correct the path, or put the data where every node sees it."
+            "Correct the path, or put the data on a path that every node sees."
         )
     return DataError(str(refused(path, "read", error)))
 
@@ -113,8 +113,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> Any:
         if not newurl.lower().startswith(("https://", "http://" if req.type == "http" else "https://")):
             raise DataError(
-                f"{masked(req.full_url)} redirects to {masked(newurl)}, which is less safe.\n"
-                "Give the address it should come from."
+                f"{masked(req.full_url)} redirects to {masked(newurl)}, which is less secure.\n"
+                "Use the final address as the URI."
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -153,12 +153,12 @@ class HttpSource:
                 if last + 1 == (end or total):
                     return Stream(answer, first, last + 1, total, validator, _is_strong(validator))
             answer.close()
-            return self.open(0, None)  # a range of something else; ask for the whole
+            return self.open(0, None)  # the range of another version; request the whole file
         if length is None and not answer.chunked:
             answer.close()
             raise DataError(
-                f"{masked(self.url)}: the server does not say how long it is, so a cut would not be seen.\n"
-                "Fetch it yourself, and give the path."
+                f"{masked(self.url)}: the server sends no length, so a cut could not be detected.\n"
+                "Download it yourself, and use the path as the URI."
             )
         total_bytes = int(length) if length else None
         ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
@@ -177,7 +177,7 @@ class HttpSource:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise DataError(
                     f"{masked(self.url)}: its certificate is not trusted: {error.reason.verify_message}.\n"
-                    "Correct the address, or name your site's certificates in SSL_CERT_FILE."
+                    "Correct the address, or set SSL_CERT_FILE to the file with your site's CA certificates."
                 ) from error
             raise CutShort(str(error.reason)) from error
         except http.client.InvalidURL as error:
@@ -193,21 +193,19 @@ class HttpSource:
         if error.code in _WORTH_TRYING_AGAIN:
             after = error.headers.get("Retry-After", "")
             raise CutShort(said, retry_after_s=float(after) if after.isdecimal() else 0.0)
-        remedy = (
-            "It wants to know who asks; a URI carries no credentials, so fetch it yourself and give the path."
-        )
+        remedy = "The server requires credentials: download the file yourself, and use its path as the URI."
         if error.code not in (401, 403):
             remedy = "Correct the address."
         raise DataError(f"{masked(self.url)} cannot be fetched: {said}.\n{remedy}") from None
 
 
 def _is_strong(validator: str | None) -> bool:
-    """Whether it is an ETag, made for these bytes; a date is the same for all changes of one second."""
+    """Whether it is a strong ETag, which identifies the bytes; a date does not change within a second."""
     return validator is not None and validator.startswith('"')
 
 
 def _validator(headers: Any) -> str | None:
-    """What If-Range may be asked with: a strong ETag, or the date."""
+    """The validator for If-Range: a strong ETag, otherwise the date."""
     etag: str | None = headers.get("ETag")
     if etag and not etag.startswith("W/"):
         return etag

@@ -1,8 +1,7 @@
-"""What an unpacked folder holds, in three numbers: enough to tell later whether it still does.
+"""The contents of an unpacked folder as three numbers, for a later verification.
 
 The digest is the sum of sha256("<size>:<sha256 of the bytes>:<path>") over all files, modulo 2²⁵⁶. A sum does
-not mind in which order files come, so neither the archive nor the folder needs its names sorted, and a
-million files need no list in memory.
+not depend on the order of the files, so names need not be sorted, and a million files need no list in memory.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _MODULUS = 1 << 256
 
 @dataclass(frozen=True)
 class Contents:
-    """Number of files, their bytes together, and the digest over path, size and sha256 of each."""
+    """The number of files, their total size, and the digest over path, size and sha256 of each."""
 
     files: int = 0
     size_bytes: int = 0
     digest: int = 0
 
     def plus(self, path: str, size_bytes: int, sha256: str) -> Contents:
-        """With one file more; `path` is relative, with '/' between its parts."""
+        """The contents with one more file; `path` is relative, with '/' between its parts."""
         record = f"{size_bytes}:{sha256}:{path}".encode()
         one = int.from_bytes(hashlib.sha256(record).digest(), "big")
         return Contents(self.files + 1, self.size_bytes + size_bytes, (self.digest + one) % _MODULUS)
@@ -55,7 +54,7 @@ def contents_of(folder: Path, tick: Callable[[int], None] = lambda _: None) -> C
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Everything that is not a folder. A link counts as what it leads to: the archive held none."""
+    """Everything that is not a folder. Links are followed when they are read; an archive has none."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -1,14 +1,14 @@
-"""One worker among any number of contenders, on any number of hosts that share a file system.
+"""A lease: one holder among any number of contenders, on any number of hosts that share a file system.
 
-A lease is a row of files `<name>.1`, `<name>.2`, …: who created the highest number holds it. A contender
-that finds the holder gone creates the next number with link(), which succeeds for exactly one. Numbers only
-grow, so a holder that was stopped and wakes up sees a higher one and knows that it lost; nobody can take
-over from a holder other than the one that was judged.
+A lease is a series of files `<name>.1`, `<name>.2`, …; the creator of the highest number holds it. A
+contender that finds the holder dead creates the next number with link(), which succeeds for exactly one
+contender. Numbers only grow, so a holder that was stopped and resumes sees a higher number and knows that it
+lost the lease. A takeover always replaces exactly the holder that was found dead.
 
-Whether a holder lives is judged by change alone: it rewrites a counter, and a contender that sees the same
-bytes for `lease_s` of its own watching takes over. Neither the clock of another host nor the time stamps of
-the file system are believed. On the holder's own machine a process that is gone is seen at once.
-filelock locks by flock, which many NFS mounts keep to one host, or by a file that a kill leaves behind.
+A holder rewrites a counter; a contender that sees the same bytes for `lease_s` of its own watching takes
+over. The clock of another host and the time stamps of the file system are not used. On the holder's own
+machine a dead process is detected at once. filelock locks by flock, which many NFS mounts keep to one host,
+or by a file that remains after a kill.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _LOOKS_PER_LEASE = 5
 
 
 class LeaseLost(StorageError):
-    """Another process took the lease over; what was begun under it must not be published."""
+    """Another process took the lease over; unfinished work under it must not be published."""
 
 
 class Lease:
-    """A lease that this process holds, made by `Contender.try_acquire`; leave the block to release it.
+    """A lease that this process holds, created by `Contender.try_acquire`; the end of the block releases it.
 
-    `ended_token` is that of the holder before, where that one has ended for certain: nothing it left behind
-    will be written to again. None where it may only have been stopped.
+    `ended_token` is the token of the previous holder if that one has certainly ended, so that its files will
+    not be written to again. It is None if that holder may only be stopped.
 
-    A thread renews it. It cannot renew while the process is stopped, which is why `check` comes before
-    anything that others will see.
+    A thread renews the lease. It cannot do so while the process is stopped; therefore call `check` before
+    publishing anything.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Lease:
         self.ended_token = ended_token
         self._period_s = lease_s / _BEATS_PER_LEASE
         self._released = threading.Event()
-        # Renewed in place: NFS may serve a replaced file from its cache of names for a minute, whereas
-        # opening an unchanged name asks the server for the newest bytes.
+        # Renewed in place: NFS may serve a replaced file from its name cache for a minute, but opening an
+        # unchanged name gets the newest bytes from the server.
         try:
             self._fd = os.open(path, os.O_WRONLY)
         except OSError as error:
@@ -64,7 +64,7 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """A name for this holding that no other has."""
+        """A unique name of this holder."""
         return str(self._record["token"])
 
     @property
@@ -74,11 +74,11 @@ class Lease:
         return _numbers(self._path.parent, name)[-1:] != [int(number)]
 
     def check(self) -> None:
-        """Raise LeaseLost when another process has taken over."""
+        """Raise LeaseLost if another process has taken over."""
         if self.is_lost:
             raise LeaseLost(
                 f"{self._path} was taken over: this process (pid {os.getpid()}) was stopped for too long.\n"
-                "What it had begun is dropped; the other process finishes it."
+                "Its unfinished work is discarded; the other process completes it."
             )
 
     def __enter__(self) -> Lease:
@@ -104,13 +104,13 @@ class Lease:
             os.pwrite(self._fd, _to_bytes(self._record), 0)
             os.fsync(self._fd)
         except OSError:
-            # The file is gone with the lease (ESTALE), or the storage is away for a moment. Either way
-            # `check` has the last word, and a lease that is not renewed is taken over: nothing is lost.
+            # The file is gone with the lease (ESTALE), or the storage is briefly unavailable. In both cases
+            # `check` decides later, and a lease that is not renewed is taken over.
             return
 
 
 class Contender:
-    """Waits for one lease; call `try_acquire` again and again, at least a few times in `lease_s`."""
+    """Waits for one lease; call `try_acquire` repeatedly, at least a few times in `lease_s`."""
 
     def __init__(self, folder: Path, name: str, *, lease_s: float = 30.0) -> None:
         self._folder = folder
@@ -122,7 +122,7 @@ class Contender:
         self._ended_token: str | None = None
 
     def try_acquire(self) -> Lease | None:
-        """The lease, when nobody holds it or its holder is gone; None when somebody does.
+        """The lease if nobody holds it or its holder is dead; None if another process holds it.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -135,20 +135,20 @@ class Contender:
         path = self._path(number)
         if not create_exclusive(path, _to_bytes(record)):
             return None
-        for old in numbers:  # oldest first: no holder may find itself the highest again
+        for old in numbers:  # oldest first, so that no earlier holder becomes the highest again
             self._path(old).unlink(missing_ok=True)
         return Lease(path, record, self._lease_s, self._ended_token)
 
     def _is_over(self, number: int) -> bool:
-        """Whether the holder released, died on this machine, or was not seen to live for `lease_s`."""
+        """Whether the holder released the lease, died on this machine, or did not renew it for `lease_s`."""
         try:
             data = again_when_stale(self._path(number).read_bytes)
         except FileNotFoundError:
-            return False  # taken over this moment; look again
+            return False  # another process has just taken over; check again
         except OSError as error:
             raise refused(self._path(number), "read", error) from error
-        # What passed between two looks counts up to a limit: when this process itself was stopped, it
-        # watched nobody meanwhile.
+        # The time between two checks counts up to a limit: if this process itself was stopped, it did not
+        # watch the holder meanwhile.
         now = time.monotonic()
         passed_s = min(now - self._looked_at, self._lease_s / _LOOKS_PER_LEASE)
         self._looked_at = now
@@ -177,7 +177,7 @@ def _numbers(folder: Path, name: str) -> list[int]:
 
 
 def _to_bytes(record: dict[str, Any]) -> bytes:
-    """Always of one length, so that writing it over an older one leaves nothing of that one."""
+    """Always the same length, so that it completely overwrites an older record."""
     return json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n"
 
 
@@ -190,11 +190,11 @@ def _is_of_ended_process(record: dict[str, Any]) -> bool:
 
 
 def _token_of_ended(data: bytes) -> str | None:
-    """The token of a holder that says it is over, or died on this machine; None while it may live."""
+    """The token of a holder that released the lease or died on this machine; None while it may live."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):
-        return None  # met in the middle of a renewal
+        return None  # read during a renewal
     if not isinstance(record, dict):
         return None
     is_over = record.get("released") is True or _is_of_ended_process(record)

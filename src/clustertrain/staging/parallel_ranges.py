@@ -1,6 +1,6 @@
-"""Several streams that bring one version of a file at the same time, each the next span nobody has.
+"""Several streams that fetch one version of a file in parallel; each takes the next free span.
 
-Python joins the threads of a ThreadPoolExecutor when it exits: one that waits for a silent server holds it.
+A ThreadPoolExecutor is not used: Python joins its threads at exit, and one that waits for a server delays it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from clustertrain.staging.retries import Retries
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, read_some
 
 STREAMS = 8
-SPAN_BYTES = 32 << 20  # of one request, at most: what each one costs is paid less often
+SPAN_BYTES = 32 << 20  # of one request, at most; large, because every request has a fixed cost
 _TICK_EVERY_S = 0.1
 _LEAVE_AFTER_S = 1.0
 
 
 class SourceChanged(Exception):
-    """A range of another version came, or (`is_same`) not the range that was asked for."""
+    """The server sent a range of another version, or (`is_same`) not the requested range."""
 
     def __init__(self, message: str, *, is_same: bool) -> None:
         super().__init__(message)
@@ -30,14 +30,14 @@ class SourceChanged(Exception):
 
 
 def fetch_spans(source: Source, part: Part, first: Stream, *, uri: str, tick: Tick) -> None:
-    """Bring all that is missing in `part`, whose length is known; `first` is open at its first gap.
+    """Fetch all missing bytes of `part`, whose length is known; `first` is a stream open at its first gap.
 
-    Each stream meets its own faults with other tries. The calling thread only ticks; what `tick` raises, or
-    a fault that will not pass, ends all streams. One that waits for a silent server by then is left behind:
-    it writes nothing any more, and ends with its time-out.
+    Each stream retries its own transient errors. The calling thread only calls `tick`. An exception of `tick`
+    or a permanent error ends all streams. A stream that waits for a server at that time is abandoned: it
+    writes nothing more, and ends with its timeout.
 
     Raises:
-        SourceChanged: begin again, or read from the front to the end.
+        SourceChanged: restart the download, or (`is_same`) read from start to end.
     """
     each = -(-part.missing_bytes // STREAMS)
     spans = part.gaps(min(SPAN_BYTES, -(-each // PIECE_BYTES) * PIECE_BYTES))
@@ -61,7 +61,7 @@ def fetch_spans(source: Source, part: Part, first: Stream, *, uri: str, tick: Ti
 
 
 class _Crew:
-    """What the streams share: the spans that are left, and the first error, which ends them all."""
+    """The shared state of the streams: the remaining spans, and the first error, which ends all streams."""
 
     def __init__(self, source: Source, part: Part, uri: str, spans: deque[tuple[int, int]]) -> None:
         self._source = source
@@ -72,7 +72,7 @@ class _Crew:
         self.error: Exception | None = None
 
     def work(self, stream: Stream | None) -> None:
-        """The life of one thread; the first begins with the stream that is open already."""
+        """The function of one thread; the first thread starts with the open stream."""
         try:
             while not self.is_over.is_set():
                 start, end = self._spans.popleft()
@@ -80,7 +80,7 @@ class _Crew:
                 stream = None
         except IndexError:
             return  # no span is left
-        except Exception as error:  # noqa: BLE001  it is raised in the thread that waits
+        except Exception as error:  # noqa: BLE001  the waiting thread raises it
             self.error = self.error or error
             self.is_over.set()
 
@@ -102,17 +102,17 @@ class _Crew:
         is_same = stream.validator == part.validator
         if stream.offset != at or not is_same:
             stream.body.close()
-            what = "the server no longer sends ranges" if is_same else "it changed while it was fetched"
+            what = "the server no longer sends ranges" if is_same else "it changed during the download"
             raise SourceChanged(what, is_same=is_same)
         return stream
 
     def _written(self, stream: Stream, at: int, end: int) -> Iterator[int]:
-        """Reads on and writes; yields how far it is each time."""
+        """Reads and writes; yields the offset reached after each write."""
         end = min(end, stream.end or end)
         while at < end:
             data = read_some(stream.body, min(CHUNK_BYTES, end - at))
             if not data:
-                raise CutShort(f"a range ended at byte {at}, short of {end}")
+                raise CutShort(f"a range ended at byte {at}, before {end}")
             if self.is_over.is_set():
                 return
             self._part.write(at, data)

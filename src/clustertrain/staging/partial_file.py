@@ -1,12 +1,12 @@
-"""The bytes of one file that are there so far, written in any order, and proof of them for whoever goes on.
+"""A partial download of one file, written in any order, with checksums from which another process can resume.
 
-    download      the bytes, each at its place
+    download      the bytes, each at its final offset
     progress      4 KiB: validator, total and piece size as JSON; then 8 bytes for each piece of 8 MiB:
-                  how many bytes of it are there (u32) and their crc32 (u32)
+                  the number of its bytes that are present (u32) and their crc32 (u32)
 
-After every write the 8 bytes of its piece are overwritten in place. Nothing waits for the disk: a process
-that goes on after a kill, or after a crash of the machine, reads what is noted and believes of each piece
-exactly what its crc32 proves. Libraries for downloads note which parts came, without proof of their bytes.
+After every write the 8 bytes of its piece are overwritten in place. There is no fsync: a process that resumes
+after a kill or a crash of the machine reads the progress file, and uses only the bytes that match their
+crc32. Download libraries record which parts were received, without checksums.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NOTE = struct.Struct("<II")
 _LOOK_EVERY_S = 0.2
 
 Tick = Callable[[int, int | None], None]
-"""Called often with the bytes that are there and the total (None: unknown); what it raises ends the work."""
+"""Called often with the bytes present and the total (None: unknown); an exception of it ends the work."""
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What the folder of a part says of itself; `pieces` holds (bytes, crc32) of each."""
+    """The content of a progress file; `pieces` has (bytes, crc32) of each piece."""
 
     validator: str
     total_bytes: int | None
@@ -50,7 +50,7 @@ class Noted:
 
 
 def noted(folder: Path) -> Noted | None:
-    """None where there is nothing to go on from."""
+    """The content of the progress file in a folder; None if there is nothing to resume from."""
     try:
         data = (folder / "progress").read_bytes()
         header = json.loads(data[:_HEADER_BYTES])
@@ -62,9 +62,9 @@ def noted(folder: Path) -> Noted | None:
 
 
 def copy_part(source: Path, target: Path, tick: Tick) -> None:
-    """Copy what is noted in `source`; nothing arrives where it cannot be read, or has no room twice.
+    """Copy the partial download in `source`; on a read error or a full disk nothing is left in `target`.
 
-    The notes go first, so that they speak of no byte that was not there yet when the bytes were copied.
+    The progress file is copied first, so that it lists no byte that was written after its copy.
     """
     try:
         shutil.copyfile(source / "progress", target / "progress")
@@ -77,13 +77,13 @@ def copy_part(source: Path, target: Path, tick: Tick) -> None:
 
 
 class Part:
-    """A file of one version (`validator`; None where the source cannot tell versions apart).
+    """A file of one version (`validator`; None if the source has no version).
 
-    A change of version is a new Part, in new files: whoever still writes to the old one does no harm.
+    Another version is a new Part with new files, so a late writer of the old one does no harm.
     """
 
     def __init__(self, folder: Path, validator: str | None = None, total_bytes: int | None = None) -> None:
-        """Begin with no byte; what another one left in `folder` is forgotten.
+        """Start without bytes; discard an earlier partial download in `folder`.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -124,8 +124,8 @@ class Part:
 
     @classmethod
     def resume(cls, folder: Path, tick: Tick) -> Part | None:
-        """Go on from what is noted in `folder`, each piece as far as its checksum proves it; None where
-        nothing is noted, or nothing of it is true."""
+        """Resume the partial download in `folder`, with every piece that matches its checksum; None if there
+        is none, or no piece matches."""
         found = noted(folder)
         if found is None or found.piece_bytes != PIECE_BYTES:
             return None
@@ -137,7 +137,7 @@ class Part:
             for index, (done, crc) in enumerate(found.pieces):
                 part._believe(index, done if part._proves(index, done, crc, tick) else 0, crc)
         except OSError:
-            return None  # unreadable: begin again with new files
+            return None  # unreadable: restart with new files
         part._follower = Follower(part._file)
         if part.size_bytes == 0:
             return None
@@ -163,7 +163,7 @@ class Part:
         self._move_frontier()
 
     def write(self, offset: int, data: bytes) -> None:
-        """Put bytes at their place. Any number of threads may, each in pieces of its own, in order.
+        """Write bytes at their offset. Several threads may call this, each in order and for different pieces.
 
         Raises:
             StorageError: the disk is full, or cannot be written.
@@ -180,14 +180,14 @@ class Part:
 
     def _write_piece(self, index: int, within: int, chunk: memoryview) -> None:
         file, rest, at = self._file, chunk, index * PIECE_BYTES + within
-        while rest:  # a disk that is nearly full takes a part, then refuses
+        while rest:  # a nearly full disk writes a part, then refuses
             count = os.pwrite(file.fd, rest, at)
             rest, at = rest[count:], at + count
         with self._lock:
             self._pieces.extend([(0, 0)] * (index + 1 - len(self._pieces)))
             done, crc = self._pieces[index]
         if done != within:
-            raise ValueError(f"piece {index} has {done} bytes, and was given the one at {within}")
+            raise ValueError(f"piece {index} has {done} bytes, but the write starts at {within}")
         crc = zlib.crc32(chunk, crc)
         with self._lock:
             self._pieces[index] = (within + len(chunk), crc)
@@ -216,7 +216,7 @@ class Part:
 
     @property
     def frontier(self) -> int:
-        """The bytes that are there from the start on, without a gap."""
+        """The number of bytes from the start up to the first gap."""
         at = self._first_open * PIECE_BYTES + self._done(self._first_open)
         return at if self.total_bytes is None else min(at, self.total_bytes)
 
@@ -226,11 +226,11 @@ class Part:
 
     @property
     def missing_bytes(self) -> int:
-        """Of a file of known length."""
+        """The number of missing bytes of a file of known length."""
         return (self.total_bytes or 0) - self.size_bytes
 
     def gap(self) -> tuple[int, int | None]:
-        """(start, end) of the first bytes that are missing; end None: up to the end, wherever that is."""
+        """(start, end) of the first gap; end is None if the gap extends to the end of the file."""
         start = self.frontier
         for index in range(start // PIECE_BYTES + 1, len(self._pieces)):
             if self._done(index):
@@ -238,10 +238,10 @@ class Part:
         return start, None
 
     def gaps(self, most_bytes: int) -> list[tuple[int, int]]:
-        """All that is missing of a file of known length, in spans of `most_bytes` at most, each beginning
-        where a piece has its first missing byte and ending with a piece."""
+        """All gaps of a file of known length, in spans of at most `most_bytes`. Each span starts at the first
+        missing byte of a piece and ends at the end of a piece."""
         if self.total_bytes is None:
-            raise ValueError("the gaps of a file of unknown length are not known")
+            raise ValueError("the gaps of a file of unknown length are unknown")
         spans: list[tuple[int, int]] = []
         for index in range(self._first_open, -(-self.total_bytes // PIECE_BYTES)):
             start, end = index * PIECE_BYTES + self._done(index), self._end_of(index)
@@ -254,14 +254,14 @@ class Part:
         return spans
 
     def end_here(self) -> None:
-        """The source has ended: its length is what came."""
+        """The source has ended: its length is the number of received bytes."""
         self.total_bytes = self.size_bytes
 
     def cut_to_size(self) -> None:
-        """Drop what lies behind the end: a write that nobody noted may have gone there.
+        """Truncate the file at its end: a write that is not in the progress file may have extended it.
 
         Raises:
-            StorageError: the disk says no.
+            StorageError: the disk refuses.
         """
         try:
             os.ftruncate(self._file.fd, self.size_bytes)
@@ -269,7 +269,7 @@ class Part:
             raise refused(self.path, "written", error) from error
 
     def sha256(self, tick: Tick) -> str:
-        """Of the bytes from the start to the first gap, once the last of them is hashed."""
+        """The sha256 of the bytes up to the first gap; waits until all of them are hashed."""
         try:
             while not self._follower.caught_up(_LOOK_EVERY_S):
                 tick(self.size_bytes, self.total_bytes)
@@ -278,11 +278,11 @@ class Part:
         return self._follower.hexdigest()
 
     def forget(self) -> None:
-        """Leave nothing for another process to go on from."""
+        """Delete the progress file, so that no other process resumes from this download."""
         self._progress_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let the hashing end; the bytes stay."""
+        """End the hashing; the bytes stay."""
         self._follower.end()
 
     def __enter__(self) -> Part:

@@ -1,6 +1,6 @@
-"""How long faults that may pass are met with another try.
+"""How long transient errors of a source are retried.
 
-Libraries for retries count the tries of one call; here progress of any stream renews the patience of all.
+Retry libraries count the tries of one call; here new bytes of any stream reset the retries of all.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import time
 from clustertrain.errors import DataError
 from clustertrain.staging.source import CutShort, Source, masked
 
-TRIES = 6  # in a row that bring nothing new
+TRIES = 6  # in a row without a new byte
 BACKOFF_S = 1.0  # doubles from try to try
 _LONGEST_BACKOFF_S = 20.0
 
 
 class Retries:
-    """The patience of one stream; new bytes of any stream renew it.
+    """The retries of one stream; new bytes of any stream reset them.
 
-    It ends after `retry_s` of the source without a new byte, or after six tries where the source has none.
+    They end after `retry_s` of the source without a new byte, or after six tries if `retry_s` is None.
     """
 
     def __init__(self, source: Source, uri: str, done_bytes: int) -> None:
@@ -30,10 +30,10 @@ class Retries:
         self._since = 0.0
 
     def pause_s(self, cut: CutShort, done_bytes: int) -> float:
-        """How long to wait before the next try.
+        """The time to wait before the next try.
 
         Raises:
-            DataError: enough was tried.
+            DataError: the retries are used up.
         """
         if self._tries == 0 or done_bytes > self._most_bytes:
             self._tries, self._since = 0, time.monotonic()
@@ -41,12 +41,12 @@ class Retries:
         self._tries += 1
         tried_s, retry_s = time.monotonic() - self._since, self._source.retry_s
         if tried_s >= retry_s if retry_s is not None else self._tries >= TRIES:
-            tried = f"{TRIES} tries in a row" if retry_s is None else f"{retry_s:g} s of tries"
+            tried = f"{TRIES} tries in a row" if retry_s is None else f"{retry_s:g} s of retries"
             raise DataError(
                 f"{masked(self._uri)} cannot be fetched: {cut}.\n"
-                f"{tried} brought nothing beyond byte {self._most_bytes}. Run again to go on."
+                f"{tried} received nothing beyond byte {self._most_bytes}. Run again to continue from there."
             ) from cut
-        # Jitter, so that many streams and many nodes do not come back at the same moment.
+        # Jitter, so that many streams and nodes do not retry at the same time.
         pause_s = min(
             BACKOFF_S * 2.0 ** min(self._tries - 1, 10) * random.uniform(0.5, 1.0), _LONGEST_BACKOFF_S
         )

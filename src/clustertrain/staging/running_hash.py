@@ -1,6 +1,6 @@
-"""The sha256 of a file while it grows: a thread follows the bytes that are there without a gap.
+"""The sha256 of a growing file: a thread hashes the bytes up to the first gap.
 
-hashlib.file_digest reads a file that is complete: another pass over all of it, after the download.
+hashlib.file_digest reads a complete file: a second pass over the whole file, after the download.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class Descriptor:
-    """An open file, closed when nobody refers to it any more.
+    """An open file that is closed when no reference to it remains.
 
-    A stream that was left waiting for a silent server may still hold one, and by then its number must not
-    have come to mean another file.
+    An abandoned stream may still have a reference, so its file descriptor must not be reused for another
+    file.
     """
 
     def __init__(self, path: str | os.PathLike[str], flags: int) -> None:
@@ -31,7 +31,7 @@ class Descriptor:
 
 
 class Follower:
-    """Hashes `file` from its start on, as far as `advance` says; hashlib lets other threads run meanwhile."""
+    """Hashes `file` from its start up to the position given by `advance`; hashlib releases the GIL."""
 
     def __init__(self, file: Descriptor) -> None:
         self._file = file
@@ -43,7 +43,7 @@ class Follower:
         self._thread: threading.Thread | None = None
 
     def advance(self, to_bytes: int) -> None:
-        """The first `to_bytes` bytes are there, and will not change."""
+        """Declare the first `to_bytes` bytes final; the thread hashes them."""
         with self._news:
             self._goal_bytes = to_bytes
             if self._thread is None and not self._ended:
@@ -52,10 +52,10 @@ class Follower:
             self._news.notify_all()
 
     def caught_up(self, timeout_s: float) -> bool:
-        """Waits until all of it is hashed, for so long at most.
+        """Wait until all final bytes are hashed, at most `timeout_s`. Returns whether they are.
 
         Raises:
-            OSError: what was written cannot be read.
+            OSError: the written bytes cannot be read.
         """
         with self._news:
             self._news.wait_for(lambda: self._error or self._hashed_bytes == self._goal_bytes, timeout_s)
@@ -64,7 +64,7 @@ class Follower:
             return self._hashed_bytes == self._goal_bytes
 
     def hexdigest(self) -> str:
-        """Of what is hashed; see `caught_up`."""
+        """The sha256 of the bytes hashed so far; see `caught_up`."""
         return self._hash.hexdigest()
 
     def end(self) -> None:
@@ -86,25 +86,25 @@ class Follower:
                 self._news.notify_all()
 
     def _next_goal(self) -> int | None:
-        """How far to go; None at the end."""
+        """The next position to hash up to; None at the end."""
         with self._news:
-            self._news.notify_all()  # `caught_up` may wait for what was just done
+            self._news.notify_all()  # `caught_up` may wait for the bytes that were just hashed
             self._news.wait_for(lambda: self._ended or self._hashed_bytes < self._goal_bytes)
             return None if self._ended else self._goal_bytes
 
     def _hash_some(self, buffer: memoryview) -> None:
         count = os.preadv(self._file.fd, [buffer], self._hashed_bytes)
         if count == 0:
-            raise OSError(f"the file ends at byte {self._hashed_bytes}, short of {self._goal_bytes}")
+            raise OSError(f"the file ends at byte {self._hashed_bytes}, before {self._goal_bytes}")
         self._hash.update(buffer[:count])
         self._hashed_bytes += count
         if self._hashed_bytes % _WRITEBACK_BYTES < count:
             self._start_writeback()
 
     def _start_writeback(self) -> None:
-        """Let the disk begin with what is hashed, else all of it waits for the sync at the end.
+        """Start the write-back of the hashed bytes, so that the sync at the end has less to write.
 
-        A hint: where a file system does not take it, that sync has more to do.
+        It is only a hint; a file system may ignore it.
         """
         begin = max(0, self._hashed_bytes - _WRITEBACK_BYTES - _CHUNK_BYTES)
         length = ctypes.c_longlong(self._hashed_bytes - begin)

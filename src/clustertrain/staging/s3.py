@@ -1,4 +1,4 @@
-"""An object on S3 as a source: ranged GETs that name the version (ETag) they want."""
+"""An object on S3 as a source: ranged GETs that name the version (ETag)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clustertrain.storage.s3_client import code_of, connect, explained, may_pass
 
 @dataclass(frozen=True)
 class S3Source:
-    """One object. What it needs to know of it comes with the first bytes: no HEAD, no second permission."""
+    """One object. The first answer contains its properties, so no HEAD and no second permission is needed."""
 
     location: Location
     bucket: str
@@ -41,8 +41,8 @@ class S3Source:
             answer = self._get(request)
         except _NotThatRange:
             if offset:
-                return self.open(0, None)  # another object now
-            answer = self._get({})  # one without a byte has no range
+                return self.open(0, None)  # the object has changed
+            answer = self._get({})  # an empty object has no ranges
         return self._stream(answer)
 
     def _get(self, request: dict[str, str]) -> Any:
@@ -65,11 +65,11 @@ class S3Source:
             raise DataError(str(error)) from error
 
     def _stream(self, answer: Any) -> Stream:
-        # A date is no condition for a GET, but the caller sees when it is another one.
+        # A date cannot be a condition of a GET, but the caller compares it.
         body, validator = answer["Body"], answer.get("ETag") or str(answer.get("LastModified"))
         length = int(answer["ContentLength"])
         content_range = answer.get("ContentRange")
-        if content_range is None:  # the whole: it is empty, or the server knows no ranges
+        if content_range is None:  # the whole object: it is empty, or the server does not support ranges
             return Stream(_Body(body), 0, length, length, validator)
         match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
         if match is None:
@@ -95,7 +95,7 @@ class S3Source:
         try:
             found = self._client().list_objects_v2(Bucket=self.bucket, Prefix=f"{self.key}/", MaxKeys=1)
         except (BotoCoreError, ClientError):
-            return False  # may not list: then there is no more to say than that the object is missing
+            return False  # no permission to list: report only that the object is missing
         return bool(found.get("KeyCount"))
 
 
@@ -104,7 +104,7 @@ class _NotThatRange(Exception):
 
 
 class _Body:
-    """The bytes of an answer, whose faults are those of a source."""
+    """The body of an answer; its transient errors become CutShort."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -128,7 +128,7 @@ def _is_etag(validator: str | None) -> bool:
 
 def _names_no_object(uri: str) -> DataError:
     return DataError(
-        f"{uri} names no object but a folder of objects, and a data set on S3 is one object.\n"
+        f"{uri} is a prefix, not an object; a data set on S3 is one object.\n"
         "Pack them into one archive (tar) and set extract: true, or give the key of one object."
     )
 

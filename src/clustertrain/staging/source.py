@@ -1,4 +1,4 @@
-"""What a source of bytes is: something that opens at any byte that it can vouch for, and may be cut short."""
+"""The protocol of a source of bytes: it opens at any byte of a known version, and a transfer may be cut."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-CHUNK_BYTES = 1 << 19  # of one read: what a kill may cost each stream, and small enough for the CPU's cache
+CHUNK_BYTES = 1 << 19  # of one read: the maximum loss of a stream at a kill; small enough for the CPU's cache
 
 
 class CutShort(Exception):
-    """A fault that may pass; the text says what happened."""
+    """A transient error; the text describes it."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -19,10 +19,10 @@ class CutShort(Exception):
 
 
 class Body(Protocol):
-    """What can be read once, from the front."""
+    """A body that can be read once, from start to end."""
 
     def read1(self, size: int, /) -> bytes:
-        """At most `size` bytes, and no wait for more than the first of them; empty at the end."""
+        """At most `size` bytes; waits only for the first one. Empty at the end."""
         ...
 
     def close(self) -> None: ...
@@ -30,11 +30,11 @@ class Body(Protocol):
 
 @dataclass(frozen=True)
 class Stream:
-    """The bytes of a source from `offset` up to `end` (None: as far as they come).
+    """The bytes of a source from `offset` up to `end` (None: up to the end of the source).
 
-    `validator` is the same for as long as the source has the same bytes; None where it cannot say so, and
-    then a cut transfer begins again. `splits`: it gives any range of exactly these bytes, so that several
-    streams may bring them at once.
+    `validator` identifies the version of the bytes. It is None if the source has no versions; then a cut
+    transfer restarts. `splits`: the source serves any range of this version, so that several streams may read
+    it in parallel.
     """
 
     body: Body
@@ -46,25 +46,25 @@ class Stream:
 
 
 class Source(Protocol):
-    """Where a file comes from."""
+    """The source of a file."""
 
     @property
     def retry_s(self) -> float | None:
-        """How long faults that may pass are met with another try; None: a few tries that bring nothing."""
+        """How long transient errors are retried; None: a fixed number of tries without a new byte."""
         ...
 
     @property
     def gives_ranges(self) -> bool:
-        """Whether that is known before the first answer."""
+        """Whether ranges are known to be supported before the first answer."""
         ...
 
     def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
-        """From `offset` on when the bytes are those of `validator`, from 0 otherwise. `end` is where the
-        caller will stop to read; the stream may end before or after it.
+        """A stream from `offset` on if the version is still `validator`, from 0 otherwise. `end` is the
+        offset at which the caller will stop reading; the stream may end before or after it.
 
         Raises:
-            CutShort: a fault that may pass.
-            DataError: it is not there, or not for us; trying again will not help.
+            CutShort: a transient error.
+            DataError: a permanent error: the file does not exist or access is refused.
         """
         ...
 
@@ -73,7 +73,7 @@ def read_some(body: Body, most_bytes: int) -> bytes:
     """The next bytes; empty at the end.
 
     Raises:
-        CutShort: the connection broke, or was silent for too long.
+        CutShort: the connection broke or timed out.
     """
     try:
         return body.read1(most_bytes)
@@ -82,7 +82,7 @@ def read_some(body: Body, most_bytes: int) -> bytes:
 
 
 def masked(uri: str) -> str:
-    """A URI for messages and records: without user, password and query, any of which may be a secret."""
+    """A URI for messages and records: without user, password and query, each of which may be a secret."""
     if "://" not in uri:
         return uri
     parts = urlsplit(uri)

@@ -1,7 +1,7 @@
-"""A data set arrives once, whole and verified, whoever asks and however many.
+"""stage(): fetches a data set once, verifies it and publishes it atomically, for any number of callers.
 
-entry.py says where it lies, fetch.py brings the bytes, archive.py unpacks them; here is who does it, and the
-moment at which it is there.
+entry.py has its paths, fetch.py downloads it, archive.py unpacks it. This module selects the process that
+does so, and publishes the result.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _TELL_EVERY_S = 0.5
 
 
 class StagingInterrupted(RunStopped):
-    """A stop was asked for while data was on its way; what came so far is kept for the next start."""
+    """A stop was requested during the staging; the received bytes are kept for the next start."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"Stopped while data set {name} was on its way; the next start goes on from there.",
+            f"Stopped while data set {name} was being staged; the next start continues from there.",
             checkpointed=False,
         )
         self.name = name
 
     def __reduce__(self) -> tuple[type[StagingInterrupted], tuple[str]]:
-        return type(self), (self.name,)  # it travels from a worker to the driver
+        return type(self), (self.name,)  # it is pickled from a worker to the driver
 
 
 def stage(
@@ -58,26 +58,26 @@ def stage(
     should_stop: Callable[[], bool] | None = None,
     lease_s: float = 30.0,
 ) -> Path:
-    """The local path of a data set, brought into the folder `into` if it is not there yet.
+    """The local path of a data set; stages it into the folder `into` if it is not there yet.
 
-    Any number of processes on any number of hosts that share `into` may call this at once: one brings the
-    data, the others wait for it. When that one dies, another goes on with what is there.
+    Any number of processes on any number of hosts that share `into` may call this at the same time: one
+    fetches the data, the others wait. If that process dies, another one continues its download.
 
     Args:
-        name: what the job calls it; for events and messages.
-        location: a path, `file://…`, `http(s)://…` or `s3://bucket/key`, and how S3 is reached.
+        name: the name of the data set in the job; for events and messages.
+        location: a path, `file://…`, `http(s)://…` or `s3://bucket/key`, with the options of the S3 client.
         sha256: of the file, 64 hexadecimal digits.
         extract: unpack the archive, and return the folder.
-        on_event: gets dicts with event "stage", name, phase ("wait", "download", "extract", "ready"), bytes,
-            total_bytes (None where unknown) and seconds since the call; two a second at most.
-        should_stop: asked twice a second; True ends the work with StagingInterrupted.
-        lease_s: a process that gives no sign of life for so long is no longer waited for.
+        on_event: called with dicts with event "stage", name, phase ("wait", "download", "extract", "ready"),
+            bytes, total_bytes (None if unknown) and seconds since the call; at most twice a second.
+        should_stop: called twice a second; True ends the work with StagingInterrupted.
+        lease_s: after this time without a renewal of its lease, a process counts as dead.
 
     Returns:
-        A file under its own name, the unpacked folder, or, where `location` is a folder, that folder.
+        A file under its own name, the unpacked folder, or, if `location` is a folder, that folder.
 
     Raises:
-        DataError: it is not there, does not fit, does not verify, or its archive is unsafe.
+        DataError: it does not exist, does not fit, does not verify, or its archive is unsafe.
         JobError: a scheme that is not supported.
         StorageError: `into` cannot be written.
         StagingInterrupted: see should_stop.
@@ -98,7 +98,7 @@ def stage(
             with lease:
                 _bring(entry, lease, report)
         except LeaseLost:
-            continue  # someone else brings it, or has brought it
+            continue  # another process stages it, or has staged it
     report.tell("ready", found.size_bytes, found.size_bytes)
     return found.path
 
@@ -107,7 +107,7 @@ def _used_in_place(folder: Path, sha256: str | None, extract: bool) -> Path:
     if extract or sha256:
         key = "extract: true" if extract else "sha256"
         raise DataError(
-            f"{folder} is a folder, and {key} is for one file.\nLeave it out, or give the archive."
+            f"{folder} is a folder, and {key} is only for a file.\nRemove {key}, or use an archive."
         )
     return folder
 
@@ -118,7 +118,7 @@ def _bring(entry: Entry, lease: Lease, report: _Report) -> None:
         return
     work = entry.part(lease.token)
     try:
-        if entry.folder.exists():  # a marker without its content, or content that someone cut
+        if entry.folder.exists():  # a marker without its content, or content that was cut
             remove_tree(entry.folder)
         tick = report.ticker("download", lease)
         _adopt(entry, lease, work, tick)
@@ -128,21 +128,21 @@ def _bring(entry: Entry, lease: Lease, report: _Report) -> None:
         lease.check()
         _publish(entry, work / "whole")
     except OSError as error:
-        lease.check()  # under a holder that lost, the next one clears things away
+        lease.check()  # if the lease is lost, the next holder removes the files
         raise refused(Path(error.filename or work), "written", error) from error
     except StorageError:
         lease.check()
         raise
     finally:
-        if lease.is_lost or noted(work) is None:  # else the next holder goes on from there
+        if lease.is_lost or noted(work) is None:  # otherwise the next holder resumes from them
             shutil.rmtree(work, ignore_errors=True)
 
 
 def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
-    """Make `work`, with what the most advanced of the earlier holders had; what others left is removed.
+    """Create `work` from the largest partial download of the earlier holders, and remove the others.
 
-    A holder that has ended gives its folder. One that may only have been stopped, and go on to write when
-    it wakes, is copied from: what is published must be nobody else's.
+    The folder of a holder that has ended is renamed. The folder of a holder that may only be stopped, and may
+    continue to write, is copied: no other process may write to files that are published.
     """
     others = [path for path in entry.parts() if path != work]
     found = {path: progress for path in others if (progress := noted(path)) is not None}
@@ -158,7 +158,7 @@ def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
 
 
 def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
-    """The folder as it will be found: the content, then the marker."""
+    """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
     contents: dict[str, Any] = {"bytes": part.size_bytes}
@@ -166,13 +166,13 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
         try:
             contents = extract_archive(part.path, entry.content(whole), tick=tick).as_record()
         except DataError:
-            part.forget()  # this archive will never do; the next start asks for it anew
+            part.forget()  # this archive is unusable; the next start downloads it again
             raise
     else:
         entry.content(whole).parent.mkdir()
         part.path.chmod(0o644)
-        os.link(part.path, entry.content(whole))  # a kill before the end must find it at its old place, too
-    _sync_file_system(whole)  # one call for what may be a million files
+        os.link(part.path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
+    _sync_file_system(whole)  # one call, because there may be a million files
     marker = {
         "uri": masked(entry.location.uri),
         "sha256": part.sha256(tick),
@@ -188,7 +188,7 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
 
 
 def _publish(entry: Entry, whole: Path) -> None:
-    """One rename, which fails when the data set is there: what others may be reading is never replaced."""
+    """One rename, which fails if the data set exists: files that others may be reading are never replaced."""
     fsync_folder(whole)
     try:
         whole.rename(entry.folder)
@@ -210,7 +210,7 @@ def _sync_file_system(folder: Path) -> None:
 
 
 class _Report:
-    """Tells what happens, and hears when to end; both a few times a second at most."""
+    """Reports events and checks for a stop request, both a few times a second at most."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class _Report:
         self._phase = ""
 
     def ticker(self, phase: str, lease: Lease) -> Tick:
-        """A function for the work at hand to call often; it raises StagingInterrupted or LeaseLost."""
+        """A function that the current phase calls often; it raises StagingInterrupted or LeaseLost."""
 
         def tick(done_bytes: int, total_bytes: int | None) -> None:
             if time.monotonic() - self._checked_at >= _CHECK_EVERY_S:
