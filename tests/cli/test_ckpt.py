@@ -83,7 +83,7 @@ def test_an_export_of_an_older_one_and_of_none(ckpt, tmp_path):
     to = str(tmp_path / "old.safetensors")
     assert ckpt("export", "--name", "00000010-1.0", "--to", to).exit_code == 0
     again = ckpt("export", "--to", to)
-    assert (again.exit_code, "is there already" in again.stderr) == (2, True)
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
     absent = ckpt("export", "--name", "7", "--to", str(tmp_path / "x.safetensors"))
     assert absent.exit_code == 2
     assert "There are: 00000010-1.0, 00000020-1.0" in absent.stderr

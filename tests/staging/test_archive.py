@@ -126,8 +126,8 @@ BAD_NAMES = [
     ("//evil", "absolute"),
     ("C:/evil", "Windows path"),
     ("a\\..\\evil", "Windows path"),
-    ("a\nb", "cannot be printed"),
-    ("a\x1b[2Jb", "cannot be printed"),
+    ("a\nb", "unprintable characters"),
+    ("a\x1b[2Jb", "unprintable characters"),
     ("a" * 256, "256|255 bytes"),
     ("/".join("a" * 101), "100 parts"),
 ]
@@ -150,7 +150,7 @@ def test_a_name_that_is_no_utf8(tmp_path):
 def test_a_nul_hides_no_part_of_a_name(tmp_path):
     path = make_zip(tmp_path / "a.zip", [("okXevil", b"1")])
     path.write_bytes(path.read_bytes().replace(b"okXevil", b"ok\0evil"))
-    assert "cannot be printed" in refusal_of(path, tmp_path)
+    assert "unprintable characters" in refusal_of(path, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_size_that_no_disk_has_is_refused_before_a_byte_is_written(tmp_path):
     info.size = 1 << 45
     path = tmp_path / "a.tar"
     path.write_bytes(info.tobuf(tarfile.GNU_FORMAT))
-    with pytest.raises(StorageError, match=f"takes {1 << 45} bytes or more, .* were free"):
+    with pytest.raises(StorageError, match=f"takes at least {1 << 45} bytes, .* were free"):
         extract(path, tmp_path / "out")
     assert files_under(tmp_path / "out") == {}
 
@@ -236,7 +236,7 @@ def test_a_header_of_gigabytes_is_not_read_into_memory(tmp_path):
     info.size = 4 << 30
     with gzip.open(tmp_path / "a.tgz", "wb") as file:
         file.write(info.tobuf(tarfile.GNU_FORMAT))
-    assert "says that it is" in refusal_of(tmp_path / "a.tgz", tmp_path)
+    assert "claims to be" in refusal_of(tmp_path / "a.tgz", tmp_path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -259,13 +259,13 @@ def test_a_damaged_header_ends_nothing_silently(tmp_path, kind):
     data = bytearray(path.read_bytes())
     data[1024] ^= 1  # the second header
     path.write_bytes(data if kind == "tar" else gzip.compress(data))
-    assert "no member" in refusal_of(path, tmp_path)
+    assert "followed by data that is not a member" in refusal_of(path, tmp_path)
 
 
 def test_a_second_archive_behind_the_first_is_not_dropped(tmp_path):
     one, two = make_tar(tmp_path / "1", [("a", b"1")]), make_tar(tmp_path / "2", [("b", b"2")])
     (tmp_path / "both.tar").write_bytes(one.read_bytes() + two.read_bytes())
-    assert "no member" in refusal_of(tmp_path / "both.tar", tmp_path)
+    assert "followed by data that is not a member" in refusal_of(tmp_path / "both.tar", tmp_path)
 
 
 def test_a_wrong_checksum_inside_a_zip(tmp_path):

@@ -157,7 +157,7 @@ def test_faults_that_may_pass_are_tried_again(web, folder, status):
 
 
 @pytest.mark.parametrize(
-    ("status", "remedy"), [(404, "Correct the address"), (401, "give the path"), (403, "give the path")]
+    ("status", "remedy"), [(404, "Correct the address"), (401, "use its path"), (403, "use its path")]
 )
 def test_faults_that_will_not_pass_are_not(web, folder, status, remedy):
     web.answers = [Answer(status=status)] * 9

@@ -179,7 +179,7 @@ def test_an_aborted_tree_leaves_nothing(store):
 def test_a_name_that_is_taken_is_not_given_again(store):
     make_tree(store, "trees/one", a=b"1")
     second = store.new_tree("trees/one")
-    with pytest.raises(FileExistsError, match="already there"):
+    with pytest.raises(FileExistsError, match="exists already"):
         second.commit(MARKER, b"second")
     second.abort()
     assert contents(store, "trees/one/a") == b"1"

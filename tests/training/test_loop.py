@@ -202,14 +202,14 @@ class Nothing(Plain):
 @pytest.mark.parametrize(
     ("task", "settings", "text"),
     [
-        (NoParameters(), {}, "whose model has no parameters"),
+        (NoParameters(), {}, "without parameters"),
         (Frozen(), {}, "no parameters that need a gradient \\(2 in all\\)"),
         (NoModule(), {}, "returned str, not an nn.Module"),
-        (Vector(), {}, r"returned shape \(4, 1\), not one number"),
+        (Vector(), {}, r"returned shape \(4, 1\), not a scalar"),
         (Stream(), {}, "lacks __len__ or __getitem__"),
         (Nothing(), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
-        (Plain(), {"sync_batchnorm": True}, "torch has it for GPUs alone"),
+        (Plain(), {"sync_batchnorm": True}, "torch supports it only on GPUs"),
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
     ],
 )
@@ -237,7 +237,7 @@ class Wider(Classify):
 
 def test_a_checkpoint_of_another_model_is_refused(ranks):
     saves = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=2))[0].saves
-    with pytest.raises(JobError, match="Undo the change to the model, or start anew with --fresh"):
+    with pytest.raises(JobError, match="Undo the change to the model, or start over with --fresh"):
         ranks(1).results(run_task, Wider(), SETTINGS, saves[2])
 
 

@@ -110,5 +110,5 @@ class Fixed:
 def test_several_values_get_names_of_their_own_and_a_vector_is_refused():
     values = compute_over_ranks({"f": Fixed({"a": 1, "b": torch.tensor([2.0])}), "g": Fixed(3)}, ALONE)
     assert values == {"f_a": 1.0, "f_b": 2.0, "g": 3.0}
-    with pytest.raises(JobError, match=r"'f' gives a tensor of shape \(3,\)"):
+    with pytest.raises(JobError, match=r"'f' returns a tensor of shape \(3,\)"):
         compute_over_ranks({"f": Fixed(torch.ones(3))}, ALONE)

@@ -123,8 +123,8 @@ def test_a_global_batch_that_does_not_divide_names_the_nearest_that_do():
     with pytest.raises(JobError) as error:
         BatchSizes.of(TrainSettings(epochs=1, global_batch_size=50, accumulate=2), 3, 1000)
     assert str(error.value) == (
-        "train.global_batch_size is 50, no multiple of workers × accumulate.\n"
-        "3 × 2 = 6, leaving 2 of 50.\n"
+        "train.global_batch_size is 50, not a multiple of workers × accumulate.\n"
+        "3 × 2 = 6; 50 % 6 is 2.\n"
         "Nearest that fit: 48 and 54."
     )
     with pytest.raises(JobError, match=r"Nearest that fit: 6\.$"):
@@ -142,7 +142,7 @@ def test_a_batch_larger_than_the_data_is_refused_with_the_largest_that_fits():
     assert str(error.value) == (
         "train: a step takes 64 samples; the training data has 50.\n"
         "batch_size 16 × workers 4 × accumulate 1 = 64; the largest batch_size that fits is 12.\n"
-        "Take a smaller batch, fewer workers or more data."
+        "Use a smaller batch, fewer workers or more data."
     )
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's weights for the world outside: safetensors, and a JSON page of where they are from."""
+"""Exports a checkpoint's weights as safetensors, with a JSON file about their origin."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     """Write `<to>` (safetensors) and `<to>` with the suffix .json; returns both paths.
 
     The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
-    for each name: safetensors knows no sharing.
+    for each name: safetensors does not support sharing.
 
     Raises:
         CheckpointDamaged: the checkpoint does not verify.
-        JobError: it holds no model, or something in it is no tensor, or a file is there already.
+        JobError: it contains no model, an entry is not a tensor, or a file exists already.
         StorageError: the files cannot be written.
     """
     page = to.with_suffix(".json")
     if there := [path for path in (to, page) if path.exists()]:
-        raise JobError(f"{there[0]} is there already, and export overwrites nothing.\nName another file.")
+        raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
         checkpoint = bring(shelf, name, Path(temporary) / "brought")
         weights = _weights(checkpoint)
@@ -40,7 +40,7 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
         save_file(weights, to, metadata={"format": "pt"})
         page.write_text(json.dumps(provenance, indent=1, sort_keys=True) + "\n")
     except OSError as error:
-        raise StorageError(f"{to} cannot be written: {error}\nName another place.") from error
+        raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
     return to, page
 
 
@@ -48,15 +48,15 @@ def _weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     file = checkpoint.path / MODEL_FILE
     if not file.exists():
         raise JobError(
-            f"Checkpoint {checkpoint.name} holds no {MODEL_FILE}.\n"
-            "A function saves its model under state={'model': …}."
+            f"Checkpoint {checkpoint.name} contains no {MODEL_FILE}.\n"
+            "A function has to save its model as state={'model': …}."
         )
     state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if odd:
         raise JobError(
-            f"{MODEL_FILE} of checkpoint {checkpoint.name} holds {odd[0]!r}, "
+            f"{MODEL_FILE} of checkpoint {checkpoint.name} contains {odd[0]!r}, "
             f"which is {type(state[odd[0]]).__name__}, not a tensor.\n"
-            "safetensors holds tensors alone."
+            "safetensors can store only tensors."
         )
     return {name: value.contiguous().clone() for name, value in state.items()}

@@ -1,4 +1,4 @@
-"""Names and manifests of checkpoints: the format of MANIFEST.json, and the folder that holds them."""
+"""Names and manifests of checkpoints: the format of MANIFEST.json, and the folder of all checkpoints."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _NAME = re.compile(r"^(\d{8,})-(\d+)\.(\d+)$")
 
 
 class CheckpointDamaged(StorageError):
-    """A checkpoint whose manifest or files do not verify; the text names the file and both figures."""
+    """A checkpoint whose manifest or files do not verify; the message names the file and both values."""
 
 
 class UnknownFormat(StorageError):
-    """A checkpoint that is whole, in a format of another version of clustertrain."""
+    """An undamaged checkpoint in the format of another version of clustertrain."""
 
 
 @dataclass(frozen=True, order=True)
 class CheckpointName:
-    """Orders by step, then by who wrote it: the newest writer's view of a step wins."""
+    """Ordered by step, then by writer: of two checkpoints of a step, that of the newest writer is newer."""
 
     step: int
     attempt: int
@@ -44,12 +44,12 @@ class CheckpointName:
         if match is None:
             return None
         name = cls(*(int(group) for group in match.groups()))
-        return name if str(name) == text else None  # one spelling, so that a name always finds its folder
+        return name if str(name) == text else None  # only one spelling, so that a name matches its folder
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds. Sizes in bytes, times in unix seconds."""
+    """The description of a checkpoint. Sizes in bytes, times in unix seconds."""
 
     step: int
     epoch: int
@@ -66,7 +66,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def to_bytes(self) -> bytes:
-        """The one spelling of this manifest, with a checksum of itself: a flipped digit is seen."""
+        """The canonical form of this manifest, with a checksum of itself, which detects any change."""
         fields = asdict(self)
         return (
             json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
@@ -79,7 +79,7 @@ def _sha256_of(fields: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where the checkpoints of a run lie: one folder for each, under a key of a store."""
+    """The checkpoints of a run: one folder each, under a key of a store."""
 
     store: Store
     key: str
@@ -88,7 +88,7 @@ class Shelf:
         return f"{self.key}/{name}/{file}"
 
     def uri(self, name: CheckpointName | str, file: str | None = None) -> str:
-        """For messages: where a checkpoint or one of its files is."""
+        """The URI of a checkpoint or one of its files, for messages."""
         return self.store.uri(self.file_key(name, file) if file else f"{self.key}/{name}")
 
     def __str__(self) -> str:
@@ -110,13 +110,13 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(f"{where} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise CheckpointDamaged(f"{where} is not a manifest: it holds {type(value).__name__}.")
+        raise CheckpointDamaged(f"{where} is not a manifest: it contains {type(value).__name__}.")
     try:
         if value.get("format_version") != FORMAT_VERSION:
             raise _refused_version(where, value)
         manifest = Manifest(**{key: item for key, item in value.items() if key != _OWN_SHA256})
         if manifest.to_bytes() != data:
-            raise CheckpointDamaged(f"{where} does not match its own checksum: a part of it was changed.")
+            raise CheckpointDamaged(f"{where} does not match its own checksum: it was changed.")
         for known in fields(manifest):
             if type(getattr(manifest, known.name)).__name__ != str(known.type).partition("[")[0]:
                 raise TypeError(f"{known.name} is {getattr(manifest, known.name)!r}")
@@ -138,12 +138,13 @@ def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> byt
             raise
         raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
     if data is None:
-        raise CheckpointDamaged(f"{where} is missing: the checkpoint was never finished.")
+        raise CheckpointDamaged(f"{where} is missing: the checkpoint is incomplete.")
     return data
 
 
 def _refused_version(where: str, value: dict[str, Any]) -> StorageError:
-    """Another version that matches its own checksum is no damage: a fallback would hide what was trained."""
+    """The error for another format version. If the manifest matches its checksum, it is not damaged: falling
+    back to an older checkpoint would lose steps without notice."""
     found, own = value.get("format_version"), value.pop(_OWN_SHA256, None)
     text = f"{where} has format version {found!r}; clustertrain {__version__} reads version {FORMAT_VERSION}."
     if own != _sha256_of(value):

@@ -1,7 +1,7 @@
-"""Checkpoints: their names and manifests, and how they are read back. docs/checkpoints.md has the format.
+"""Reads and verifies checkpoints. docs/checkpoints.md describes the format.
 
-A checkpoint is a folder `<step>-<attempt>.<restart>` whose MANIFEST.json was written last. It exists if and
-only if the manifest verifies. Nothing here needs Ray; the submit side lists checkpoints without torch.
+A checkpoint is a folder `<step>-<attempt>.<restart>` whose MANIFEST.json was written last. It is valid if and
+only if the manifest verifies. This module needs neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read back and found whole, in a folder of this node."""
+    """A verified checkpoint in a folder of this node."""
 
     name: CheckpointName
     path: Path
@@ -51,8 +51,9 @@ def verify(shelf: Shelf, name: CheckpointName | str) -> Manifest:
 
 
 def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
-    """A checkpoint as a folder of this node: verified where it lies on a file system, verified while it is
-    copied into the folder `into` from S3. A copy that is there already is used; older ones are removed.
+    """A verified checkpoint as a folder of this node. On a file system it is verified in place; from S3 it is
+    copied into the folder `into` and verified during the copy. An existing copy is used; older ones are
+    removed.
 
     Raises:
         CheckpointDamaged: as `verify`.
@@ -82,7 +83,7 @@ def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], 
             with to.open("wb") as target:
                 return _read_through(shelf, name, file, entry, target.write)
         except CheckpointDamaged:
-            if last_try:  # once may be the way here; twice is the file
+            if last_try:  # the first failure may be a transfer error, the second is the file
                 raise
     return None
 
@@ -95,7 +96,7 @@ def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointN
     if (manifest.step, manifest.attempt, manifest.restart) != (parsed.step, parsed.attempt, parsed.restart):
         raise CheckpointDamaged(
             f"{shelf.uri(parsed, MANIFEST)} is of {manifest.step}-{manifest.attempt}.{manifest.restart}, "
-            "not of the folder it lies in."
+            "not of its folder."
         )
     return parsed, manifest
 
@@ -103,7 +104,7 @@ def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointN
 def _read_through(
     shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], use: Callable[[bytes], Any]
 ) -> None:
-    """Pass a file through `use`, block by block; CheckpointDamaged unless it is what the manifest says."""
+    """Pass a file to `use`, block by block; CheckpointDamaged if it does not match the manifest."""
     where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
     blocks = shelf.store.blocks(shelf.file_key(name, file))
     while block := _next_block(shelf, where, blocks):
@@ -119,8 +120,8 @@ def _read_through(
 
 
 def _next_block(shelf: Shelf, where: str, blocks: Iterator[bytes]) -> bytes:
-    """The next block, empty at the end. On a file system what cannot be read is damaged: a disk's bad sector
-    must not keep an older, good checkpoint from being found. An S3 server that is down says nothing of it."""
+    """The next block, empty at the end. On a file system a read error counts as damage: a bad sector of the
+    disk must not prevent the fallback to an older checkpoint. An unreachable S3 server does not."""
     try:
         return next(blocks, b"")
     except FileNotFoundError as error:
@@ -136,13 +137,13 @@ def newest_verified(
     on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
     into: Path,
 ) -> Checkpoint | None:
-    """The newest checkpoint that verifies, falling back one at a time; None when there never was one.
+    """The newest checkpoint that verifies, falling back one at a time; None if there are no checkpoints.
 
     Args:
-        into: where a copy of it goes when it lies on S3; see `bring`.
+        into: the folder for a copy from S3; see `bring`.
 
     Raises:
-        StorageError: there are checkpoints and none verifies. Training from step 0 would hide the loss.
+        StorageError: there are checkpoints and none verifies. A restart from step 0 would hide the loss.
     """
     candidates = names(shelf)
     for name in reversed(candidates):
@@ -153,6 +154,6 @@ def newest_verified(
     if candidates:
         raise StorageError(
             f"None of the {len(candidates)} checkpoints in {shelf} verifies.\n"
-            "Restore one from a backup, or begin again with `clustertrain run --fresh`, which keeps these."
+            "Restore one from a backup, or start over with `clustertrain run --fresh`, which keeps these."
         )
     return None

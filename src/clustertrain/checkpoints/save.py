@@ -1,8 +1,7 @@
-"""Saves without stopping the loop: copy the state to host memory, then write it in the background.
+"""Saves in the background: the state is copied to host memory, then written while training continues.
 
-Peak extra memory is one copy of the state, kept and reused from save to save. A save that comes due while
-the one before is still being written waits for it: it is neither doubled nor dropped, and the wait is in
-the `blocking_s` that is logged.
+The peak of extra memory is one copy of the state, which is reused for every save. If a save is due while the
+previous one is still being written, it waits; the logged `blocking_s` includes this time.
 """
 
 from __future__ import annotations
@@ -46,25 +45,24 @@ class Saver:
         self._failures = 0
 
     def reserve(self, state: dict[str, Any]) -> None:
-        """Allocate the buffers of a state like this one, in the background: writing to fresh memory takes
-        several times as long, and the first save would wait for it. What is copied meanwhile is of no use.
+        """Allocate the buffers for a state like this one, in the background. Writing to new memory takes
+        several times as long, and otherwise the first save would wait for it. The copied values are not used.
         """
         if self._background and self._buffers is None:
             self._thread = threading.Thread(target=self._reserve, args=(state,), name="checkpoint-buffers")
             self._thread.start()
 
     def _reserve(self, state: dict[str, Any]) -> None:
-        with suppress(RuntimeError, MemoryError):  # no room: the save meets the same, and says so
+        with suppress(RuntimeError, MemoryError):  # out of memory: the save then fails and reports it
             self._buffers = copy_to_host(state)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Snapshot `state` (live tensors, any device) and commit it; returns once the copy is made.
+        """Copy `state` (live tensors, any device) and commit it; returns after the copy.
 
         Raises:
             Fenced: an earlier save found that another start has taken the run over.
             StorageError: three saves in a row could not be written.
-            Exception: what an earlier save met that no later one can escape, such as a state that cannot be
-                pickled.
+            Exception: a permanent error of an earlier save, such as a state that cannot be pickled.
         """
         started = time.monotonic()
         self._join()
@@ -81,14 +79,13 @@ class Saver:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the save in flight. Raises what kept the last one from being committed."""
+        """Wait for the save in progress. Raises the error of the last save if it was not committed."""
         self._join()
         if self._error is not None:
             raise self._error
 
     def check(self) -> None:
-        """Raise what makes further saves pointless, when a save in the background met it; costs nothing
-        otherwise."""
+        """Raise the error of a background save if further saves would fail, too; otherwise costs nothing."""
         self._raise_if_hopeless()
 
     def _write(
@@ -100,7 +97,7 @@ class Saver:
             files = {MODEL_FILE: partial(_dump, state["model"]), **files}
         try:
             name, size_bytes = self._writer.commit(files, progress)
-        except Exception as error:  # noqa: BLE001  a thread has nobody above it: the loop is told by `check`
+        except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
             self._error = error
             self._failures += 1
             self._on_failed(f"the checkpoint of step {progress['step']} was not written: {error}")
@@ -125,13 +122,13 @@ class Saver:
     def _raise_if_hopeless(self) -> None:
         if self._error is None:
             return
-        may_pass = isinstance(self._error, StorageError)  # anything else: a state that cannot be saved, ever
+        may_pass = isinstance(self._error, StorageError)  # any other error: this state can never be saved
         if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
 
 
 def _dump(state: Any, file: Any) -> None:
-    """torch.save; when writing fails it raises that error, which torch hides behind one of its own."""
+    """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
     try:
         torch.save(state, file)
     except RuntimeError as error:
@@ -151,8 +148,9 @@ def load(checkpoint: Path) -> dict[str, Any]:
 def copy_to_host(state: Any, buffers: Any = None) -> Any:
     """A copy of nested dicts, lists and tuples with every tensor on the CPU.
 
-    Tensors of `buffers` (an earlier copy) are reused where place, shape and dtype agree. Two views of one
-    storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are done on return.
+    Tensors of `buffers` (an earlier copy) are reused if path, shape and dtype are the same. Two views of one
+    storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are complete on
+    return.
     """
     copy = _Copy()
     with _one_thread():
@@ -164,8 +162,8 @@ def copy_to_host(state: Any, buffers: Any = None) -> Any:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Copying is bound by memory, and threads wait for each other at the end of every tensor: where cores are
-    shared, with the save before or with other jobs, that took ten times as long (benchmarks/saving.py)."""
+    """Use one thread: copying is limited by memory bandwidth, and threads synchronize after every tensor. On
+    cores shared with another save or job, several threads took ten times as long (benchmarks/saving.py)."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -200,7 +198,7 @@ class _Copy:
             tensor.shape,
             tensor.dtype,
         )
-        if not fits or id(buffer) in self._used:  # two sources must not share what one source shared before
+        if not fits or id(buffer) in self._used:  # two sources must not share one buffer
             buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
         buffer.copy_(tensor, non_blocking=tensor.is_cuda)
         self.from_cuda |= tensor.is_cuda

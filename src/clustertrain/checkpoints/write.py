@@ -1,8 +1,9 @@
-"""Committing checkpoints, and removing those that are no longer kept.
+"""Commits checkpoints, and removes those that are no longer kept.
 
-Who may write is decided by the fence (attempt, restart): a writer that is no longer the newest commits
-nothing. Every writer has folder names of its own, so a stale one never touches a good one's bytes; what it
-commits between the check and the last write is not on the list that the newer one fixed when it claimed.
+The fence (attempt, restart) decides who may write: a writer that is no longer the newest commits nothing.
+Every writer has its own folder names, so a stale writer never changes another writer's files. A checkpoint
+that it commits between the check and the last write is not in the list that the newer writer fixed with its
+claim.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class Fenced(StorageError):
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay: the newest `keep_last`, and the best by a metric of the manifest."""
+    """Which checkpoints are kept: the newest `keep_last`, and the best by a metric of the manifest."""
 
     keep_last: int = 3
     best_metric: str | None = None
     best_mode: str = "max"
 
     def doomed(self, shelf: Shelf, just_committed: CheckpointName) -> list[CheckpointName]:
-        """The names that may go. The one just committed, which verified, always stays."""
+        """The names to remove. The checkpoint that was just committed is always kept."""
         everything = names(shelf)
         kept = set(everything[-self.keep_last :]) | {just_committed}
         if self.best_metric is not None:
@@ -53,8 +54,8 @@ class Retention:
             try:
                 value = read_manifest(shelf, name).metrics.get(self.best_metric or "")
             except (CheckpointDamaged, UnknownFormat):
-                continue  # it cannot be the best; whether it goes is decided by its age
-            if value is not None and math.isfinite(value):  # NaN compares as neither better nor worse
+                continue  # it cannot be the best; only its age decides whether it is kept
+            if value is not None and math.isfinite(value):  # NaN cannot be compared
                 scored.append((value if self.best_mode == "max" else -value, name))
         return {max(scored)[1]} if scored else set()
 
@@ -69,7 +70,7 @@ class Writer:
     job_sha256: str
     versions: dict[str, str]
     retention: Retention
-    still_newest: Callable[[], bool]  # the fence, asked right before the commit
+    still_newest: Callable[[], bool]  # the fence, checked right before the commit
     collected: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -78,20 +79,21 @@ class Writer:
     def commit(
         self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
     ) -> tuple[CheckpointName, int]:
-        """Write the files, the manifest last, make them visible, then prune. Returns the name and bytes.
+        """Write the files, then the manifest, make them visible, then prune. Returns the name and size in
+        bytes.
 
         Args:
-            files: for each file name a function that writes its bytes to the open file it is given.
+            files: for each file name a function that writes the content to an open file.
             progress: step, epoch, samples_seen, world_size, metrics, reason.
 
         Raises:
             Fenced: a newer attempt or restart has claimed the run; nothing was committed.
-            StorageError: the bytes could not be written; what was begun is removed.
+            StorageError: the files could not be written; partial files are removed.
         """
         name = CheckpointName(progress["step"], self.attempt, self.restart)
         store = self.shelf.store
         if store.size_or_none(self.shelf.file_key(name)) is not None:
-            return name, 0  # a stop right after a periodic save: the same bytes
+            return name, 0  # a stop right after a periodic save: the same state
         try:
             tree = store.new_tree(f"{self.shelf.key}/{name}")
         except OSError as error:
@@ -114,7 +116,7 @@ class Writer:
     def _not_written(self, name: CheckpointName, error: OSError) -> StorageError:
         return StorageError(
             f"Checkpoint {name} could not be written to {self.shelf}: {error}\n"
-            "The checkpoints before it are untouched. Free space or make it writable, then run again."
+            "Earlier checkpoints were not changed. Free space or make it writable, then run again."
         )
 
     def _prune(self, just_committed: CheckpointName) -> None:
@@ -122,7 +124,7 @@ class Writer:
             try:
                 self.shelf.store.remove_tree(f"{self.shelf.key}/{old}", MANIFEST)
             except FileNotFoundError:
-                continue  # someone else removed it
+                continue  # another process removed it
             except OSError as error:
                 raise StorageError(
                     f"Checkpoint {just_committed} is committed, but {self.shelf.uri(old)} "

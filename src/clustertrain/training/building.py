@@ -1,4 +1,4 @@
-"""The model on its device and in DDP, its buckets settled, and the data sets, checked."""
+"""Builds the model on its device and in DDP with its final gradient buckets, and checks the data sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
     """The task's model on the device, in training mode.
 
     Raises:
-        JobError: it is no module, has nothing to train, or sync_batchnorm was asked of a CPU.
+        JobError: it is not a module, has no trainable parameters, or sync_batchnorm is set on a CPU.
     """
     model = task.model()
     name = f"{type(task).__name__}.model()"
@@ -33,23 +33,24 @@ def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
         count = sum(1 for _ in model.parameters())
         what = "parameters that need a gradient" if count else "parameters"
         raise JobError(
-            f"{name} returned a {type(model).__name__} whose model has no {what} ({count} in all): "
+            f"{name} returned a {type(model).__name__} without {what} ({count} in all): "
             "there is nothing to train.\n"
-            "Keep layers as attributes or in nn.ModuleList, and some of them unfrozen."
+            "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
     if settings.sync_batchnorm:
         if place.device.type != "cuda":
             raise JobError(
-                f"train.sync_batchnorm is true, and this worker computes on {place.device.type}; "
-                "torch has it for GPUs alone.\nSet resources.gpus_per_worker, or leave it out."
+                f"train.sync_batchnorm is true, but this worker runs on {place.device.type}; "
+                "torch supports it only on GPUs.\nSet resources.gpus_per_worker, or remove sync_batchnorm."
             )
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     model.to(place.device)
-    return model.train()  # a pretrained model often comes in evaluation mode
+    return model.train()  # a pretrained model is often in evaluation mode
 
 
 def wrap(model: nn.Module, settings: TrainSettings, place: Place) -> nn.Module:
-    """`model`, compiled if asked for, and in DDP if there are several ranks; its parameters stay in place."""
+    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same
+    tensors."""
     # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
     # ones, and a run resumed after it would differ in the last bits.
     module = cast(nn.Module, torch.compile(model, dynamic=False)) if settings.compile else model
@@ -72,12 +73,12 @@ def settle_buckets(
     precision: Precision,
     device: torch.device,
 ) -> None:
-    """Two passes whose gradients, buffers and random numbers are thrown away; only with DDP.
+    """Run two passes and discard their gradients, buffers and random numbers; only with DDP.
 
-    DDP sorts its gradients into buckets anew once it has seen the order in which they come, and the bucket
-    decides the order in which three or more ranks' gradients are added up. Were that left to the first steps
-    after each start, a resumed run would differ from an uninterrupted one in the last bit. The first pass
-    records the order, the second builds the buckets that all steps then use.
+    DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
+    or more ranks the buckets determine the order of summation. If the first training steps after each start
+    did this, a resumed run would differ from an uninterrupted one in the last bit. The first pass records the
+    order, the second builds the buckets that all steps then use.
     """
     if not isinstance(wrapped, DistributedDataParallel):
         return
@@ -109,7 +110,7 @@ def load_datasets(task: Task, data: Mapping[str, Path], place: Place) -> tuple[A
     if any(other != of_ranks[0] for other in of_ranks):
         raise JobError(
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
-            "Every rank must return all of the data; the kit deals it out."
+            "Every rank must return all of the data; clustertrain splits it among the ranks."
         )
     return training, evaluation
 
@@ -124,5 +125,5 @@ def _size(dataset: Any, name: str) -> int:
         )
     size = len(dataset)
     if size == 0:
-        raise JobError(f"{name} returned a data set of 0 samples.\nLook at the path it reads, under `data`.")
+        raise JobError(f"{name} returned a data set of 0 samples.\nCheck its path under `data`.")
     return size

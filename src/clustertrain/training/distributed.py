@@ -1,4 +1,4 @@
-"""Ranks: where this process stands, how it joins the others, and how all agree on a request."""
+"""Ranks: the rank of this process, the process group, and requests on which all ranks agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives u
 
 @dataclass(frozen=True)
 class Place:
-    """One rank's place in the job."""
+    """One rank, with its device."""
 
     rank: int
     local_rank: int
@@ -27,7 +27,7 @@ class Place:
 
 
 def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Place:
-    """Join the process group that torchrun's environment describes; without one, stand alone.
+    """Join the process group of torchrun's environment; without that environment, world_size is 1.
 
     Reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL on GPUs, gloo on CPUs.
 
@@ -53,7 +53,7 @@ def _device(local_rank: int) -> torch.device:
     gpus = torch.cuda.device_count()
     if local_rank >= gpus:
         raise ClusterError(
-            f"LOCAL_RANK is {local_rank}, and this node has {gpus} GPUs: ranks here may be 0 to {gpus - 1}.\n"
+            f"LOCAL_RANK is {local_rank}, but this node has {gpus} GPUs: local ranks are 0 to {gpus - 1}.\n"
             "Start one process per GPU."
         )
     device = torch.device("cuda", local_rank)
@@ -85,19 +85,19 @@ def gather_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
 
 
 class Requests(NamedTuple):
-    """What the job was asked for."""
+    """The requests to the training loop."""
 
     stop: bool = False
     save: bool = False
-    save_timer: bool = False  # the minutes between two saves are over
+    save_timer: bool = False  # the time between two saves has passed
 
 
 class StopLine:
-    """Makes rank 0's requests those of all ranks, at the same step, without making a step wait.
+    """Distributes rank 0's requests to all ranks, for the same step, without blocking a step.
 
-    After each step every rank calls `read`, acts, and calls `ask`. `ask` starts an all_reduce that nobody
-    waits for until the `read` after the next step, when it is long done: a request takes effect one step
-    late, and a step costs nothing. A rank alone reads its requests at once.
+    After each step every rank calls `read`, acts, and calls `ask`. `ask` starts an asynchronous all_reduce;
+    `read` after the next step waits for it, when it is long complete. So a request takes effect one step
+    later, and costs no time. With one rank the requests are read at once.
     """
 
     def __init__(self, place: Place, requests: Callable[[], Requests]) -> None:
@@ -105,13 +105,13 @@ class StopLine:
         self._requests = requests
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._group: Any = None
-        # NCCL reduces on the GPU, where reading the answer would wait for every kernel queued before it.
+        # NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
         self._own_group = place.world_size > 1 and dist.get_backend() != "gloo"
         if self._own_group:
             self._group = dist.new_group(backend="gloo")
 
     def read(self) -> Requests:
-        """The requests that all ranks follow now; the same on every rank."""
+        """The requests for all ranks now; the same on every rank."""
         if self._place.world_size == 1:
             return self._requests()
         if self._pending is None:
@@ -121,7 +121,7 @@ class StopLine:
         return Requests(*(bool(flag) for flag in flags.tolist()))
 
     def ask(self) -> None:
-        """Pass rank 0's requests on, for the `read` after the next step."""
+        """Distribute rank 0's requests, for the `read` after the next step."""
         if self._place.world_size == 1:
             return
         asked = self._requests() if self._place.rank == 0 else Requests()
@@ -130,7 +130,7 @@ class StopLine:
         self._pending = (work, flags)
 
     def close(self) -> None:
-        """For an end that all ranks reach together; after an error there is nobody to wait for."""
+        """Wait for the pending all_reduce; only for an end that all ranks reach, not after an error."""
         if self._pending is not None:
             self._pending[0].wait()
             self._pending = None

@@ -22,7 +22,7 @@ from clustertrain.training.task import Task
 
 
 class Evaluation:
-    """Evaluates the task's model on `dataset`; leaves the model's mode and all random states as they were."""
+    """Evaluates the task's model on `dataset`; restores the model's mode and all random states."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Evaluation:
         self._precision = precision
         self._seed = settings.seed
         self._metrics = dict(task.metrics())
-        # With fewer samples than ranks some would have none, and torchmetrics cannot gather states without
-        # a dtype: every rank then evaluates all of these few samples, alone.
+        # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
+        # without a dtype: every rank then evaluates all of these samples by itself.
         self._counted = place if len(dataset) >= place.world_size else replace(place, rank=0, world_size=1)
         for metric in self._metrics.values():
             if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
@@ -73,7 +73,7 @@ class Evaluation:
             restore_rng(random_states, self._place.device)
 
     def _broadcast_buffers(self) -> None:
-        """BatchNorm's running values follow each rank's own batches; all ranks evaluate with rank 0's."""
+        """Broadcast rank 0's buffers: BatchNorm's running values differ between ranks."""
         if self._place.world_size > 1:
             for buffer in self._model.buffers():
                 dist.broadcast(buffer, src=0)
@@ -95,7 +95,7 @@ class Evaluation:
         if outputs is None and self._metrics:
             name = type(self._task).__name__
             raise JobError(
-                f"{name}.metrics() has {', '.join(self._metrics)}, but {name}.eval_step no outputs.\n"
+                f"{name}.metrics() has {', '.join(self._metrics)}, but {name}.eval_step returns no outputs.\n"
                 "Override eval_step to return (loss, outputs, targets)."
             )
         for metric in self._metrics.values():
@@ -103,7 +103,7 @@ class Evaluation:
 
 
 def _sync_over_ranks(metric: nn.Module, sync: bool) -> None:
-    """Tell a torchmetrics metric, or each of a collection, whether other ranks have states to add."""
+    """Set whether a torchmetrics metric, or each one of a collection, adds the states of other ranks."""
     parts: Iterable[Any] = metric.modules()
     for part in parts:
         if hasattr(part, "distributed_available_fn"):

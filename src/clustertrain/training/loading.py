@@ -1,8 +1,8 @@
 """From sample ids to a batch on the device.
 
-A batch is fetched as a whole, in this process or in a loader process, by the same function and under random
-numbers that depend on the batch alone: what is random in a dataset comes out the same whoever loads it,
-whenever a run was resumed.
+A batch is fetched as a whole by the same function, in this process or in a loader process. The random
+generators are seeded from the batch before. So random operations of a dataset have the same results in every
+process, and after every resume.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Collate = Callable[[list[Any]], Any]
 class Fetch:
     """`fetch[key]` is the batch of a MicroBatch, on the CPU.
 
-    A TensorDataset is indexed as a whole; a dataset with `__getitems__` is asked once for all samples; any
-    other is asked sample by sample.
+    A TensorDataset is indexed once per batch. For a dataset with `__getitems__` there is one call per batch,
+    for any other dataset one call per sample.
     """
 
     def __init__(self, dataset: Any, collate: Collate) -> None:
@@ -55,9 +55,9 @@ class Loader:
     """Iterates over (micro-batch, batch on the device), in the order of `keys`.
 
     Args:
-        processes: 0 loads in this process: a GPU still works on the step before meanwhile, for nothing
-            waits for it. Each process prepares two batches ahead.
-        reuse: iterated again and again, with the same processes.
+        processes: 0 loads in this process; a GPU computes the previous step meanwhile, because nothing waits
+            for it. Each loader process prepares two batches ahead.
+        reuse: keep the processes for repeated iterations.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Loader:
 def _loader_with_processes(
     fetch: Fetch, keys: Iterable[MicroBatch], processes: int, device: torch.device, reuse: bool
 ) -> DataLoader[Any]:
-    # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a lock that
-    # nobody will ever release. The server is started clean, imports torch once, and forks from there.
+    # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a locked
+    # lock. The server starts without threads, imports torch once, and forks the loader processes.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     return DataLoader(
-        fetch,  # type: ignore[arg-type]  # asked for keys rather than numbers, which the sampler gives
+        fetch,  # type: ignore[arg-type]  # the sampler yields keys, not numbers
         batch_size=None,
         sampler=keys,
         num_workers=processes,
@@ -94,13 +94,13 @@ def _loader_with_processes(
         persistent_workers=reuse,
         multiprocessing_context=context,
         worker_init_fn=_end_with_a_lost_batch,
-        generator=torch.Generator(),  # otherwise it draws from the generator of the training itself
+        generator=torch.Generator(),  # otherwise it draws from the training's generator
     )
 
 
 def _end_with_a_lost_batch(worker_id: int) -> None:
-    """A batch that cannot be handed over (/dev/shm is full, no file can be opened) is dropped by Python's
-    queue, and training would wait for it forever: the loader process ends instead, and is missed."""
+    """End the loader process if a batch cannot be sent (/dev/shm is full, no file can be opened). Python's
+    queue would drop the batch, and training would wait for it forever."""
 
     def end(error: BaseException, batch: Any) -> None:
         traceback.print_exception(error)
@@ -119,7 +119,7 @@ def _started(loader: DataLoader[Any]) -> Iterator[Any]:
         return iter(loader)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise JobError(
-            f"train.loader_workers is {loader.num_workers}, and the data set cannot go to another process:\n"
+            f"train.loader_workers is {loader.num_workers}, but the data set cannot be pickled:\n"
             f"{error}\n"
             "Define its classes and functions at the top of a module, or set loader_workers: 0."
         ) from error

@@ -1,4 +1,4 @@
-"""The training loop: `train` reads from top to bottom, and is the same for one rank and for many."""
+"""The training loop: `train` reads from top to bottom, and is the same for one rank and several."""
 
 from __future__ import annotations
 
@@ -30,35 +30,37 @@ from clustertrain.training.task import Task
 
 
 class Run(Protocol):
-    """What the loop asks of its launcher. Every rank has one; rank 0's hears requests, saves and logs."""
+    """The loop's interface to its launcher, one per rank. Rank 0's receives requests, saves and logs."""
 
     rank: int
 
     def requests(self) -> tuple[bool, bool]:
-        """(stop, save), as asked for since the last call; called on rank 0, once a step."""
+        """(stop, save), as requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
-        """The state given to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
+        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
 
     def reserve(self, state: dict[str, Any]) -> None:
-        """Make room for saves of tensors like these (live); called on all ranks, after the first step."""
+        """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
+        step."""
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Keep `state` (live tensors: copy them before returning); called on all ranks."""
+        """Save `state` (live tensors: copy them before returning); called on all ranks."""
 
     def log(self, record: dict[str, Any]) -> None:
-        """A line of the curve; called on rank 0."""
+        """Write a record of metrics; called on rank 0."""
 
     def phase(self, name: str, step: int) -> None:
-        """ "first_step", "step", "evaluation" or "save" begins; `step` is the last one finished."""
+        """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished
+        step."""
 
     def finish(self) -> None:
-        """Wait for what was saved; called on all ranks, at the end."""
+        """Wait for the last save; called on all ranks, at the end."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended."""
+    """The result of a run."""
 
     step: int  # optimizer steps done
     epoch: int  # epochs completed
@@ -69,12 +71,12 @@ class TrainResult:
 def train(
     task: Task, settings: TrainSettings, place: Place, run: Run, data: Mapping[str, Path]
 ) -> TrainResult:
-    """Train to the end, or until a stop is asked for. All ranks call it, in their process group.
+    """Train to the end, or until a stop request. All ranks call it, in their process group.
 
     Raises:
-        JobError: settings, task and data do not fit together.
-        NonFiniteLoss: on all ranks together, before anything of that step is saved.
-        NonFiniteWeights: likewise, when a save comes due.
+        JobError: settings, task and data are inconsistent.
+        NonFiniteLoss: on all ranks, before anything of that step is saved.
+        NonFiniteWeights: on all ranks, when a save is due.
     """
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
@@ -147,7 +149,7 @@ def train(
 
 
 class _Loop:
-    """The run between two optimizer steps, and what happens there."""
+    """The state of the loop between two optimizer steps: logging, evaluation, saving."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class _Loop:
         self._saved_at_s = time.monotonic()
 
     def begin(self, state: dict[str, Any] | None) -> None:
-        """Take up a saved state, and give every rank its own random numbers."""
+        """Load a saved state, and seed every rank's random numbers."""
         seed_all(derive_seed(self._settings.seed, self.position.step), self._place.rank)
         if state is None:
             return
@@ -190,20 +192,20 @@ class _Loop:
             self._log(
                 "note",
                 text=f"resumed at world size {self._place.world_size}, saved at {len(random_states)}: random "
-                "states are seeded anew, and the result is not bit-identical to an uninterrupted run",
+                "states are reseeded, and the result is not bit-identical to an uninterrupted run",
             )
 
     def _load_model(self, weights: dict[str, Any]) -> None:
         try:
             self._model.load_state_dict(weights)
-        except RuntimeError as error:  # torch lists every key that is missing, unexpected or of another shape
+        except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
             raise JobError(
-                f"The checkpoint's weights are not those of {type(self._task).__name__}.model():\n{error}\n"
-                "Undo the change to the model, or start anew with --fresh."
+                f"The checkpoint's weights do not fit {type(self._task).__name__}.model():\n{error}\n"
+                "Undo the change to the model, or start over with --fresh."
             ) from error
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
-        """Train on `batches`; False when a stop was asked for before their end."""
+        """Train on `batches`; False if a stop was requested before their end."""
         self._meter.start_clock()
         for key, batch in batches:
             self._accumulate(key, batch)
@@ -220,7 +222,7 @@ class _Loop:
         return self._order.done(self.position)
 
     def _reserve(self) -> None:
-        """Once, when the optimizer has its state: a first save then waits no longer than the others."""
+        """Once, when the optimizer has its state, so that the first save waits no longer than the others."""
         if not self._reserved:
             self._reserved = True
             self._run.reserve(self._tensors())
@@ -229,13 +231,13 @@ class _Loop:
         return {"model": self._model.state_dict(), **self._optimization.state()}
 
     def _accumulate(self, key: MicroBatch, batch: Any) -> None:
-        """One forward and backward pass; ranks exchange gradients in the step's last one only."""
+        """One forward and backward pass; ranks exchange gradients only in the last one of a step."""
         with self._exchange_if(key.after is not None):
             with self._precision.autocast():
                 loss = self._task.loss(self._wrapped, batch)
             if loss.numel() != 1:
                 raise JobError(
-                    f"{type(self._task).__name__}.loss returned shape {tuple(loss.shape)}, not one number.\n"
+                    f"{type(self._task).__name__}.loss returned shape {tuple(loss.shape)}, not a scalar.\n"
                     "Return the mean over the batch."
                 )
             self._optimization.backward(loss * key.share)
@@ -247,7 +249,7 @@ class _Loop:
         return self._wrapped.no_sync()
 
     def _between_steps(self) -> bool:
-        """Log, evaluate and save when due, all ranks after the same step; True when the run ends here."""
+        """Log, evaluate and save if due, on all ranks after the same step; True if the run ends here."""
         asked, step = self._line.read(), self.position.step
         ended = self._order.done(self.position)
         if ended or step % self._settings.log_every == 0:
@@ -281,7 +283,7 @@ class _Loop:
         return next((reason for reason, due in reasons.items() if due), None)
 
     def _requests(self) -> Requests:
-        """Rank 0's: those of the launcher, and the clock between two saves, which is rank 0's alone."""
+        """Rank 0's requests: those of the launcher, and its timer between two saves."""
         minutes = self._settings.save_every_minutes
         since_s = time.monotonic() - self._saved_at_s
         stop, save = self._run.requests()
@@ -304,7 +306,7 @@ class _Loop:
         )
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate, unless there is nothing to evaluate on; the values, for the checkpoint of this step."""
+        """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step."""
         if self._evaluation is None:
             return {}
         self._meter.flush()
@@ -321,7 +323,7 @@ class _Loop:
         return self.metrics
 
     def _save(self, reason: str, measured: dict[str, float]) -> None:
-        """Save, unless a loss or a weight is not finite; all ranks take part."""
+        """Save, after a check that all losses and weights are finite; called on all ranks."""
         self._meter.flush()
         check_weights(self._model, self.position.step)
         with self._meter.paused():

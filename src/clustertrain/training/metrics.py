@@ -1,4 +1,5 @@
-"""Sums over all ranks: the running loss, metrics of an evaluation, and the loss that is not finite."""
+"""Sums over all ranks: the running loss, metrics of an evaluation, and checks for values that are not
+finite."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from clustertrain.training.distributed import Place, gather_over_ranks, sum_over
 
 
 class NonFiniteLoss(ClusterTrainError):
-    """The loss of a step is NaN or infinite; raised on all ranks, with the same text."""
+    """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
 
     def __init__(self, step: int, rank: int, loss: float) -> None:
         super().__init__(
             f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
             "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples; "
-            "a new run resumes from the checkpoint before."
+            "the next start resumes from the previous checkpoint."
         )
         self.step, self.rank, self.loss = step, rank, loss
 
@@ -29,14 +30,14 @@ class NonFiniteLoss(ClusterTrainError):
 
 
 class NonFiniteWeights(ClusterTrainError):
-    """A step with a finite loss left NaN or infinite weights behind."""
+    """The weights are NaN or infinite after a step with a finite loss."""
 
     def __init__(self, step: int) -> None:
         super().__init__(
-            f"After step {step} weights of the model are NaN or infinite, though every loss was finite: "
+            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
             "a gradient overflowed.\n"
-            "They were not saved. Set train.clip_norm or lower the learning rate; a new run resumes from the "
-            "checkpoint before."
+            "They were not saved. Set train.clip_norm or lower the learning rate; the next start resumes "
+            "from the previous checkpoint."
         )
         self.step = step
 
@@ -47,7 +48,7 @@ class NonFiniteWeights(ClusterTrainError):
 def check_weights(model: torch.nn.Module, step: int) -> None:
     """
     Raises:
-        NonFiniteWeights: on every rank alike, for DDP keeps the weights of all ranks the same.
+        NonFiniteWeights: on every rank, because DDP keeps the weights of all ranks equal.
     """
     finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
     if not bool(torch.stack(finite).all()):
@@ -57,7 +58,7 @@ def check_weights(model: torch.nn.Module, step: int) -> None:
 class Meter:
     """The mean loss and the speed between two lines of the log.
 
-    A step leaves its loss on the device: nothing waits for it and nothing is sent until `flush`.
+    The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
     """
 
     def __init__(self, place: Place) -> None:
@@ -75,20 +76,20 @@ class Meter:
         self.start_clock()
 
     def add(self, step: int, loss: torch.Tensor, count: int) -> None:
-        """The mean loss of `count` samples of this rank, taken in `step`."""
+        """Add the mean loss of `count` samples of this rank in `step`."""
         self._steps.append(step)
         self._losses.append(loss.detach().reshape(()))
         self._counts.append(count)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What happens inside does not count as training time."""
+        """The time inside does not count as training time."""
         before = time.perf_counter()
         yield
         self._since += time.perf_counter() - before
 
     def flush(self) -> None:
-        """Add up over all ranks; one all_reduce of three numbers. All ranks call it after the same step.
+        """Sum over all ranks, with one all_reduce of three numbers. All ranks call it after the same step.
 
         Raises:
             NonFiniteLoss: on all ranks, naming the first step with such a loss.
@@ -117,12 +118,13 @@ class Meter:
         return NonFiniteLoss(int(step), rank, loss)
 
     def state(self) -> list[float]:
-        """The unfinished line, right after `flush`: a resumed run ends it as an uninterrupted one does."""
+        """The sums since the last log line, right after `flush`, so that a resumed run logs the same
+        values."""
         return [self._loss_sum, self._count]
 
     def load(self, state: list[float]) -> None:
         self._loss_sum, self._count = state
-        self._carried = self._count  # counted in another process's time
+        self._carried = self._count  # samples of the earlier process, which do not count for the speed
 
     def read(self) -> tuple[float, float]:
         """(mean loss over samples, samples per second), over all ranks since the last `read`.
@@ -138,10 +140,10 @@ class Meter:
 
 
 class Metric(Protocol):
-    """What an evaluation measures. Any torchmetrics metric is one, and adds itself up over the ranks.
+    """A metric of an evaluation. Any torchmetrics metric works, and sums over the ranks itself.
 
-    A metric without torchmetrics gives `sums`, a tensor that the loop adds up over the ranks before it
-    calls `compute`.
+    Any other metric has an attribute `sums`, a tensor that the loop sums over the ranks before it calls
+    `compute`.
     """
 
     def reset(self) -> None: ...
@@ -152,7 +154,7 @@ class Metric(Protocol):
 
 
 class Accuracy:
-    """The share of samples whose largest output is the target's class. Exact: it counts in integers."""
+    """The fraction of samples whose largest output is the target's class. Exact: it counts in integers."""
 
     def __init__(self) -> None:
         self.reset()
@@ -176,7 +178,7 @@ def compute_over_ranks(metrics: Mapping[str, Metric], place: Place) -> dict[str,
     """The value of each metric over all ranks; all of them call it.
 
     Raises:
-        JobError: a metric gives more than one number.
+        JobError: a metric returns more than one number.
     """
     values: dict[str, float] = {}
     for name, metric in metrics.items():
@@ -192,7 +194,7 @@ def compute_over_ranks(metrics: Mapping[str, Metric], place: Place) -> dict[str,
 def _number(name: str, value: Any) -> float:
     if isinstance(value, torch.Tensor) and value.numel() != 1:
         raise JobError(
-            f"The metric {name!r} gives a tensor of shape {tuple(value.shape)}; a metric is one number.\n"
-            "Average it (in torchmetrics: average='macro'), or give several metrics in a MetricCollection."
+            f"The metric {name!r} returns a tensor of shape {tuple(value.shape)}; it must be one number.\n"
+            "Average it (in torchmetrics: average='macro'), or use several metrics in a MetricCollection."
         )
     return float(value)

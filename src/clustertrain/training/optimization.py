@@ -17,7 +17,7 @@ from clustertrain.training.task import Task
 
 
 def lr_factor(scaling: str, batch: int, base: int) -> float:
-    """What a learning rate tuned for batches of `base` is multiplied by for batches of `batch`.
+    """The factor for a learning rate tuned for batch size `base`, if the batch size is `batch`.
 
     linear: batch / base, with a warm-up (Goyal et al. 2017, arXiv:1706.02677). sqrt: its square root, which
     keeps the variance of the gradient's estimate (Krizhevsky 2014, arXiv:1404.5997). none: 1.
@@ -26,7 +26,7 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
 
 
 class Optimization:
-    """The task's optimizer and scheduler, at the learning rate that fits the batch."""
+    """The task's optimizer and scheduler, with the learning rate scaled for the batch size."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Optimization:
         self._scheduler = task.scheduler(self._optimizer, total_steps)
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise JobError(
-                f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which waits for a metric; "
-                "schedulers here are stepped after each optimizer step.\nTake one that counts steps."
+                f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
+                "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
@@ -61,8 +61,8 @@ class Optimization:
     def step(self, step: int) -> None:
         """The optimizer step number `step`, counted from 1.
 
-        A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, for its
-        samples are consumed; the scheduler stays where it was.
+        A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, because
+        its samples are consumed; the scheduler is not stepped.
         """
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
@@ -74,7 +74,8 @@ class Optimization:
             self._scheduler.step()
 
     def _step_at(self, warmup: float) -> bool:
-        """Step with the scheduler's learning rates × `warmup`; leave the scheduler's where they were."""
+        """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
+        rates."""
         groups = self._optimizer.param_groups
         lrs = [group["lr"] for group in groups]
         for group, lr in zip(groups, lrs, strict=True):
@@ -92,7 +93,7 @@ class Optimization:
         scale = self._scaler.get_scale()
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        return self._scaler.get_scale() >= scale  # it halves the scale when it skips
+        return self._scaler.get_scale() >= scale  # it halves the scale if it skips a step
 
     def state(self) -> dict[str, Any]:
         return {
@@ -103,10 +104,10 @@ class Optimization:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up `state`: to the bit, where batch and length of the run are the same.
+        """Load `state`, bit-identically if global batch and length of the run are the same.
 
-        Where they are not (more epochs, another number of ranks), a saved schedule would end at the wrong
-        step or at the wrong learning rate: this run's own is stepped to where the saved one was.
+        If they differ (more epochs, another number of ranks), the saved schedule would end at the wrong step
+        or learning rate: then the schedule of this run is stepped to the saved position.
         """
         own = [
             {key: value for key, value in group.items() if key != "params"}

@@ -14,8 +14,8 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """fp32, bf16 or fp16 on one device.
 
-    fp16 has no numbers below 6e-8, where gradients get lost: the loss is scaled up by `scaler`, and
-    gradients down again before the step.
+    fp16 has no numbers below 6e-8, so small gradients would become 0: `scaler` scales the loss up, and the
+    gradients down before the step.
 
     Raises:
         JobError: fp16 without a GPU.
@@ -24,7 +24,7 @@ class Precision:
     def __init__(self, name: str, device: torch.device) -> None:
         if name == "fp16" and device.type != "cuda":
             raise JobError(
-                f"train.precision is fp16, and this worker computes on {device.type}; fp16 needs a GPU.\n"
+                f"train.precision is fp16, but this worker runs on {device.type}; fp16 needs a GPU.\n"
                 "Set resources.gpus_per_worker, or use bf16 or fp32."
             )
         self._dtype = _DTYPES.get(name)

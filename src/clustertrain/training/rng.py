@@ -1,4 +1,4 @@
-"""Random states: Python's, numpy's, torch's on the CPU and on one GPU."""
+"""Random states of Python, numpy, and torch on the CPU and on one GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 try:
     import numpy as np
-except ImportError:  # numpy is no need of torch's
-    np = None  # type: ignore[assignment]  # stands for "not installed"
+except ImportError:  # torch does not require numpy
+    np = None  # type: ignore[assignment]  # means "not installed"
 
 _PYTHON = struct.Struct("<625I?d")  # Mersenne Twister words and position, gauss_next
 _NUMPY = struct.Struct("<624IIId")  # Mersenne Twister words, position, has_gauss, cached_gaussian
@@ -28,13 +28,13 @@ _CUDA_BYTES = 16  # Philox seed and offset
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed of 63 bits from several numbers, unlike that of any other numbers."""
+    """A seed of 63 bits from several numbers; other numbers give another seed."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 def seed_all(seed: int, rank: int) -> None:
-    """Seed every generator: rank 0 with `seed` itself, the others each with their own."""
+    """Seed every generator: rank 0 with `seed` itself, each other rank with a derived seed."""
     value = seed if rank == 0 else derive_seed(seed, rank)
     torch.manual_seed(value)  # every GPU's too
     random.seed(value)
@@ -44,7 +44,8 @@ def seed_all(seed: int, rank: int) -> None:
 
 @contextmanager
 def private_rng(seed: int) -> Iterator[None]:
-    """Python's, numpy's and torch's CPU generators start from `seed` inside, and go on as before after it."""
+    """Inside, Python's, numpy's and torch's CPU generators start from `seed`; afterwards they are
+    restored."""
     of_python, of_torch = random.getstate(), torch.default_generator.get_state()
     of_numpy: Any = np.random.get_state() if np is not None else None
     random.seed(seed)
@@ -61,7 +62,7 @@ def private_rng(seed: int) -> Iterator[None]:
 
 
 def pack_rng(device: torch.device) -> torch.Tensor:
-    """All random states as uint8 (bytes,), of one length on all ranks: it loads with weights_only."""
+    """All random states as uint8 (bytes,), with the same length on all ranks; it loads with weights_only."""
     of_cuda = torch.zeros(_CUDA_BYTES, dtype=torch.uint8)
     if device.type == "cuda":
         of_cuda = torch.cuda.get_rng_state(device)
@@ -73,12 +74,12 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
     """Set the random states that `pack_rng` packed; those of a GPU only on a GPU.
 
     Raises:
-        ValueError: the tensor is of another length.
+        ValueError: the tensor has another length.
     """
     sizes = [_PYTHON.size, _NUMPY.size, _TORCH_BYTES, _CUDA_BYTES]
     if packed.numel() != sum(sizes):
         raise ValueError(
-            f"Random states of {packed.numel()} bytes, where {sum(sizes)} = {sizes} are expected."
+            f"The random states have {packed.numel()} bytes; {sum(sizes)} = {sizes} are expected."
         )
     python, numpy, of_torch, of_cuda = torch.split(packed.cpu(), sizes)
     *words, has_gauss, gauss = _PYTHON.unpack(bytes(python.tolist()))
@@ -92,7 +93,7 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
 
 
 def gather_rng(place: Place) -> torch.Tensor:
-    """The random states of all ranks: uint8 (world_size, bytes), on every rank. A collective: all call it."""
+    """The random states of all ranks: uint8 (world_size, bytes), on every rank. It is a collective."""
     return gather_over_ranks(pack_rng(place.device), place)
 
 

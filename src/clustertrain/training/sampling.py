@@ -1,9 +1,9 @@
 """Which samples a rank takes at which step.
 
 An epoch is one order of all samples, the same on every rank. Each optimizer step takes the next
-global_batch_size of them, whoever computes it; the ranks deal them out among themselves. What an epoch has
-consumed is therefore always a prefix of its order, whatever the number of ranks: a run that goes on with
-more or fewer of them takes up the order where it was, and no sample comes twice.
+global_batch_size samples and splits them among the ranks. The consumed samples of an epoch are therefore
+always a prefix of its order, for any number of ranks: a run that resumes with more or fewer ranks continues
+in the same order, and no sample is used twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clustertrain.training.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
 
 
-@lru_cache(maxsize=2)  # the loop's epoch, and the one that the loader is already in
+@lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
 def epoch_order(seed: int, epoch: int, n: int) -> torch.Tensor:
     """The order of an epoch: a permutation of range(n), int64 (n,), the same on every rank."""
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
@@ -29,7 +29,7 @@ def epoch_order(seed: int, epoch: int, n: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands, between two optimizer steps."""
+    """The position of a run between two optimizer steps."""
 
     epoch: int = 0  # epochs completed
     offset: int = 0  # samples of the current epoch's order that are consumed
@@ -65,14 +65,14 @@ class BatchSizes:
     def of(cls, settings: TrainSettings, world_size: int, samples: int) -> BatchSizes:
         """
         Raises:
-            JobError: global_batch_size does not divide, or there are fewer samples than one step takes.
+            JobError: global_batch_size is not divisible, or one step needs more samples than there are.
         """
         share, wanted = world_size * settings.accumulate, settings.global_batch_size
         if wanted is not None and wanted % share:
             below, above = wanted // share * share, (wanted // share + 1) * share
             raise JobError(
-                f"train.global_batch_size is {wanted}, no multiple of workers × accumulate.\n"
-                f"{world_size} × {settings.accumulate} = {share}, leaving {wanted % share} of {wanted}.\n"
+                f"train.global_batch_size is {wanted}, not a multiple of workers × accumulate.\n"
+                f"{world_size} × {settings.accumulate} = {share}; {wanted} % {share} is {wanted % share}.\n"
                 f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
             )
         sizes = cls(settings.batch_size or (wanted or 0) // share, world_size, settings.accumulate)
@@ -81,27 +81,27 @@ class BatchSizes:
                 f"train: a step takes {sizes.global_batch_size} samples; the training data has {samples}.\n"
                 f"batch_size {sizes.batch_size} × workers {world_size} × accumulate {settings.accumulate} "
                 f"= {sizes.global_batch_size}; the largest batch_size that fits is {samples // share}.\n"
-                "Take a smaller batch, fewer workers or more data."
+                "Use a smaller batch, fewer workers or more data."
             )
         return sizes
 
 
 class MicroBatch(NamedTuple):
-    """What one rank takes for one forward pass."""
+    """One rank's samples for one forward pass."""
 
     ids: list[int]
-    seed: int  # for what is random in fetching it
+    seed: int  # for random operations during the fetch
     share: float  # of the step's gradient; the shares of a step add up to 1
-    after: Position | None  # on the step's last one: where the run stands after the step
+    after: Position | None  # on the last one of a step: the position after the step
 
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """One rank's micro-batches from `start` to the end of the run; iterate it as often as you like.
+    """One rank's micro-batches from `start` to the end of the run; it can be iterated repeatedly.
 
-    A step's ids are cut into `accumulate` runs of batch_size × world_size, and rank r takes [r::world_size]
-    of each. The last step of an epoch may be short: every rank then takes the same smaller number, and
-    fewer than world_size samples per cut are left out of that epoch.
+    The ids of a step are cut into `accumulate` pieces of batch_size × world_size, and rank r takes
+    [r::world_size] of each piece. The last step of an epoch may be shorter: every rank then takes the same
+    smaller number, and fewer than world_size samples per piece are left out of that epoch.
     """
 
     sizes: BatchSizes
@@ -140,7 +140,7 @@ class TrainOrder:
         )
 
     def settle(self, position: Position) -> Position:
-        """`position`, or the start of the next epoch where fewer samples are left than there are ranks."""
+        """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
         if self.samples - position.offset < self.sizes.world_size:
             return replace(position, epoch=position.epoch + 1, offset=0)
         return position
@@ -152,7 +152,7 @@ class TrainOrder:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run, those before `start` among them."""
+        """Optimizer steps of the whole run, including those before `start`."""
         if self.steps is not None:
             return self.steps
         start = self.settle(self.start)
@@ -171,9 +171,9 @@ class TrainOrder:
 
 
 def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
-    """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on one rank, once.
+    """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on exactly one rank.
 
-    Ranks may differ by one sample, and so by one batch; with fewer samples than ranks some have none.
+    Ranks may differ by one sample, and so by one batch; with fewer samples than ranks some ranks have none.
     """
     ids = range(rank, samples, world_size)
     return [

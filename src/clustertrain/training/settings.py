@@ -1,4 +1,4 @@
-"""What a job says about training, without the job file: plain values with defaults."""
+"""The settings of the training loop: plain values with defaults, independent of the job file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         """
         Raises:
-            JobError: both or neither of a pair are given.
+            JobError: both or none of a pair are given.
         """
         _exactly_one("epochs", self.epochs, "steps", self.steps)
         _exactly_one("batch_size", self.batch_size, "global_batch_size", self.global_batch_size)
@@ -47,5 +47,5 @@ def _exactly_one(first: str, value: int | None, second: str, other: int | None) 
     if (value is None) == (other is None):
         raise JobError(
             f"train: {first} is {value} and {second} is {other}; exactly one of them is needed.\n"
-            f"Give {first} or {second}, and leave the other out."
+            f"Set only {first} or only {second}."
         )

@@ -1,4 +1,4 @@
-"""A training described by its parts. Derive from Task and write two methods; override the others at need."""
+"""Task: the parts of a training. Derive from it and write two methods; the other methods have defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clustertrain.training.metrics import Accuracy, Metric
 
 
 class Task:
-    """What to train. As it stands, a classifier: batches are (inputs, classes), the loss is cross entropy.
+    """A training task. By default a classifier: batches are (inputs, classes), the loss is cross entropy.
 
         class Digits(Task):
             def __init__(self, lr: float = 1e-3) -> None:
@@ -27,11 +27,11 @@ class Task:
             def train_data(self, data):
                 return TensorDataset(*torch.load(data["digits"] / "train.pt"))
 
-    Every rank makes its own Task and calls the same methods. `__init__` takes the job's `args` by name.
+    Every rank creates its own Task and calls the same methods. `__init__` takes the job's `args` by name.
     """
 
     def model(self) -> nn.Module:
-        """The model, on the CPU; torch is seeded, alike on all ranks."""
+        """The model, on the CPU; torch has the same seed on all ranks."""
         raise NotImplementedError(
             f"{type(self).__name__} has no model(); a Task needs one that returns an nn.Module."
         )
@@ -47,7 +47,7 @@ class Task:
         return None
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The mean loss of a batch, a tensor of one number. Call `model` itself, so that DDP takes part.
+        """The mean loss of a batch, a scalar tensor. Call `model` itself, so that DDP is used.
 
         With several ranks it is called twice more, with a copy of the first batch, before the first step:
         see building.settle_buckets.
@@ -56,10 +56,10 @@ class Task:
         return functional.cross_entropy(model(inputs), targets)
 
     def eval_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any, Any]:
-        """(mean loss, outputs, targets) of a batch; the metrics are given outputs and targets.
+        """(mean loss, outputs, targets) of a batch; the metrics take outputs and targets.
 
-        Outputs of None go to no metric: that is so when `loss` is overridden and this is not. No gradients,
-        and no collectives here: the ranks may have different numbers of batches.
+        Outputs are None if `loss` is overridden and this method is not; then no metric is updated. Gradients
+        are off. Do not call collectives here: the ranks may have different numbers of batches.
         """
         if type(self).loss is not Task.loss:
             return self.loss(model, batch), None, None
@@ -68,11 +68,11 @@ class Task:
         return functional.cross_entropy(outputs, targets), outputs, targets
 
     def metrics(self) -> Mapping[str, Metric]:
-        """What an evaluation measures beside the loss: accuracy, or nothing when `loss` is overridden."""
+        """The metrics of an evaluation besides the loss: accuracy, or none if `loss` is overridden."""
         return {"accuracy": Accuracy()} if type(self).loss is Task.loss else {}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """AdamW with the learning rate `self.lr`, or 1e-3 where there is none."""
+        """AdamW with the learning rate `self.lr`, or 1e-3 if there is none."""
         return torch.optim.AdamW(model.parameters(), lr=getattr(self, "lr", 1e-3))
 
     def scheduler(
@@ -80,10 +80,10 @@ class Task:
     ) -> torch.optim.lr_scheduler.LRScheduler | None:
         """A scheduler, stepped after each optimizer step of `total_steps`, or None.
 
-        Resumed with another length or global batch, it is made anew and stepped to where it was.
+        On a resume with another length or global batch it is rebuilt and stepped to the same position.
         """
         return None
 
     def collate(self, samples: list[Any]) -> Any:
-        """A batch from a list of samples. With loader_workers the task travels to the loader processes."""
+        """A batch from a list of samples. With loader_workers the task is pickled to the loader processes."""
         return default_collate(samples)
