@@ -276,7 +276,8 @@ def test_a_failed_write_leaves_nothing_and_says_what_stays(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(
-        StorageError, match=r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not changed"
+        StorageError,
+        match=r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not",
     ):
         writer(tmp_path).commit({"model.pt": full}, progress(2))
     assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
