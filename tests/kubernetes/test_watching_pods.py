@@ -163,7 +163,7 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
     after = trainer("status").stdout  # read by a pod of its own
     assert "stopped (user)" in after and "none: it was deleted" in after
     # Not always the last line: a TERM may reach the supervisor before it is gone, which tells that, too.
-    assert any(line.endswith("; stopping, as asked") for line in trainer("logs").stdout.splitlines())
+    assert any(line.endswith("; stopping as requested") for line in trainer("logs").stdout.splitlines())
     assert "2 workers started" in trainer("logs", "--attempt", "1").stdout
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 

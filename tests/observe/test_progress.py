@@ -51,7 +51,7 @@ def test_a_reader_that_went_away_does_not_end_the_run():
 
 
 def test_redone_steps_and_fallback_are_told():
-    assert "7 steps to do again" in line_of(
+    assert "7 steps to repeat" in line_of(
         record("resumed", step=3, epoch=1, checkpoint="3-1.0", redone_steps=7, restart=1)
     )
     assert "no checkpoint yet" in line_of(
@@ -65,7 +65,7 @@ def test_a_save_says_when_it_is_the_last_one():
     fields = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
     told = "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"
     assert line_of(record("checkpoint", reason="steps", **fields)) == told
-    assert line_of(record("checkpoint", reason="stop", **fields)) == f"{told}; stopping, as asked"
+    assert line_of(record("checkpoint", reason="stop", **fields)) == f"{told}; stopping as requested"
 
 
 def test_a_stream_that_is_no_terminal_gets_lines():

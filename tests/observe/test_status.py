@@ -92,7 +92,7 @@ def test_the_summary_says_how_it_ended(run):
     assert rows["state"] == "done (finished)"
     assert rows["accuracy"] == "0.98"
     assert "lr" not in rows
-    assert rows["restarts"] == "1, 5 steps done again"
+    assert rows["restarts"] == "1, 5 steps repeated"
     assert rows["folder"] == run.uri
 
 
@@ -136,10 +136,10 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert rows["job"] == "SLURM 12"
     assert rows["output"] == "/a/digits-12.out"
     assert rows["attempt"] == "none yet"
-    assert rows["note"] == "squeue is not on PATH here; this is what the storage says"
+    assert rows["note"] == "squeue is not on PATH here; this is the state in the storage"
     lines = list_storage(str(tmp_path))
     assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
-    assert lines[2:] == ["note: squeue is not on PATH here; this is what the storage says"]
+    assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
 
 
 def test_one_that_has_a_heartbeat_lives(run, no_slurm):
@@ -148,7 +148,7 @@ def test_one_that_has_a_heartbeat_lives(run, no_slurm):
     EventLog(attempt.events).write("group_started")
     status = status_of(run)
     assert status.state == "running"
-    assert status.note == "squeue is not on PATH here; by the heartbeat it lives"
+    assert status.note == "squeue is not on PATH here; the heartbeat shows that it is running"
 
 
 def test_one_that_is_done_asks_nobody(run, no_slurm):

@@ -34,7 +34,7 @@ def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninter
     output = run.start().end(0)
     assert "rank 1" in output
     assert "died of signal 9 (SIGKILL)" in output
-    assert "steps to do again" in output
+    assert "steps to repeat" in output
     assert run.result.restarts == 1
     died = next(e for e in run.events if e["kind"] == "worker_died")
     resumed = next(e for e in run.events if e["kind"] == "resumed")
@@ -57,7 +57,7 @@ def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninte
     assert stopped.checkpoint == f"{stopped.step:08d}-1.0"
     output = run.start().end(0)
     assert f"resuming from checkpoint {stopped.checkpoint}" in output
-    assert "steps to do again" not in output
+    assert "steps to repeat" not in output
     assert steps_of(run) == list(range(1, 16))
     assert same_weights(run.weights(), uninterrupted(3))
 
@@ -73,7 +73,7 @@ def test_kill_9_of_the_program_leaves_nothing_and_loses_little(make_run, uninter
     assert kept.manifest.step in (4, 8, 12)
     output = run.start().end(0)
     assert f"resuming from checkpoint {kept.name}" in output
-    assert "steps to do again" in output
+    assert "steps to repeat" in output
     assert steps_of(run) == list(range(1, 22))
     assert same_weights(run.weights(), uninterrupted(2))
     again = run.start().end(0, within_s=10)

@@ -1,11 +1,11 @@
-"""Runs as their users see them: the state, the logs, and the progress.
+"""The user's view of runs: state, logs, progress.
 
-standing.py     where a run stands: a state, its cause, a text
+standing.py     the standing of a run: state, cause, text
 status.py       the standing of a run by its files
-status_json.py  `status --json`, and how it is read again
-tables.py       the tables of `ls`, `status` and the end of a run, and what to type next
+status_json.py  the output of `status --json`, and its parser
+tables.py       the tables of `ls`, `status` and the end of a run, and hints for the next command
 logs.py         `clustertrain logs`
-event_lines.py  a line of text for each event
+event_lines.py  the line of text for each event
 screen.py       the progress of a run: a bar on a terminal, lines elsewhere
-wait.py         `submit --wait`: each change of state, until the run has ended
+wait.py         `submit --wait`: prints each change of state, until the run has ended
 """

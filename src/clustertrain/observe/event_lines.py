@@ -11,7 +11,7 @@ Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
-    """The one line that tells of an event; None for events that are for programs only."""
+    """The line of text for an event; None for events that are only for programs."""
     make = _LINES.get(record["kind"])
     return make(record) if make else None
 
@@ -21,7 +21,7 @@ def _stage_line(e: Record) -> str | None:
     if e["phase"] == "ready":
         return f"data {e['name']}: ready after {e.get('seconds', 0):.1f} s{size}"
     if e["phase"] == "wait":
-        return f"data {e['name']}: another process is bringing it; waiting"
+        return f"data {e['name']}: another process is fetching it; waiting"
     return None
 
 
@@ -31,14 +31,14 @@ def _group_line(e: Record) -> str:
 
 
 def _resumed_line(e: Record) -> str:
-    redone = f"; {e['redone_steps']} steps to do again" if e["redone_steps"] else ""
+    redone = f"; {e['redone_steps']} steps to repeat" if e["redone_steps"] else ""
     if e["checkpoint"] is None:
         return f"starting from step 0: there was no checkpoint yet{redone}"
     return f"resuming from checkpoint {e['checkpoint']} (step {e['step']}, epoch {e['epoch']}){redone}"
 
 
 def _checkpoint_line(e: Record) -> str:
-    last = "; stopping, as asked" if e.get("reason") == "stop" else ""
+    last = "; stopping as requested" if e.get("reason") == "stop" else ""
     return (
         f"checkpoint {e['name']}: {size_text(e['bytes'])}, "
         f"training waited {e['blocking_s'] * 1000:.0f} ms{last}"
@@ -47,7 +47,7 @@ def _checkpoint_line(e: Record) -> str:
 
 _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
-    "ray_started": lambda e: f"Ray is up after {e['seconds']:.1f} s",
+    "ray_started": lambda e: f"Ray started in {e['seconds']:.1f} s",
     "group_started": _group_line,
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
@@ -56,7 +56,9 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
         f"restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
     ),
     "checkpoint": _checkpoint_line,
-    "stop_requested": lambda e: "stopping: the workers finish this step and save; once more ends it at once",
+    "stop_requested": lambda e: (
+        "stopping: the workers finish this step and save; a second request ends it at once"
+    ),
     "warning": lambda e: f"warning: {e['text']}",
     "note": lambda e: str(e["text"]),
     "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",

@@ -1,4 +1,4 @@
-"""What `clustertrain logs` prints: the events of an attempt, or what a rank, a node or the driver printed."""
+"""The output of `clustertrain logs`: the events of an attempt, or the log of a rank, a node or the driver."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
-_QUEUE_POLL_S = 10.0  # every question costs the scheduler something
+_QUEUE_POLL_S = 10.0  # every query loads the scheduler
 
 
 Lives = Callable[[Attempt], bool]
-"""Whether more lines of an attempt may come."""
+"""Whether an attempt may write more lines."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which lines: the events where none is named; `rank` and `node` together: that rank's log there."""
+    """Selects the lines: by default the events; `rank` and `node` together select that rank's log on that
+    node."""
 
     rank: int | None = None
     node: str | None = None
@@ -37,8 +38,8 @@ class Wanted:
 
 
 def log_lines(run: RunDir, wanted: Wanted, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
-    """The lines, oldest first; of a run that failed, its cause before them. With `follow` until nothing runs
-    the attempt any more and, unless one was named, no scheduler is about to start another.
+    """The lines, oldest first; for a failed run the cause comes first. With `follow` it ends when no process
+    runs the attempt and, unless an attempt was selected, no scheduler will start another one.
 
     Raises:
         JobError: there is no such attempt or log.
@@ -71,8 +72,8 @@ def _numbered(run: RunDir, n: int) -> Attempt:
 def _between_attempts(
     run: RunDir, wanted: Wanted, status_of: StatusOf, lives: Lives | None, *, shown: int, printed: str
 ) -> Iterator[str]:
-    """Where the run stands while its scheduler has it, or how its job ended. With `lives`, follows it through
-    each later attempt."""
+    """The state of the run in its scheduler, or the end of its job. With `lives`, follows each later
+    attempt."""
     while True:
         status = status_of(run)
         newest = status.attempt
@@ -122,7 +123,7 @@ def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, lives: Lives
 
 
 def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
-    """The cause, where the attempt failed; what the scheduler says of it where it died without a word."""
+    """The cause of a failed attempt; for one without a result the state in the scheduler."""
     result = attempt.result.read()
     if result is not None:
         return f"failed ({result.cause}): {result.text}" if result.state == "failed" else None
@@ -135,7 +136,7 @@ def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
 
 
 def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> str:
-    """The key of a rank's log; where the rank moved from host to host, the newest restart says to which."""
+    """The key of a rank's log; if the rank moved between hosts, the host is that of the newest restart."""
     while True:
         going_on = lives(attempt)
         logs = [
@@ -159,7 +160,7 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
 
 
 def _hosts(attempt: Attempt) -> list[str]:
-    """The nodes that left logs; beside their folders lie logs of the run as a whole."""
+    """The nodes with logs; beside their folders are the logs of the whole run."""
     folder = attempt.logs_key
     names = set(attempt.run.store.list(folder)) | set(stream_names(attempt.run, folder))
     return sorted(name for name in names if not re.search(r"\.log(\.d)?$", name))
@@ -188,7 +189,7 @@ def _event_lines(attempt: Attempt, lives: Lives) -> Iterator[str]:
 
 
 def _lives(status_of: StatusOf, attempt: Attempt) -> bool:
-    """By its heartbeat; before the first one, and between two that are late, by its scheduler."""
+    """By its heartbeat; before the first heartbeat, or if one is late, by its scheduler."""
     if who_runs(attempt) is not None:
         return True
     if attempt.result.exists() or not is_scheduled(attempt.run):
@@ -222,11 +223,13 @@ def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     if tail.unfinished:
         yield tail.unfinished.decode(errors="replace")
     elif not found:
-        raise JobError(f"{attempt.run.store.uri(key)} holds nothing.\nThe attempt may not have come so far.")
+        raise JobError(
+            f"{attempt.run.store.uri(key)} is empty.\nThe attempt may not have reached this point."
+        )
 
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
-    """Every log of a node; what a line begins with says which."""
+    """The lines of every log of a node, each with the name of its log."""
     tails = Tails(attempt.run, attempt.node_logs_key(node))
     while True:
         going_on = lives(attempt)

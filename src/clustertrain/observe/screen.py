@@ -1,7 +1,6 @@
-"""What the user sees while a run is under way: a bar on a terminal, plain lines elsewhere.
+"""The display of a run in progress: a bar on a terminal, plain lines elsewhere.
 
-Both are fed with the records of the streams; which of them becomes a line, and how it reads, is decided once,
-in `line_of`.
+Both take the records of the streams; `line_of` decides for both which records become a line, and its text.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Protocol, TextIO
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.units import time_text
 
-PLAIN_PERIOD_S = 2.0  # between two lines of training figures where there is no terminal
+PLAIN_PERIOD_S = 2.0  # between two lines of training metrics without a terminal
 
 
 class Screen(Protocol):
-    """Shows records as they come."""
+    """Shows records as they arrive."""
 
     def show(self, records: Iterable[Record]) -> None: ...
 
@@ -28,13 +27,14 @@ class Screen(Protocol):
 
 
 def open_screen(stream: TextIO | None = None) -> Screen:
-    """A bar where `stream` (default stdout) is a terminal, plain lines where it is not."""
+    """A bar if `stream` (default stdout) is a terminal, otherwise plain lines."""
     stream = stream or sys.stdout
     return Bar() if stream.isatty() else Lines(stream)
 
 
 class _Pace:
-    """The figures of a training record, with the time left at the pace since this start of the group."""
+    """The metrics of a training record, with the remaining time at the speed since this start of the
+    group."""
 
     def __init__(self) -> None:
         self.restart()
@@ -58,7 +58,7 @@ class _Pace:
 
 
 class Lines:
-    """Plain lines, each whole: for a file, a pipe, a scheduler's log."""
+    """Plain complete lines: for a file, a pipe, a scheduler's log."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -71,7 +71,7 @@ class Lines:
             return
         try:
             print(text, file=self._stream, flush=True)
-        except BrokenPipeError:  # `clustertrain run | head`: the reader has gone, the training has not
+        except BrokenPipeError:  # `clustertrain run | head`: the reader has ended, the training continues
             self._reader_is_gone = True
 
     def show(self, records: Iterable[Record]) -> None:
@@ -90,11 +90,11 @@ class Lines:
             self.say(f"{step}  {figures}".rstrip())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is nothing to close."""
 
 
 class Bar:
-    """A progress bar with loss, samples/s and the time left; events appear above it."""
+    """A progress bar with loss, samples/s and the remaining time; events appear above it."""
 
     def __init__(self) -> None:
         from rich.console import Console

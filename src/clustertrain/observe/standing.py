@@ -1,4 +1,4 @@
-"""Where a run stands: a state, its cause, and who runs it. No file, no clock, no scheduler in here."""
+"""The standing of a run: its state, the cause, and the process that runs it. Plain data, without I/O."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from clustertrain.run.records import Result
 
 @dataclass(frozen=True)
 class Standing:
-    """A row of states.STATES, with its cause and why it stands so.
+    """A state of states.STATES, with its cause and the reason as text.
 
-    `over`: nothing happens any more unless somebody starts it. `runner`: who runs it, in words, None when
-    nobody does. `of_result`: the state is that of the newest attempt's result.
+    `over`: the run has ended, and nothing will restart it automatically. `runner`: the process that runs it,
+    as text; None if there is none. `of_result`: the state is that of the newest attempt's result.
     """
 
     state: str
@@ -24,11 +24,11 @@ class Standing:
 
 
 def alive(live: str, runner: str | None, text: str = "") -> Standing:
-    """An attempt that has not ended; `live` is what its events say of it."""
+    """The standing of an attempt that has not ended; `live` is its state by its events."""
     cause = {"waiting": "workers", "staging": "data", "running": "training"}[live]
     return Standing(live, cause, text, runner=runner)
 
 
 def of_result(result: Result, *, over: bool, text: str = "") -> Standing:
-    """The state that an attempt gave itself."""
+    """The standing by the result of an attempt."""
     return Standing(result.state, result.cause, text, over, of_result=True)

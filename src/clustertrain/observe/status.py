@@ -1,6 +1,6 @@
-"""The state of a run by its files, as `status` and `ls` show it where this machine sees the storage.
+"""The state of a run by its files, as `status` and `ls` show it if this machine can access the storage.
 
-A launcher with a scheduler joins it with what the scheduler says: launchers/slurm/status.py.
+A launcher with a scheduler combines it with the scheduler's state: launchers/slurm/status.py.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Status:
     """One run, at one moment.
 
     Attributes:
-        attempt: the newest one; None where the run was submitted and has not started.
+        attempt: the newest one; None if the run was submitted and has not started.
         standing: state and cause, a row of states.STATES.
-        ended: how the newest attempt ended, None while it has not; the run may be queued again since.
-        last: the newest record of its curve, None where there is none.
+        ended: the result of the newest attempt, None if it has not ended; the run may be queued again since.
+        last: the newest record of its metrics, None if there is none.
     """
 
     run: RunDir
@@ -50,12 +50,12 @@ class Status:
 
     @property
     def runner(self) -> str | None:
-        """The process or job that runs it; None when nothing does."""
+        """The process or job that runs it; None if there is none."""
         return self.standing.runner
 
     @property
     def result(self) -> Result | None:
-        """The result of the newest attempt where that is where the run stands."""
+        """The result of the newest attempt, if it determines the state of the run."""
         return self.ended if self.standing.of_result else None
 
     @property
@@ -66,7 +66,7 @@ class Status:
 
     @property
     def exit_code(self) -> int | None:
-        """That of the run as it stands; None where it has not ended."""
+        """The exit code for the current state; None if the run has not ended."""
         if self.result is not None:
             return self.result.exit_code
         codes = STATES[self.state].exit_codes
@@ -79,20 +79,24 @@ class Status:
 
     @property
     def silence(self) -> str | None:
-        """Why the scheduler gave no answer, in a line; None where it answered, or there is none."""
+        """The reason why the scheduler did not answer, in one line; None if it answered or there is none."""
         return None
 
     @property
     def note(self) -> str | None:
-        """The silence of the scheduler and what is known without it; None where nothing is missing."""
+        """The reason why the scheduler did not answer, and the source of the state; None if it answered."""
         if self.silence is None or self.standing.over:
             return None
-        lives = "; by the heartbeat it lives" if self.runner else "; this is what the storage says"
+        lives = (
+            "; the heartbeat shows that it is running"
+            if self.runner
+            else "; this is the state in the storage"
+        )
         return f"{self.silence}{lives}"
 
     @property
     def job_rows(self) -> list[Row]:
-        """What the scheduler says of the run's job, for the table of `status`."""
+        """The scheduler's rows about the run's job, for the table of `status`."""
         return []
 
 
@@ -178,7 +182,7 @@ def never_started(run: RunDir) -> NotStarted:
 
 
 def status_by_files(files: RunFiles) -> Status:
-    """Where a run stands that is in no scheduler's job.
+    """The status of a run without a scheduler.
 
     Raises:
         NotStarted: it has no attempt.
@@ -188,7 +192,7 @@ def status_by_files(files: RunFiles) -> Status:
     if files.result is None and (runner := who_runs(files.attempt)) is not None:
         standing = alive(live_state(files.attempt), runner)
     else:
-        # The look at the heartbeat takes a while: the run may have ended meanwhile.
+        # Watching the heartbeat takes a while: the run may have ended meanwhile.
         files = with_late_result(files)
         standing = of_result(files.result, over=True) if files.result else _VANISHED
     return Status(files.run, files.attempt, standing, files.result, last_figures(files.run))
@@ -198,7 +202,7 @@ _VANISHED = Standing("lost", "vanished", over=True)
 
 
 def with_late_result(files: RunFiles) -> RunFiles:
-    """The files with a result that was written since; the same object where there is none."""
+    """The files with a result that was written since; the same object if there is none."""
     if files.result is not None or files.attempt is None:
         return files
     late = files.attempt.result.read()
@@ -206,7 +210,7 @@ def with_late_result(files: RunFiles) -> RunFiles:
 
 
 def last_figures(run: RunDir) -> dict[str, Any] | None:
-    """The newest record of the run's curve."""
+    """The newest record of the run's metrics."""
     records = curve(run)
     return records[-1] if records else None
 
@@ -226,7 +230,7 @@ def is_scheduled(run: RunDir) -> bool:
 
 
 def live_state(attempt: Attempt) -> str:
-    """How far an attempt that runs has come, by its events: waiting, staging or running."""
+    """The state of a running attempt by its events: waiting, staging or running."""
     state = "waiting"
     for event in events_of_attempt(attempt):
         if event["kind"] == "stage":

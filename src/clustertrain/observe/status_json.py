@@ -1,4 +1,4 @@
-"""What `status --json` prints of a run, and how it is read again: for those who do not see its storage."""
+"""The output of `status --json`, and its parser: for machines that cannot access the run's storage."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from clustertrain.observe.tables import status_rows
 
 @dataclass(frozen=True)
 class StoredStatus:
-    """Where a run stands by its files alone.
+    """The status of a run by its files.
 
     Attributes:
-        attempt: the newest one; None where there is none, and then nothing else is known.
+        attempt: the newest one; None if there is none, and then nothing else is known.
         began_at: when that attempt was claimed, in seconds since 1970.
         over, of_result: as in standing.Standing.
         exit_code: None while the run has not ended.
@@ -34,7 +34,8 @@ class StoredStatus:
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
-        """The last line that is one; None where none is. Libraries may print lines before it."""
+        """Parses the last line that is a StoredStatus; None if there is none. Libraries may print other
+        lines."""
         for line in reversed(printed.splitlines()):
             if line.startswith('{"attempt":'):
                 values = json.loads(line)

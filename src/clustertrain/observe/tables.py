@@ -1,4 +1,4 @@
-"""The tables that end a run and that `ls` and `status` print, and what to type next."""
+"""The tables of `ls`, `status` and the end of a run, and the hints for the next command."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from clustertrain.units import aligned, time_text
 
 
 def summary_rows(run: RunDir, result: Result) -> list[Row]:
-    """What the summary of an attempt says, line by line."""
+    """The rows of the summary of an attempt."""
     rows = [
         ("run", f"{run.name}, generation {run.generation}"),
         ("state", f"{result.state} ({result.cause})"),
     ]
-    if result.step:  # a script counts its own
+    if result.step:  # the steps of a script are unknown
         rows.append(
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
     rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in _HIDDEN]
     if result.restarts:
-        rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps done again"))
+        rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps repeated"))
     if result.train_s is not None:
         rows.append(("training", time_text(result.train_s)))
     if result.checkpoint:
@@ -41,20 +41,21 @@ _HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
 
 
 def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") -> str:
-    """What to type next, after this ending; `start` is the command that the run was started with."""
+    """The hint for the next command after this result; `start` is the command that started the run."""
     clustertrain = to_type("clustertrain")
     logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} {start} {job_file}"
     if result.state == "done":
         show = f"{to_type('tensorboard')} --logdir {run.store.uri(run.attempts_key)}"
         curve = f"curve:  {show}\n" if result.metrics else ""
-        return f"{curve}output: {logs} --rank 0\nanew:   {run_it} --fresh"
+        return f"{curve}output: {logs} --rank 0\nfresh:  {run_it} --fresh"
     if result.state == "failed":
         return f"logs:   {logs}\nagain:  {run_it}"
     return f"continue:  {run_it}"
 
 
 def to_type(command: str) -> str:
-    """A command of this installation as it is typed here: by its path where the shell would find another."""
+    """A command of this installation as typed in the shell: by its path if the shell would find another
+    one."""
     own = Path(sys.executable).with_name(command)
     found = shutil.which(command)
     if found is not None and own.exists() and Path(found).samefile(own):
@@ -78,7 +79,7 @@ def print_table(rows: Sequence[Row]) -> None:
 
 
 def status_rows(status: Status) -> list[Row]:
-    """What `status` says of one run. Where it failed or was lost, the cause comes first."""
+    """The rows of `status` for one run. For a failed or lost run the cause comes first."""
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
         rows[-1:-1] = [("attempt", _attempt_text(status)), *status.job_rows, *_notes(status)]
@@ -118,22 +119,22 @@ def _attempt_text(status: Status) -> str:
 
 
 def _notes(status: Status) -> list[Row]:
-    """What could not be asked, and what is not known therefore."""
+    """Notes about missing information, such as a scheduler that did not answer."""
     unknown = status.standing.text if status.result is not None else None
     return [("note", text) for text in (status.note, unknown) if text]
 
 
 def _nobody(status: Status) -> str:
     if status.state == "queued":
-        return "nobody yet"
+        return "not started"
     if status.state == "lost":
-        return "nobody: its processes are gone; run it again to continue"
-    return "nobody"
+        return "its processes are gone; run it again to continue"
+    return "no process"
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run as a line of `ls`. `where`: the machine, or the scheduler's job."""
+    """A run as a line of `ls`. `where` is the machine or the scheduler's job."""
 
     name: str
     state: str
@@ -144,7 +145,7 @@ class RunRow:
 
 
 def run_row(status: Status) -> RunRow:
-    """The line of a run whose storage this machine sees."""
+    """The line of a run whose storage this machine can access."""
     metrics = status.result.metrics if status.result else {}
     figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
     return RunRow(
@@ -169,19 +170,19 @@ def _first_line(text: str) -> str:
 
 
 def note_of(status: Status) -> list[str]:
-    """What the scheduler did not say of a run."""
-    return [f"{status.silence}; this is what the storage says"] if status.note else []
+    """The note about a scheduler that did not answer."""
+    return [f"{status.silence}; this is the state in the storage"] if status.note else []
 
 
 def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:
-    """Print how a run ended and what to type next; returns its exit code."""
+    """Print the result of a run and the hint for the next command; returns its exit code."""
     print_ending(run, result)
     print(next_step(run, result, job_file, start))
     return result.exit_code
 
 
 def print_ending(run: RunDir, result: Result) -> None:
-    """Print how a run ended, the cause of a failure first."""
+    """Print the result of a run, the cause of a failure first."""
     if result.text:
         print(f"error: {result.text}", file=sys.stderr, flush=True)
     print_table(summary_rows(run, result))

@@ -1,4 +1,4 @@
-"""`submit --wait`: follow a run through its restarts to a state that nothing follows, saying each change."""
+"""`submit --wait`: follows a run through its restarts until it is over, and prints each change."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SURE_AFTER = 2
 
 
 def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Status:
-    """Where the run stands at its end.
+    """The status of the run at its end.
 
-    A storage or a scheduler that is away for a while is said, and waited for: the run may well go on.
+    If the storage or the scheduler is unreachable, it prints a warning and waits: the run may continue.
     """
     shown, over = "", 0
     while True:
@@ -27,7 +27,7 @@ def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Stat
             line = f"warning: {error}"
         else:
             line = _line(status)
-            # A job on its way back into the queue may look for a moment like one that has ended.
+            # A job that is being requeued may look for a moment as if it had ended.
             over = over + 1 if status.standing.over else 0
         if line != shown:
             say(line)
@@ -40,7 +40,7 @@ def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Stat
 def follow_to_its_end(
     run: RunDir, status_of: StatusOf, job_file: str, start: str, say: Callable[[str], None]
 ) -> int:
-    """Follow a submitted run, print how it ended, and return its exit code.
+    """Follow a submitted run, print its result, and return its exit code.
 
     Args:
         start: the command that submitted it, for the hints: `submit --to slurm`.
@@ -48,7 +48,7 @@ def follow_to_its_end(
     try:
         status = follow(run, status_of, say)
     except KeyboardInterrupt:
-        say(f"{run.name} goes on without you; `clustertrain status {job_file}` shows where it is")
+        say(f"{run.name} continues; `clustertrain status {job_file}` shows its state")
         raise
     if status.result is not None:
         return finish(run, status.result, job_file, start=start)
