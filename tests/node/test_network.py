@@ -25,7 +25,7 @@ def test_loopback():
 
 
 def test_a_name_that_is_not_known_is_told():
-    with pytest.raises(ClusterError, match="has no way to no-such-node"):
+    with pytest.raises(ClusterError, match="has no route to no-such-node"):
         address_towards("no-such-node.invalid")
 
 

@@ -1,4 +1,4 @@
-"""The folder of what this user keeps on this node and can do without."""
+"""The cache folder of this user on this node."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """What this user keeps on this node and can do without: the spool, and data that came once per node."""
+    """Holds the spool of streams and the data sets that are staged once per node. It may be deleted between
+    runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clustertrain"

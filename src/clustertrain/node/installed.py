@@ -6,5 +6,5 @@ from importlib.util import find_spec
 
 
 def missing_for_training() -> list[str]:
-    """What this Python lacks of torch and ray; looks, and imports neither."""
+    """The names of those of torch and ray that are not installed; imports neither."""
     return [name for name in ("torch", "ray") if find_spec(name) is None]

@@ -1,7 +1,7 @@
 """What a node allows its processes, read on the node itself: memory, /dev/shm, open files.
 
-A reading that cannot be had is None, which is to be told as unknown, never guessed. Counters are read when
-the workers start and again when one has died: what grew between is what happened to them. psutil reads no
+A value that cannot be read is None, and messages call it unknown. Counters are read when the workers start
+and again when one has died: the difference shows what happened in between. psutil is not used: it reads no
 cgroups.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clustertrain.node.processes import this_host
 
-_UNLIMITED_BYTES = 1 << 60  # version 1 of cgroups says "no limit" with a number near 2^63
+_UNLIMITED_BYTES = 1 << 60  # cgroups v1 write "no limit" as a number near 2^63
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Cgroup:
         path: its folder, as the node sees it.
         limit_file: the file in it that holds the limit, `memory.max` or (version 1) `memory.limit_in_bytes`.
         limit_bytes: None where there is no limit, or it is unknown.
-        limit_met: how often this limit was met.
+        limit_met: how often memory use reached this limit.
         oom_kills: processes of it that the kernel killed for memory.
-        peak_bytes: the most that it ever used.
+        peak_bytes: the most memory that it ever used.
     """
 
     path: str
@@ -41,23 +41,24 @@ class Cgroup:
 
 @dataclass(frozen=True)
 class Limits:
-    """A node as one of its processes found it. Sizes in bytes; `cgroups` own first, then outwards."""
+    """The limits of a node as one of its processes reads them. Sizes in bytes; `cgroups` from its own to the
+    root."""
 
-    host: str  # processes.this_host(): whoever is there may read it again
+    host: str  # processes.this_host(): only a process of this host can read them again
     cgroups: tuple[Cgroup, ...]
     memory_bytes: int | None
     available_bytes: int | None
     oom_kills: int | None  # of the whole machine
     shm_bytes: int | None
     shm_used_bytes: int | None
-    open_files: int  # RLIMIT_NOFILE, the soft limit, which is the one that counts
-    open_files_most: int  # its hard limit: how far the soft one may be raised
+    open_files: int  # RLIMIT_NOFILE, the soft limit, which is the one in force
+    open_files_most: int  # its hard limit: the soft one may be raised to it
     address_space_bytes: int | None  # RLIMIT_AS
 
 
 def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
-    """Read them for this process; with `cgroup_folders` for those cgroups, so that a neighbour can read what
-    a dead process can no longer."""
+    """The limits of this process; with `cgroup_folders`, of those cgroups: another process of the node can
+    then read the counters of one that has died."""
     folders = own_cgroups() if cgroup_folders is None else cgroup_folders
     memory = _numbers("/proc/meminfo")
     shm_bytes, shm_used_bytes = _shm()
@@ -86,22 +87,23 @@ def process_state(pid: int) -> str | None:
 
 
 def own_cgroups() -> list[str]:
-    """The folders of this process's memory cgroups, its own first, as far out as they can be seen."""
+    """The folders of this process's memory cgroups, its own first, then its parents as far as they are
+    visible."""
     return cgroup_folders(_text("/proc/self/cgroup") or "", _text("/proc/self/mountinfo") or "")
 
 
 def cgroup_folders(memberships: str, mounts: str) -> list[str]:
     """The same, from the text of /proc/self/cgroup and of /proc/self/mountinfo.
 
-    Source: cgroups(7). A container may see its own cgroup at the mount point and know a longer name for it:
-    the mount's root, the fourth field, is the part of the name that is left out.
+    Source: cgroups(7). In a container, the mount point may be the container's own cgroup while its name is
+    longer: the root of the mount, the fourth field, is the part of the name to leave out.
     """
     member_of = {}  # "memory" or "" (version 2) → the cgroup's name
     for line in memberships.splitlines():
         _, controllers, name = line.split(":", 2)
         for controller in controllers.split(","):
             member_of[controller] = name
-    for version in ("memory", ""):  # where version 1 has the memory controller, version 2 has not
+    for version in ("memory", ""):  # the memory controller is in v1 or in v2, never in both
         for line in mounts.splitlines():
             fields, _, filesystem = line.partition(" - ")
             kind, _, options = filesystem.split(" ", 2)
@@ -157,7 +159,8 @@ def _kib(value: int | None) -> int | None:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a small file; None where it cannot be read: not there, not allowed, no descriptor left."""
+    """The text of a small file; None where it cannot be read: it is missing, access is denied, or no
+    descriptor is free."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -1,8 +1,8 @@
 """Which of a node's addresses the other nodes reach, and through which interface.
 
 gloo takes the address of the host name, which on many machines is 127.0.1.1: ranks on other nodes then
-connect to themselves ("connectFullMesh failed"). The route to the head says what is right.
-The standard library names interfaces without their addresses: those come from the kernel, by ioctl.
+connect to themselves ("connectFullMesh failed"). The route to the head gives the right address.
+The standard library lists interfaces without their addresses, so an ioctl asks the kernel for those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the rou
 
 
 def address_towards(other: str) -> str:
-    """This node's own IPv4 address on the way to another one.
+    """The IPv4 address from which this node reaches another one.
 
     Raises:
         ClusterError: there is no route, or the name is unknown here.
@@ -31,7 +31,7 @@ def address_towards(other: str) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise ClusterError(
-            f"{socket.gethostname()} has no way to {other}: {error.strerror or error}.\n"
+            f"{socket.gethostname()} has no route to {other}: {error.strerror or error}.\n"
             "The nodes of a job must reach each other by name or by SLURM's NodeAddr."
         ) from error
 
@@ -42,8 +42,8 @@ def interface_of(address: str) -> str | None:
 
 
 def nccl_needs_to_know(interface: str) -> bool:
-    """Whether NCCL could choose another one: it passes over lo and docker alone, and takes InfiniBand by
-    itself where there is any."""
+    """Whether NCCL could choose another interface. It ignores only lo and docker interfaces, and uses
+    InfiniBand by itself where there is any."""
     if list(Path("/sys/class/infiniband").glob("*")):
         return False
     others = {name for name in _interfaces() if not name.startswith(("lo", "docker"))}
@@ -51,17 +51,17 @@ def nccl_needs_to_know(interface: str) -> bool:
 
 
 def answers(address: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether something listens there."""
+    """Whether a process listens on this port."""
     return _connecting(address, port, timeout_s) is None
 
 
 def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether the machine is there and says that nothing listens: no lost packet looks like that."""
+    """Whether the machine answers that nothing listens on this port, which a lost packet cannot look like."""
     return isinstance(_connecting(address, port, timeout_s), ConnectionRefusedError)
 
 
 def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
-    """What went wrong when it was tried; None where it was answered."""
+    """The error of an attempt to connect; None where it succeeded."""
     try:
         with socket.create_connection((address, port), timeout_s):
             return None
@@ -70,7 +70,7 @@ def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
 
 
 def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:
-    """Wait until something listens there; False where nothing does after `timeout_s`."""
+    """Wait until a process listens on this port; False where none does after `timeout_s`."""
     return wait_until(lambda: answers(address, port), timeout_s, poll_s=0.05)
 
 
@@ -82,7 +82,7 @@ def _interfaces() -> dict[str, str]:
             request = struct.pack("256s", name.encode()[:15])
             try:
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:  # it has none
+            except OSError:  # no IPv4 address
                 continue
             found[name] = socket.inet_ntoa(answer[20:24])
     return found

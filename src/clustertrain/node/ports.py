@@ -1,8 +1,8 @@
 """A block of free ports for one job on one node.
 
-Ray's own defaults are fixed numbers, so that two jobs on a node meet. A block lies below the range from which
-the kernel gives ports to clients, or one of those would be in it tomorrow. Binding port 0
-gives single ports of that very range.
+Ray's default ports are fixed, so two jobs on one node would collide. A block lies below the kernel's
+ephemeral range: a client of any program could otherwise get a port of the block at any time. Binding port 0
+is no alternative, since it gives single ports of the ephemeral range.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clustertrain.errors import ClusterError
 
 _FIRST, _ALIGNED = 10_000, 100
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_MIDDLE = 32_768  # where Linux begins, unless it is told to begin elsewhere
+_MIDDLE = 32_768  # the first ephemeral port of Linux by default
 _NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a kernel without IPv6
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports from `first` to `last`, both ours."""
+    """The ports from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class Ports:
 
     @classmethod
     def parse(cls, text: str) -> Ports:
-        """The opposite of `str`."""
+        """Read what `str` writes: "10000-10099"."""
         first, _, last = text.partition("-")
         return cls(int(first), int(last))
 
@@ -42,7 +42,7 @@ def free_block(count: int, *, seed: int) -> Ports:
     """`count` ports in a row that nobody listens on, on any address of this node.
 
     Args:
-        seed: where to begin the search, so that two jobs that search at the same moment do not meet.
+        seed: where the search begins, so that two jobs that search at the same moment find different blocks.
 
     Raises:
         ClusterError: there is no such block.
@@ -72,7 +72,7 @@ def free_port(block: Ports) -> int:
 
 
 def _first_ephemeral() -> int:
-    """The first port above which clients get theirs; where that leaves no room, the usual one."""
+    """The first ephemeral port; Linux's default where the configured one leaves no room for a block."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         first = int(_EPHEMERAL.read_text().split()[0])
         if first > _FIRST + 2_000:

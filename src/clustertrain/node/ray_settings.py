@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 RAY_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the controller's poll: a death is seen 1.8 s sooner
+    "RAY_USAGE_STATS_ENABLED": "0",  # no usage statistics are sent
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # a dead worker is noticed 1.8 s sooner
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "600",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",  # for those who call ray.train.collective: none by default
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # two auxiliary actors less, each a process
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",  # for ray.train.collective in user code; default: none
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves two actors, each a process
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
     "RAY_DEDUP_LOGS": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
 }
-OBJECT_STORE_BYTES = 128 * 2**20  # nothing large goes through it: data and checkpoints are files
+OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"
-"""A resource of which each node has as many as it gets workers: fractions of CPUs leave Ray other ways."""
+"""A Ray resource: each node offers as many as it gets workers. With fractions of CPUs alone, Ray could place
+the workers otherwise."""

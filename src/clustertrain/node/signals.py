@@ -38,4 +38,5 @@ def handled_signals(numbers: Iterable[int]) -> Iterator[ReceivedSignals]:
 
 
 def block_requests() -> None:
+    """Block the signals of REQUESTS_TO_END in this process and in those that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS_TO_END)

@@ -21,9 +21,9 @@ def start_driver(
 
 
 def result_of(attempt: Attempt, driver: Guarded) -> Result:
-    """What the driver wrote; where it died without a word, that."""
+    """What the driver wrote; where it died before that, a result that says so."""
     result = attempt.result.read()
     if result is not None:
         return result
-    text = f"The driver {driver.how_it_ended()} before it could say why. The end of {driver.log}:\n"
+    text = f"The driver {driver.how_it_ended()} before it wrote a result. The end of {driver.log}:\n"
     return write_result(attempt, ended(attempt, "failed", "driver_died", text=text + driver.last_lines()))

@@ -1,12 +1,12 @@
-"""The process that leaves nothing behind: it starts the driver, and when the run ends it ends everything.
+"""The guardian: it starts a command such as the driver, and at the end kills every process below it.
 
     clustertrain run ──stdin──▶ guardian ──▶ driver ──▶ Ray, controller, workers, their children
 
 Ray starts processes in sessions and process groups of their own, and some outlive their driver by a minute.
-The guardian is their subreaper: whoever loses its parent becomes its child, so it can kill and reap until it
-has no child left. It ends the run when the driver ends, when it is told to, and when its stdin closes, which
-is what the death of `clustertrain run` looks like from here, whatever the signal was. tini and catatonit reap
-as well, but leave what lives; a scope of systemd needs a manager that containers and many nodes do not have.
+The guardian is their subreaper: a process that loses its parent becomes a child of the guardian, which kills
+and reaps until it has no child left. It does so when the driver ends and when its own stdin closes: the
+launcher closes the pipe on purpose, or by its death, whatever killed it. tini and catatonit reap, but do not
+kill what still runs; a systemd scope needs a service manager that containers and many nodes lack.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended while we looked
+            with contextlib.suppress(OSError, IndexError, ValueError):  # it ended meanwhile
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [pid]
@@ -54,8 +54,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_descendants() -> None:
-    """Kill and reap until this process has no child left. A process that forks while we look is met in the
-    next round: its child is ours by then."""
+    """Kill and reap until this process has no child left. The child of a process that forks meanwhile is
+    killed in the next round, because it has become a child of this process."""
     while True:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
@@ -69,15 +69,15 @@ def kill_descendants() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `arguments[2:]`, output into `arguments[1]`; at last remove the folder `arguments[0]`.
+    """Run the command `arguments[2:]` with its output in the file `arguments[1]`; then remove the folder
+    `arguments[0]`.
 
     Returns the exit code of the command; 128 + number when a signal ended it.
     """
     temp_dir, log, command = Path(arguments[0]), Path(arguments[1]), arguments[2:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # the terminal sends them to everyone; `clustertrain run` decides
+        # A terminal sends them to all processes in front of it; `clustertrain run` decides what they mean.
+        signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     with log.open("ab") as file:
         driver = subprocess.Popen(
@@ -98,14 +98,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _die_with_guardian() -> None:
-    """If the guardian itself is killed, the driver goes too; the rest then falls to `clustertrain run`."""
+    """Have the kernel kill the driver with the guardian; `clustertrain run` then kills the rest."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
-    """Until the driver has ended or stdin is closed: an order to end, or the launcher's death."""
+    """Wait until the driver has ended or stdin is closed, by the launcher or by its death."""
     fd = os.pidfd_open(driver.pid)
     try:
         select.select([fd, sys.stdin.fileno()], [], [])

@@ -14,10 +14,10 @@ _LOG_LINES = 6
 
 
 class Guarded:
-    """A command and all that it starts; it ends when it is told to, and when this process dies.
+    """A command under a guardian; it and all that it starts end with `end()`, or with this process.
 
-    `shielded`: signals that ask for an end reach none of its processes. A scheduler sends TERM to every
-    process of a step (SLURM with proctrack/linuxproc does), and Ray's would leave before the last save.
+    `shielded`: signals that ask for an end are blocked in all of its processes. SLURM with
+    proctrack/linuxproc sends TERM to every process of a step, and Ray's would end before the last save.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Guarded:
         return self._process.poll()
 
     def end(self) -> int:
-        """Kill what still runs; returns the code when nothing does."""
+        """Kill what still runs and wait for its end; returns the code."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         code = self._process.wait()
@@ -57,7 +57,7 @@ class Guarded:
     def how_it_ended(self) -> str:
         code = self._process.returncode
         if code < 0:
-            return f"went with its guardian, which was killed by signal {-code}"
+            return f"ended with its guardian, which was killed by signal {-code}"
         return f"was killed by signal {code - 128}" if code > 128 else f"ended with code {code}"
 
     def last_lines(self) -> str:
