@@ -1,6 +1,9 @@
 """The files of a run: every path, who writes and who reads each.
 
 folder.py        every path of a run, in one object
+records.py       what its small files hold, a frozen class for each
+record_file.py   how such a file is read and written, and its version
+recorded_job.py  the job as it was when the run was started
 states.py        the states of a run, their causes and exit codes
 begin.py         whether a job may start, and as which attempt
 claims.py        who runs an attempt, and whether they live
