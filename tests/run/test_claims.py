@@ -144,9 +144,10 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
     with pytest.raises(ClusterTrainError) as caught:
         check_progress(run, 2)
     assert str(caught.value).splitlines() == [
-        "2 attempts in a row ended without a new committed step (all began at step 120). The last one said:",
+        "2 attempts in a row ended without a new committed step (all began at step 120). "
+        "The last one reported:",
         "ValueError: last",
-        "Mend the cause, then add --retry.",
+        "Fix the cause, then add --retry.",
     ]
     assert caught.value.exit_code == 1
     check_progress(run, 3)
@@ -178,7 +179,7 @@ def test_what_the_user_ended_does_not_count(run, state):
 def test_attempts_that_vanished_count(run):
     ends(run, state=None)
     ends(run, "preempted", text="")
-    with pytest.raises(ClusterTrainError, match="vanished without a word"):
+    with pytest.raises(ClusterTrainError, match="ended without a result"):
         check_progress(run, 2)
 
 

@@ -152,7 +152,7 @@ def test_what_is_no_such_record_is_named_with_its_file_and_a_remedy(run, text, w
         file.read()
     lines = str(caught.value).splitlines()
     assert lines[0].startswith(f"{run.attempt(1).path / 'result.json'} is damaged: ")
-    assert lines[1].endswith("Restore it, or remove it.")
+    assert lines[1].endswith("Restore or remove it.")
     assert caught.value.exit_code == EXIT_STORAGE
 
 

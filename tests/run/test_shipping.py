@@ -125,7 +125,7 @@ def test_an_outage_is_told_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch
         assert [e["number"] for e in events_of_attempt(attempt)] == [0]
         assert not attempt.path.exists()
     (text,) = said
-    assert "logs wait on this node" in text
+    assert "logs stay on this node" in text
 
 
 def test_what_cannot_go_up_stays_for_the_next_start(moto_s3, tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
 @pytest.mark.parametrize("other", [{"job_id": "8"}, {"cluster": "d"}, None], ids=str)
 def test_another_job_of_a_scheduler_does_not(job, other):
     begun(job(), allocation=replace(SLURM, restart=0))
-    with pytest.raises(ClusterError, match="runs already"):
+    with pytest.raises(ClusterError, match="is already running"):
         begun(job(), allocation=other and replace(SLURM, **other, restart=1))
 
 

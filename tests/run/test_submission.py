@@ -166,7 +166,7 @@ def test_a_name_that_no_archive_may_hold_is_refused_before_it_travels(job, code,
 
 
 def test_code_that_is_not_there(job, tmp_path):
-    with pytest.raises(JobError, match="is not a folder that is there"):
+    with pytest.raises(JobError, match="is not an existing folder"):
         take_snapshot(job(code=str(tmp_path / "nothing")))
 
 

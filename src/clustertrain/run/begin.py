@@ -1,6 +1,6 @@
-"""Whether a job may start, and as which attempt: the same questions wherever it runs.
+"""Whether a job may start, and as which attempt: the same checks for every launcher.
 
-the run under this name is this job? ─▶ nobody runs it? ─▶ nothing left to train? ─▶ progress? ─▶ claim
+same job under this name? ─▶ not running? ─▶ not finished? ─▶ did the last attempts make progress? ─▶ claim
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def begin(
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
-    """Claim the next attempt of the job's run; where it is finished already, its result.
+    """Claim the next attempt of the job's run. Returns the result instead where the run is finished already.
 
     Args:
-        world_sizes: the numbers of workers that this place has room for, ascending; the last is taken. Asked
-            where something is left to train.
-        run: the generation to go on with, where it was chosen before; the newest otherwise.
+        world_sizes: returns the numbers of workers that there is room for, ascending; the last is taken. It
+            is called only where training is left to do.
+        run: the generation to continue, where it was chosen before; the newest otherwise.
         allocation: what the scheduler calls this start (see allocation.py); recorded in the claim. An earlier
             start of the same scheduler's job is known to be over.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
         JobError: the storage holds another job under this name, or another world size without consent.
-        ClusterError: somebody else runs it, or this place is too small.
+        ClusterError: another process runs it, or there is room for too few workers.
         StorageError: the storage is not writable.
     """
     probe_storage(job.storage.location)
@@ -80,12 +80,13 @@ def begin(
 
 
 def probe_storage(location: Location) -> None:
-    """Somebody waits: a server that is down is told of after half a minute, not after ten."""
+    """Check that the storage can be written. Gives up after half a minute, not after ten: a user waits for
+    it."""
     probe(open_store(location.with_patience(_PROBE_RETRY_S)))
 
 
 def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
-    """Whether an attempt was an earlier start of the same scheduler's job, which started it again."""
+    """Whether an attempt was an earlier start of the scheduler's job that now starts again."""
     claim = previous.claim.read()
     if claim is None or claim.allocation is None or allocation is None:
         return False
@@ -93,7 +94,7 @@ def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
 
 
 def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
-    """Refuse while somebody runs the run; with `takeover`, ask them to stop instead.
+    """Refuse while another process runs the run; with `takeover`, ask that one to stop instead.
 
     Raises:
         ClusterError: names who runs it.
@@ -103,7 +104,7 @@ def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
         return
     if not takeover:
         raise ClusterError(
-            f"{previous.run.name} runs already: attempt {previous.n}, {runner}.\n"
+            f"{previous.run.name} is already running: attempt {previous.n}, {runner}.\n"
             "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
         )
     previous.stop.write(StopRequest("user", by="takeover"))
@@ -122,17 +123,20 @@ def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str],
         shown = "\n".join(f"  {line}" for line in difference[:6])
         raise JobError(
             f"{run.uri} holds another job of the name {job.name!r}:\n{shown}\n"
-            "Choose another name, or add --fresh to begin anew and keep the old one aside."
+            "Choose another name, or add --fresh to train from the start; the old run is kept."
         )
     result = previous.result.read()
     if result is None or result.state != "done" or _asks_for_more(old, job):
         return None
-    say(f"{job.name} is finished already; nothing was trained. To train anew: another name, or --fresh.")
+    say(
+        f"{job.name} is finished already; nothing was trained. "
+        "To train from the start: another name, or --fresh."
+    )
     return result
 
 
 def _recorded(run: RunDir, previous: Attempt) -> Job | None:
-    """The job as the newest attempt ran it; None where a start was killed before it could write it."""
+    """The job as the newest attempt ran it; None where that was killed before it wrote the job."""
     return job_of(previous) or job_at(run, run.job_key)
 
 
@@ -145,7 +149,7 @@ def _asks_for_more(old: Job, new: Job) -> bool:
 
 
 def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:
-    """Refuse to resume at another number of workers than the newest checkpoint's, unless that was agreed to.
+    """Refuse to resume at another number of workers than the newest checkpoint's, unless the user allowed it.
 
     Raises:
         JobError: with both numbers.
@@ -154,9 +158,10 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
     consents = options.allow_world_size_change or len(job.world_sizes) > 1
     if before is not None and before != world_size and not consents:
         raise JobError(
-            f"resources.workers is {world_size}, and the newest checkpoint in {run.uri} is of {before}.\n"
-            "At another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
-            f"Set workers to {before}, or consent with --allow-world-size-change or workers: [min, max]."
+            f"resources.workers is {world_size}, but {before} workers wrote the newest checkpoint in "
+            f"{run.uri}.\n"
+            "With another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
+            f"Set workers to {before}, or allow it with --allow-world-size-change or workers: [min, max]."
         )
 
 
@@ -171,13 +176,13 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
 
 def check_progress(run: RunDir, attempts: int) -> None:
     """Refuse to start where the last `attempts` attempts (failures.attempts) each ended without a new
-    committed step: the next one would, too.
+    committed step: the next one would probably end like them.
 
-    What a user ended does not count. An attempt that was claimed with `retry=True` begins the count anew. A
-    script's steps are not known: it gets on when what lies in its checkpoint folder changes.
+    Attempts that a user ended do not count. An attempt that was claimed with `retry=True` restarts the count.
+    The steps of a script are not known: a change in its checkpoint folder counts as progress.
 
     Raises:
-        ClusterTrainError: names the step, and what the last attempt said.
+        ClusterTrainError: names the step, and the error of the last attempt.
     """
     stands = progress_of(run)
     in_a_row: list[Attempt] = []
@@ -193,9 +198,9 @@ def check_progress(run: RunDir, attempts: int) -> None:
     if len(in_a_row) < attempts:
         return
     last = in_a_row[0].result.read()
-    said = (last.text if last is not None else "") or "it vanished without a word"
+    said = (last.text if last is not None else "") or "it ended without a result"
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended without a new committed step "
-        f"(all began at step {stands.resumes}). The last one said:\n{said}\n"
-        "Mend the cause, then add --retry."
+        f"(all began at step {stands.resumes}). The last one reported:\n{said}\n"
+        "Fix the cause, then add --retry."
     )

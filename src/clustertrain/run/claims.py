@@ -1,8 +1,8 @@
-"""Who runs an attempt, and whether they still live.
+"""Which process runs an attempt, and whether it is still alive.
 
-On the same machine a process is known by its pid and its start (processes.py). Of another machine only the
-heartbeat is visible, and clocks of two machines need not agree: a heartbeat is alive when it is seen to
-change, judged on our own clock.
+On the same machine a process is identified by its pid and its start time (processes.py). Of a process on
+another machine only the heartbeat is visible. Clocks of two machines may differ, so its time is not compared:
+the process is alive when the counter changes while this one watches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clustertrain.waiting import wait_until
 
 
 def heartbeat_period_s(run: RunDir) -> float:
-    """Seconds between two beats; on S3 each is a request that somebody pays for."""
+    """Seconds between two beats; longer on S3, where each beat is a request that costs money."""
     return 10.0 if run.store.location.is_s3 else 2.0
 
 
@@ -59,7 +59,7 @@ def claim_attempt(
 
 
 def claim_of(attempt: Attempt) -> Claim:
-    """The claim of an attempt that somebody runs.
+    """The claim of an attempt that is running.
 
     Raises:
         StorageError: there is none.
@@ -67,16 +67,17 @@ def claim_of(attempt: Attempt) -> Claim:
     claim = attempt.claim.read()
     if claim is None:
         raise StorageError(
-            f"{attempt.claim.uri} is gone: somebody removed it while the run went on.\n"
-            "Leave the folder of a run alone while it runs, and start it again."
+            f"{attempt.claim.uri} is missing: it was removed while the run went on.\n"
+            "Change nothing in the folder of a run while it runs. Start the run again."
         )
     return claim
 
 
 def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
-    """The process that runs an attempt, in words; None when nobody does.
+    """The process that runs an attempt, as text for people; None when no process does.
 
-    Where the process is on another machine, looks at its heartbeat for `watch_s` seconds: three periods.
+    Where the process is on another machine, watches its heartbeat for `watch_s` seconds, by default three
+    periods.
     """
     if attempt.result.exists():
         return None
@@ -110,23 +111,24 @@ def _newest_step(found: list[CheckpointName]) -> int:
 
 
 def progress_of(run: RunDir) -> Progress:
-    """How far a run is, as the claim of the attempt that begins now records it: by the kit's own checkpoints
-    or, where there are none, by what a script keeps."""
+    """How far a run is, for the claim of the next attempt: by the kit's checkpoints or, where there are none,
+    by the files that a script keeps."""
     found = names(run.checkpoints)
     return Progress(_newest_step(found), None if found else _scripts_files(run))
 
 
 def _scripts_files(run: RunDir) -> str | None:
-    """What a script has in its checkpoint folder, as a checksum of names, sizes and times. Hidden names are
-    unfinished: each start that dies in its first save would leave others."""
+    """A checksum of names, sizes and times of the files in a script's checkpoint folder. Hidden files are
+    left
+    out: they are unfinished saves, and an attempt that dies in its first save is no progress."""
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
-        return None  # it cannot be seen
+        return None  # a script on S3 keeps its files where it likes
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
-        with suppress(FileNotFoundError):  # removed while we looked
+        with suppress(FileNotFoundError):  # it was removed meanwhile
             found = path.stat()
             digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
     return digest.hexdigest()
@@ -154,7 +156,7 @@ class Heartbeat:
         while True:
             counter += 1
             beat = Beat(**asdict(this_process()), time=time.time(), counter=counter)
-            with suppress(StorageError):  # it is full, or away: the beats go on, and are seen when it is back
+            with suppress(StorageError):  # full or unreachable: readers see later beats when it works again
                 attempt.heartbeat.write(beat)
             if self._ended.wait(heartbeat_period_s(attempt.run)):
                 return

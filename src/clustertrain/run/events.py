@@ -1,7 +1,7 @@
 """Streams of JSON lines: events (what happened) and metrics (what was measured).
 
-A stream has one writing process; a reader may meet it at any time, and leaves a last line without its
-newline for later. Every line has `kind` and `time` (seconds since 1970).
+A stream has one writing process. A reader may read it at any time; it leaves a last line that has no newline
+yet for later. Every line has `kind` and `time` (seconds since 1970).
 
     kind               fields
     attempt_started    attempt, world_size, resumes (step or None)
@@ -32,7 +32,7 @@ from clustertrain.run.streams import Tail
 
 
 class EventLog:
-    """Appends to a stream; a line is one write, so that lines of one file never mix."""
+    """Appends to a stream; each line is one write, so that lines of one file never mix."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class EventLog:
 
 
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
-    """All whole lines of a stream; empty where there is none."""
+    """All complete lines of a stream; empty where there is no stream."""
     return list(Follower(run, key).new())
 
 
@@ -61,7 +61,7 @@ class Follower:
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The record of a line; a line that a full disk cut short is no record, and those around it still are."""
+    """The record of a line; none where a full disk cut the line short. The lines around it are still read."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,35 +1,35 @@
 """Every path of a run, in one object.
 
     <storage>/<name>/
-      g<k>/                       a generation: `--fresh` starts the next one and leaves the old aside
-        job.yaml                  as resolved; the record of what ran
-        submissions/              what schedulers were told to run
+      g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
+        job.yaml                  the job with all defaults, as the newest attempt runs it
+        submissions/              what was submitted to schedulers
           <digest>/               job.yaml and code.tar.gz, as they were when it was submitted
           slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json where `stop` cancelled it
-        attempts/<n>/             one start of the run, claimed by making the folder
+        attempts/<n>/             one start of the run, claimed by creating claim.json
           claim.json              who runs it: host, pid, start of that process, scheduler's job id
           job.yaml                the job as this attempt ran it
           rendezvous.json         where Ray's head is; nodes/<k>.json: a node that found it
-          restarts/<r>/           one start of the worker group; the fence of its writers
+          restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          what ended it; outcome.json: what rank 0 reports at its end
             reached, stacks/      the last finished step; which ranks have written their stacks
           heartbeat.json          a counter that changes while the driver lives
-          stop, save              requests; a file that is there is a request that was made
+          stop, save              requests; the file exists when the request was made
           events*.jsonl           what happened; one writer per file
           metrics-<r>.jsonl       what was measured, by rank 0 of restart r
           tensorboard/
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
           result.json             how it ended, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
-      data/                       what was staged once for the whole cluster
+      data/                       data sets that are staged once for the whole cluster
 
-Small files are written whole or not at all, each of them holds one record (records.py), and the object that
-names it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard)
-belong to one attempt and restart, and a reader drops superseded steps.
+A small file is written completely or not at all and holds one record (records.py). The object that names it
+also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong to
+one attempt and restart, and a reader drops superseded steps.
 
 A stream needs a file system. Where the storage is one, streams are written in place; where it is S3, they
-are written to this node's spool, in the same order of folders, and shipping.py sends them up.
+are written to this node's spool, under the same folder names, and shipping.py sends them to S3.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from clustertrain.storage import Location, Store, open_store
 JOB_YAML = "job.yaml"
 RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
-"""What grows in the folder of an attempt, as patterns of Path.glob."""
+"""The files in the folder of an attempt that grow, as patterns of Path.glob."""
 WHOLE_FILES = ("tensorboard/*", "restarts/*/reached")
 """What is rewritten in place there."""
 
@@ -120,14 +120,14 @@ class Restart:
 
     @property
     def stacks_key(self) -> str:
-        """The folder of the ranks' marks that they have written their stacks."""
+        """The folder with a file of each rank that has written its stacks."""
         return f"{self.key}/stacks"
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
 
     def probe_key(self, node_rank: int) -> str:
-        """What a node writes to find out whether the others see the same storage."""
+        """The file that a node writes for the others to read, to check that all see the same storage."""
         return f"{self.key}/probe-{node_rank}"
 
     @property
@@ -218,7 +218,7 @@ class Attempt:
         return self.run.local_path(self.rank_log_key(host, rank))
 
     def ray_log(self, host: str) -> Path:
-        """What Ray prints on a node whose agent started it."""
+        """The output of Ray on a node where an agent started it."""
         return self.run.local_path(f"{self.node_logs_key(host)}/ray.log")
 
     @property
@@ -236,12 +236,12 @@ class Attempt:
 
     @property
     def launcher_events(self) -> Path:
-        """Those of `clustertrain run`."""
+        """The events of `clustertrain run`."""
         return self.path / "events-cli.jsonl"
 
     @property
     def agent_events(self) -> Path:
-        """Those of the head's node agent."""
+        """The events of the agent on SLURM's head node."""
         return self.path / "events-agent.jsonl"
 
     @property
@@ -291,12 +291,12 @@ class RunDir:
         return RunDir(self.store, self.name, generation)
 
     def with_patience(self, retry_s: float) -> RunDir:
-        """The same run through a store that meets a fault for so many seconds at most, then gives up."""
+        """The same run through a store that retries a fault for `retry_s` seconds at most."""
         return replace(self, store=open_store(self.store.location.with_patience(retry_s)))
 
     @property
     def on_this_node(self) -> RunDir:
-        """The same run as this node's streams alone show it: no request goes to S3."""
+        """The same run, read only from the streams of this node: no request goes to S3."""
         return replace(self, store=self.spool)
 
     @property
@@ -309,12 +309,12 @@ class RunDir:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether streams are written elsewhere than to the storage, which is no file system."""
+        """Whether streams are written to a spool, because the storage is no file system."""
         return self.store.local_folder("") is None
 
     @property
     def spool(self) -> Store:
-        """What this node writes streams to: the storage itself where that is a file system."""
+        """The store that this node writes streams to: the storage itself where that is a file system."""
         return open_store(str(spool_folder(self.store))) if self.is_spooled else self.store
 
     def local_path(self, key: str) -> Path:
@@ -334,11 +334,11 @@ class RunDir:
         return f"{self._submissions_key}/{digest}/code.tar.gz"
 
     def submission(self, scheduler: str, job_id: str) -> RecordFile[SchedulerJob]:
-        """The record that a scheduler's job was submitted for this run."""
+        """The record of a job that was submitted to a scheduler for this run."""
         return RecordFile(self.store, f"{self._submissions_key}/{scheduler}-{job_id}.json", SchedulerJob)
 
     def cancellation(self, scheduler: str, job_id: str) -> RecordFile[Cancellation]:
-        """The record that `stop` cancelled a job that waited."""
+        """The record of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
         return RecordFile(self.store, key, Cancellation)
 
@@ -378,7 +378,8 @@ class RunDir:
 
 
 def spool_folder(store: Store) -> Path:
-    """Where this node gathers the streams of a storage that is no file system, under the storage's keys."""
+    """The folder where this node keeps streams before they are sent to a storage that is no file system,
+    under its keys."""
     location = store.location
     identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
     return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -386,7 +387,7 @@ def spool_folder(store: Store) -> Path:
 
 @dataclass(frozen=True)
 class AttemptRef:
-    """Where an attempt is, in words that travel to another process."""
+    """Where an attempt is, as text that can be passed to another process."""
 
     location: Location
     name: str
@@ -431,6 +432,6 @@ def is_stream_of_records(name: str) -> bool:
 
 
 def rank_of_log(name: str) -> int | None:
-    """Whose log a file of a node's log folder is; None where it is no rank's."""
+    """The rank whose log a file of a node's log folder is; None where it is not a rank's."""
     match = _RANK_LOG.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""The streams of a run as one: events in order of time, and the curve without what was superseded."""
+"""The streams of a run as one: events in order of time, and the curve without superseded steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clustertrain.run.streams import stream_names
 
 
 class AttemptFollower:
-    """What was added to the streams of an attempt since the last look; new streams are found, too."""
+    """Reads what was added to the streams of an attempt since the last call, in new streams as well."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -35,13 +35,14 @@ def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
 def curve(run: RunDir) -> list[dict[str, Any]]:
     """The metrics of a generation, as if it had never been interrupted.
 
-    A start that resumed from step s makes every earlier record beyond s superseded: those steps were redone.
+    A start that resumes from step s supersedes every earlier record of a step after s: those steps are done
+    again.
     """
     records: list[dict[str, Any]] = []
     for attempt in run.attempts():
         for restart in attempt.restarts():
             plan = restart.plan.read()
-            if plan is None:  # it was claimed and died before it had a plan, so it measured nothing
+            if plan is None:  # it died before it had a plan, so it measured nothing
                 continue
             records = [record for record in records if record["step"] <= plan.step]
             measured = read_events(run, restart.metrics_key)

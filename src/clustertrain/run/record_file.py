@@ -1,6 +1,6 @@
-"""A small file of a run that holds one record (records.py): read, checked and written here alone.
+"""A small file of a run that holds one record (records.py). Only this module reads and writes such files.
 
-A file is JSON with `format_version` and the fields of its record. Files from before that key are of version
+A file is JSON with `format_version` and the fields of its record. Files without that key are of version
 1. A field that the record does not have is ignored; one that is missing or of another type is refused.
 """
 
@@ -60,8 +60,8 @@ class RecordFile(Generic[T]):
 
 @dataclass(frozen=True)
 class RequestFile(RecordFile[T]):
-    """A request to a run: made by anyone who sees the storage, and first on this node, so that the ranks
-    here find it even while S3 is down. `spool` is where this node writes streams."""
+    """A request to a run. Any process that sees the storage can make it. It is written to this node's spool
+    first, so that the ranks of this node find it even while S3 is down."""
 
     spool: Store
 
@@ -84,7 +84,7 @@ class RequestFile(RecordFile[T]):
 
 
 def encoded(record: DataclassInstance) -> bytes:
-    """A record as it stands in its file."""
+    """The bytes of a record's file."""
     value = {"format_version": FORMAT_VERSION, **asdict(record)}
     return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -93,7 +93,7 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
     """The opposite of `encoded`; `where` names the file in errors.
 
     Raises:
-        StorageError: it is of a later version, or no such record.
+        StorageError: it is of a later version, or not such a record.
     """
     value = _object(data, where)
     version = value.get("format_version", FORMAT_VERSION)
@@ -104,7 +104,7 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
             f"{where} is of format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
             "A later version of clustertrain wrote it: use that version here, too."
         )
-    # A half of a surrogate pair, as in the name of a file that is no UTF-8, is JSON and no text.
+    # Half of a surrogate pair, as in a file name that is not UTF-8, is valid JSON but cannot be encoded.
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     try:
         record: T = _adapter(kind).validate_json(text, strict=True)
@@ -128,7 +128,7 @@ def _object(data: bytes, where: str) -> dict[str, Any]:
 def _damaged(where: str, what: str) -> StorageError:
     return StorageError(
         f"{where} is damaged: {what}.\n"
-        "clustertrain writes every such file whole, so something else changed it. Restore it, or remove it."
+        "clustertrain writes the whole file or nothing, so another program changed it. Restore or remove it."
     )
 
 

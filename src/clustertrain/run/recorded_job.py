@@ -8,7 +8,7 @@ from clustertrain.run.folder import Attempt, RunDir
 
 
 def record_job(attempt: Attempt, job: Job) -> None:
-    """Keep the job as this attempt runs it, which is how the run as a whole stands from now on.
+    """Write the job as this attempt runs it: for the attempt, and as the job of the run.
 
     Raises:
         StorageError: the storage refuses.
@@ -19,10 +19,10 @@ def record_job(attempt: Attempt, job: Job) -> None:
 
 
 def job_at(run: RunDir, key: str) -> Job | None:
-    """The job that is kept at a key of the run; None where there is none.
+    """The job at a key of the run; None where there is none.
 
     Raises:
-        JobError: it is no job of this version.
+        JobError: this version does not accept the job.
         StorageError: the storage refuses.
     """
     data = run.store.read_or_none(key)

@@ -1,7 +1,7 @@
 """What the small files of a run hold, one frozen class for each; folder.py names the file of each.
 
-A later version may add a field: a reader ignores what it does not know. What changes the meaning of a file
-raises record_file.FORMAT_VERSION, and a reader of today's refuses that.
+A later version may add a field: a reader ignores fields that it does not know. A change of meaning takes a
+new record_file.FORMAT_VERSION, which an older reader refuses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Claim(Process):
         time: of the claim, in seconds since 1970.
         launcher: "local", "slurm" or "kubernetes".
         resumes, files: as in Progress, when the attempt was claimed.
-        retry: the user asked for this start although the ones before made no progress.
+        retry: the user asked for this start although the ones before it made no progress.
         allocation: the scheduler's start that made the attempt, None for a run on one machine.
     """
 
@@ -89,7 +89,7 @@ class StopRequest:
     """The run is to finish its step, save and end.
 
     Attributes:
-        cause, state: a row of states.STATES; what the end of the run is recorded as.
+        cause, state: a row of states.STATES; the run ends with them.
         text: of the result, two or three lines for people.
         by: "takeover" where another start of the run asked.
     """
@@ -116,7 +116,7 @@ class Result:
     Attributes:
         state, cause: a row of states.STATES.
         exit_code: what `clustertrain run` ended with.
-        text: two or three lines for people; empty where all went well.
+        text: two or three lines for people; empty where nothing went wrong.
         train_s: seconds from the first step to the last.
         ended_at: in seconds since 1970.
 

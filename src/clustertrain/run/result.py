@@ -1,5 +1,5 @@
-"""How an attempt ended: gathered from what it left, and written once, by the driver, or by `clustertrain run`
-or the head's node agent where the driver died."""
+"""How an attempt ended: put together from its files and written once, by the driver. Where the driver died,
+`clustertrain run` or the agent of the head node writes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clustertrain.run.step_counter import reached_step
 
 
 def write_result(attempt: Attempt, result: Result) -> Result:
-    """Write it unless there is one already; returns the one that stands."""
+    """Write the result unless there is one already; returns the one that is stored."""
     attempt.result.create(result)
     return attempt.result.read() or result
 
@@ -21,7 +21,7 @@ def write_result(attempt: Attempt, result: Result) -> Result:
 def ended(
     attempt: Attempt, state: str, cause: str, *, exit_code: int | None = None, text: str = ""
 ) -> Result:
-    """The result of an attempt that is over, its figures gathered from what it left on disk."""
+    """The result of an attempt that is over, with the figures from its files."""
     restarts = attempt.restarts()
     outcome = restarts[-1].outcome.read() if restarts else None
     reached = [reached_step(restart) for restart in restarts]
@@ -53,12 +53,12 @@ def _exit_code(attempt: Attempt, state: str) -> int:
 
 
 def _stop_code(attempt: Attempt) -> int:
-    """75 where something can be continued, 130 where nothing could be saved."""
+    """75 where a checkpoint is there to continue from, 130 where there is none."""
     shelf = attempt.run.checkpoints
     if found := names(shelf):
         saved = any(_has_manifest(shelf, name) for name in reversed(found))
     else:
-        saved = bool(shelf.store.list(shelf.key))  # a script names its own as it likes
+        saved = bool(shelf.store.list(shelf.key))  # a script chooses the names of its own
     return EXIT_STOPPED if saved else EXIT_INTERRUPTED
 
 
@@ -71,11 +71,11 @@ def _has_manifest(shelf: Shelf, name: CheckpointName) -> bool:
 
 
 def stopped(attempt: Attempt) -> Result:
-    """Ended early: the request says why, and a scheduler's request what state that leaves the run in."""
+    """The result of an attempt that ended early, with the state and the cause of the stop request."""
     request = attempt.stop.read() or StopRequest("user")
     return ended(attempt, request.state, request.cause, text=request.text)
 
 
 def failed(attempt: Attempt, text: str, exit_code: int) -> Result:
-    """Ended by an error of the kit's, whose exit code tells its kind."""
+    """The result of an attempt that an error of the kit ended; its exit code gives the cause."""
     return ended(attempt, "failed", CAUSE_OF_CODE.get(exit_code, "error"), exit_code=exit_code, text=text)

@@ -1,9 +1,9 @@
-"""Sends the streams of this node to S3, as they grow.
+"""Sends the streams of this node to S3 while they grow.
 
-Lines and logs go up as numbered objects (streams.py); TensorBoard's files and the step counter go up whole
-when they changed, since those who read them cannot join pieces. What was sent is noted beside each file, so
-that whoever comes after a kill goes on where it ended, and that two who send never send the same. While S3 is
-down everything waits on this node.
+Events, metrics and logs are sent as numbered objects (streams.py). TensorBoard's files and the step counter
+are sent as a whole when they changed, since their readers cannot join pieces. A note beside each file says
+how much was sent: after a kill the next sender continues there, and two senders never send the same bytes.
+While S3 is down, the streams stay on this node.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ SEND_EVERY_S = 5.0
 _WHOLE_EVERY_S = 30.0
 _PIECE_BYTES = 8 << 20
 _SHORT_RETRY_S = 5.0  # the next round is the retry
-_LAST_RETRY_S = 60.0  # at the end there is no next round
+_LAST_RETRY_S = 60.0  # the last round has no next one
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What was sent of a stream: how many bytes of it, in how many pieces."""
+    """How much of a stream was sent: bytes, and pieces."""
 
     bytes: int = 0
     parts: int = 0
 
 
 class Shipping:
-    """Sends one attempt's streams until the block ends, then what is left, and clears the spool.
+    """Sends the streams of one attempt while the block runs, sends the rest at its end, and clears the spool.
 
-    Where the storage is a file system there is nothing to send.
+    Does nothing where the storage is a file system.
     """
 
     def __init__(self, attempt: Attempt, say: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class Shipping:
         self._thread = threading.Thread(target=self._send_often, name="shipping", daemon=True)
 
     def start(self) -> Shipping:
-        """Begin, for whoever is killed rather than ends."""
+        """Start sending without a block, in a process that runs until it is killed."""
         if self._attempt.run.is_spooled:
             self._thread.start()
         return self
@@ -71,7 +71,7 @@ class Shipping:
             self.send(_LAST_RETRY_S)
         except (StorageError, OSError) as error:
             self._say(
-                f"warning: the last of the logs stays at {self._attempt.path} for the next start: {error}"
+                f"warning: the end of the logs stays in {self._attempt.path} until the next start: {error}"
             )
             return
         shutil.rmtree(self._attempt.path, ignore_errors=True)
@@ -84,11 +84,11 @@ class Shipping:
                 self._told = False
             except (StorageError, OSError) as error:
                 if not self._told:
-                    self._say(f"warning: logs wait on this node: {error}")
+                    self._say(f"warning: logs stay on this node until S3 answers: {error}")
                 self._told = True
 
     def send(self, retry_s: float, *, whole: bool = True) -> None:
-        """Send what is new. `whole`: also the files that go up whole.
+        """Send what is new. `whole`: also the files that are sent as a whole.
 
         Raises:
             StorageError: S3 did not take it within `retry_s`.
@@ -114,7 +114,7 @@ class Shipping:
 
 
 def attempts_here(run: RunDir) -> list[Attempt]:
-    """Those that have streams in the spool of this node."""
+    """The attempts that have streams in the spool of this node."""
     folder = run.local_path(run.attempts_key)
     if not run.is_spooled or not folder.is_dir():
         return []
@@ -122,7 +122,7 @@ def attempts_here(run: RunDir) -> list[Attempt]:
 
 
 def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
-    """Send what a killed start of this run left in the spool of this node; nobody may be running it."""
+    """Send what a killed start of this run left in the spool of this node. No process may be running it."""
     for attempt in attempts_here(run):
         with Shipping(attempt, say):
             pass
@@ -130,7 +130,7 @@ def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """On a pod that leaves, the last sending meets the one that goes on."""
+    """When a pod ends, its preStop hook sends while the process of postStart may still send."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".sending").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
-"""The code of a job as it was when it was submitted, so that a requeue next week runs the same.
+"""The code of a job at its submission, so that a requeue next week runs the same code.
 
-One tar.gz, packed the same on every machine: sorted, without owners and times. It holds files, folders and
-whether a file may be run; a link is packed as what it leads to. Left out is what nobody needs there: version
-control, virtual environments, caches, the runs themselves, and data sets that the job names.
-shutil.make_archive packs times and owners too; `git archive` packs what is committed alone.
+One tar.gz, the same on every machine: sorted, without owners and times. It holds files, folders and whether a
+file is executable; a link is packed as the file that it points to. Version control, virtual environments,
+caches, the runs themselves and data sets that the job names are left out. shutil.make_archive also packs
+times and owners; `git archive` packs only what is committed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ _LEFT_OUT = {
     *(".git", ".hg", ".svn", "__pycache__", ".venv", "node_modules", ".ipynb_checkpoints"),
     *(".cache", ".eggs", ".hypothesis", ".mypy_cache", ".nox", ".pytest_cache", ".ruff_cache", ".tox"),
 }
-_MARKS_OF_LEFT_OUT = (
-    "pyvenv.cfg",
-    "CACHEDIR.TAG",
-)  # of a virtual environment, and of a cache, whatever the name
+# They mark a virtual environment and a cache, whatever the folder's name is.
+_MARKS_OF_LEFT_OUT = ("pyvenv.cfg", "CACHEDIR.TAG")
 _RUN = 0o100
 
 FileId = tuple[int, int]
@@ -45,8 +43,8 @@ FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job and its code. `digest` is of what they say: 16 hex digits, equal on every machine and for every
-    version of the library that packs; `code_digest` of the code alone, wherever it lies."""
+    """A job and its code. `digest` is of their content: 16 hex digits, equal on every machine and for every
+    version of the compression library; `code_digest` is of the code without its path."""
 
     job_yaml: bytes
     code: bytes
@@ -66,10 +64,10 @@ class _Entry:
 
 
 def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
-    """The job as it is resolved, and its code packed.
+    """The job with all defaults, and its code as an archive.
 
     Args:
-        left_out: names of files that are no code, such as a scheduler's output.
+        left_out: names of files that are not code, such as a scheduler's output.
 
     Raises:
         JobError: `code` is not a folder.
@@ -102,7 +100,7 @@ def unpack(archive: Path, into: Path) -> None:
     """Unpack the code into a folder that does not exist yet.
 
     Raises:
-        DataError: it is damaged, or is no archive of `take_snapshot`.
+        DataError: it is damaged, or not an archive of `take_snapshot`.
         StorageError: it cannot be written.
     """
     extract(archive, into)
@@ -115,7 +113,7 @@ def unpack(archive: Path, into: Path) -> None:
 def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_Entry]:
     code = Path(job.code)
     if not code.is_dir():
-        raise JobError(f"code: {code} is not a folder that is there.\nName the folder that holds your code.")
+        raise JobError(f"code: {code} is not an existing folder.\nName the folder that holds your code.")
     entries, total_bytes, files = [], 0, 0
     for entry in _entries(code, left_out, _ids_of_no_code(job)):
         if (wrong := wrong_name(entry.name)) is not None:
@@ -126,7 +124,7 @@ def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_
         entries.append(entry)
         total_bytes += entry.size_bytes
         files += not entry.is_folder
-        if files > MOST_FILES:  # the walk ends here: it may be somebody's home
+        if files > MOST_FILES:  # stop the search: the folder may be a home folder
             break
     if total_bytes > MOST_BYTES or files > MOST_FILES:
         raise _too_large(job, entries, total_bytes, files)
@@ -140,9 +138,9 @@ def _too_large(job: Job, entries: list[_Entry], total_bytes: int, files: int) ->
     largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in shares.most_common(3))
     over = "over " if files > MOST_FILES else ""
     return StorageError(
-        f"{job.code} is too large to travel with the job: {over}{_megabytes(total_bytes)} in {over}{files} "
+        f"{job.code} is too large to be sent with the job: {over}{_megabytes(total_bytes)} in {over}{files} "
         f"files, and {MOST_BYTES // 10**6} MB in {MOST_FILES} files are allowed. The largest: {largest}.\n"
-        "Name data sets under `data`, move what is no code elsewhere, or name a smaller folder as `code`."
+        "Name data sets under `data`, move files that are not code, or name a smaller folder as `code`."
     )
 
 
@@ -153,13 +151,13 @@ def _megabytes(size_bytes: int) -> str:
 def _entries(
     folder: Path, left_out: re.Pattern[str] | None, no_code: set[FileId], prefix: str = ""
 ) -> Iterator[_Entry]:
-    """What lies below a folder, in an order that every machine finds."""
-    no_code = no_code | {_id(folder.stat())}  # a link to a folder that it lies in has no end
+    """The files and folders below a folder, in the same order on every machine."""
+    no_code = no_code | {_id(folder.stat())}  # a link to a folder above it would have no end
     for path in _listed(folder):
         try:
             found = path.stat()
         except FileNotFoundError:
-            continue  # a link that leads nowhere, or a file that has just been removed
+            continue  # a link to nothing, or a file that was just removed
         except OSError as error:
             raise refused(path, "read", error) from error
         name = f"{prefix}{path.name}"
@@ -188,7 +186,7 @@ def _id(found: os.stat_result) -> FileId:
 
 
 def _ids_of_no_code(job: Job) -> set[FileId]:
-    """The runs and the data sets of the job, wherever they lie and whatever links lead there."""
+    """The runs and the data sets of the job, by inode: links to them are found as well."""
     paths = [_local(Location(entry.uri)) for entry in job.data.values()]
     if (storage := _local(job.storage.location)) is not None:
         paths += [storage, *(storage / name for name in run_names(open_store(job.storage.location)))]

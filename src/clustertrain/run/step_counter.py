@@ -1,4 +1,4 @@
-"""The last finished step, where it survives the death of whoever wrote it."""
+"""The last finished step, in a file that is correct even after its writer was killed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clustertrain.run.folder import Restart
 
 
 class Reached:
-    """The last finished step in a mapped file: no system call per step, and still there after a SIGKILL."""
+    """The last finished step in a memory-mapped file: no system call per step, and kept after a SIGKILL."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,8 +34,8 @@ def reached_of(data: bytes) -> int:
 def reached_step(restart: Restart) -> int:
     """The last step that a start of the group finished; 0 where it finished none.
 
-    The mapped counter knows every step; where it was lost with its machine, what was sent up of it and the
-    curve know a step that is a few seconds old.
+    The mapped counter has every step. Where it was lost with its machine, its copy on S3 and the curve have a
+    step that is a few seconds old.
     """
     run = restart.attempt.run
     logged = (int(r.get("step", 0)) for r in read_events(run, restart.metrics_key))

@@ -1,9 +1,9 @@
-"""Streams: files that grow, written by one process and read by anyone.
+"""Streams: files that grow, with one writing process and any number of readers.
 
-Whoever writes appends to a plain file (`RunDir.local_path`). Where storage is S3 that file lies on the
-writer's node, and what was added goes up every few seconds as a numbered object `<key>.d/000001`
-(shipping.py), since an object cannot grow. A reader takes the file where this node has it, the objects
-where it has not. It polls: inotify, which libraries that follow files use, sees no write of another host.
+The writer appends to a plain file (`RunDir.local_path`). Where the storage is S3, that file is on the
+writer's node, and what was added is sent every few seconds as a numbered object `<key>.d/000001`
+(shipping.py), since an object cannot grow. A reader reads the file where this node has it, and the objects
+otherwise. It polls: inotify, which libraries that follow files use, does not see writes of another host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def part_key(key: str, number: int) -> str:
 
 
 class Tail:
-    """Reads what was added to a stream since the last look."""
+    """Reads what was added to a stream since the last call."""
 
     def __init__(self, run: RunDir, key: str) -> None:
         self._run = run
@@ -33,7 +33,7 @@ class Tail:
         self.unfinished = b""  # of `new_lines`: what came after the last newline
 
     def new(self) -> Iterator[bytes]:
-        """The bytes that were not there at the last look, in blocks; none where there is no such stream."""
+        """The bytes that were added since the last call, in blocks; none where there is no such stream."""
         try:
             with self._run.local_path(self._key).open("rb") as file:
                 file.seek(self._read_bytes)
@@ -45,13 +45,14 @@ class Tail:
                 yield from self._new_parts()
 
     def new_lines(self) -> Iterator[bytes]:
-        """The whole lines that were not there at the last look, without their newlines."""
+        """The complete lines that were added since the last call, without their newlines."""
         for block in self.new():
             *lines, self.unfinished = (self.unfinished + block).split(b"\n")
             yield from lines
 
     def _new_parts(self) -> Iterator[bytes]:
-        """What was read from the file, before it went up and was removed, is passed over."""
+        """The new bytes of the objects. Skips what was read from the file before that was sent and
+        removed."""
         for name in self._run.store.list(self._key + PARTS)[self._parts_read :]:
             part = self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
             self._parts_read += 1
@@ -63,7 +64,8 @@ class Tail:
 
 
 class Tails:
-    """Reads what was added to the streams right under a key since the last look; new ones are found, too."""
+    """Reads what was added to the streams directly under a key since the last call, in new streams as
+    well."""
 
     def __init__(self, run: RunDir, folder: str) -> None:
         self._run = run
@@ -71,7 +73,8 @@ class Tails:
         self._tails: dict[str, Tail] = {}
 
     def new_lines(self) -> Iterator[tuple[str, bytes]]:
-        """(stream, line) for every whole line, stream after stream: lines of a log bear no time."""
+        """(stream, line) for every complete line, stream after stream: lines of a log have no time to sort
+        by."""
         for name in stream_names(self._run, self._folder):
             if name.endswith(".log"):
                 tail = self._tails.setdefault(name, Tail(self._run, f"{self._folder}/{name}"))
@@ -83,7 +86,7 @@ class Tails:
 
 
 def stream_names(run: RunDir, folder: str) -> list[str]:
-    """The names of the streams right under a key, on this node and in the storage."""
+    """The names of the streams directly under a key, on this node and in the storage."""
     names = set(run.spool.list(folder))
     if run.is_spooled:
         names |= {name.removesuffix(PARTS) for name in run.store.list(folder) if name.endswith(PARTS)}

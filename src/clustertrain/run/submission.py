@@ -1,9 +1,10 @@
-"""What a scheduler was told to run: a snapshot of the job in its storage, and how a node finds it again.
+"""A submission: a snapshot of the job in its storage, and how a node finds it there.
 
     take_snapshot ─▶ upload ─▶ the scheduler, with Submission.to_text() in $CLUSTERTRAIN_SUBMISSION ─▶ record
 
-The snapshot lies under its digest, so that the same job submitted twice is uploaded once. job.yaml is written
-last: with it the snapshot is whole.
+The snapshot is stored under its digest, so that a job that is submitted twice is uploaded once. job.yaml is
+written
+last: a snapshot that has it is complete.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from clustertrain.storage.posix import refused
 
 @dataclass(frozen=True)
 class Submission:
-    """A snapshot and how it is to be started, in words that travel through a scheduler."""
+    """A snapshot and how to start it, as text that a scheduler can pass on."""
 
     location: Location
     name: str
@@ -45,7 +46,7 @@ class Submission:
         """The opposite of `to_text`.
 
         Raises:
-            JobError: it is no such text.
+            JobError: the text is not one of `to_text`.
         """
         try:
             fields = json.loads(text)
@@ -69,7 +70,7 @@ class Submission:
         """The job as it was submitted. Its `code` is the folder on the machine that it was submitted from.
 
         Raises:
-            StorageError: the snapshot is not there, as where a node sees another file system.
+            StorageError: the snapshot is missing; one cause is that a node sees another file system.
         """
         key = self.run.snapshot_job_key(self.digest)
         job = job_at(self.run, key)
@@ -81,7 +82,7 @@ class Submission:
         """Unpack the code into a folder that does not exist yet.
 
         Raises:
-            StorageError: the snapshot is not there or damaged, or the folder cannot be written.
+            StorageError: the snapshot is missing or damaged, or the folder cannot be written.
         """
         key = self.run.snapshot_code_key(self.digest)
         if self.run.store.size_or_none(key) is None:
@@ -97,7 +98,7 @@ class Submission:
 
 
 def upload(run: RunDir, snapshot: Snapshot) -> None:
-    """Put a snapshot where the nodes find it, unless it is there already.
+    """Write a snapshot to the storage, unless it is there already.
 
     Raises:
         StorageError: the storage refuses.
@@ -112,7 +113,8 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
 def record(
     run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None = None, output: str = ""
 ) -> SchedulerJob:
-    """Write down that a scheduler has taken a job, so that any machine that sees the storage can ask it.
+    """Record that a scheduler accepted a job, so that any machine that sees the storage can query the
+    scheduler.
 
     Raises:
         StorageError: the storage refuses.
