@@ -157,6 +157,12 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
     assert "2 workers started" in trainer("logs").stdout
     assert "restart 0 begins" in trainer("logs", "--rank", "1").stdout
     assert "There are: [0, 1]." in trainer("logs", "--rank", "7", code=EXIT_JOB).stderr
+    assert "running (training)" in trainer.find("status").stdout
+    assert ["digits", "running"] in [
+        line.split()[:2] for line in trainer.find("ls", named=False).stdout.splitlines()
+    ]
+    assert "ready" in trainer.find("data", "ls").stdout  # in the head's pod
+    assert "is in the cluster" in trainer.find("ckpt", "export", code=EXIT_JOB).stderr
     said = trainer("stop").stdout
     assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
 
@@ -165,6 +171,8 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
     # Not always the last line: a TERM may reach the supervisor before it is gone, which tells that, too.
     assert any(line.endswith("; stopping as requested") for line in trainer("logs").stdout.splitlines())
     assert "2 workers started" in trainer("logs", "--attempt", "1").stdout
+    committed = {path.name for path in runs.glob("digits/g1/checkpoints/[0-9]*")}
+    assert committed == {line.split()[0] for line in trainer.find("ckpt", "ls").stdout.splitlines()[1:]}
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 
 

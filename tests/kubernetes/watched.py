@@ -42,16 +42,19 @@ class User:
 
     def __call__(self, command: str, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> Done:
         """`clustertrain COMMAND --to kubernetes JOBFILE ARGUMENTS`; `code`: what it must end with."""
-        argv = [sys.executable, "-m", "clustertrain.cli", command, "--to", "kubernetes", str(self.job_file)]
-        argv += [word for each in self.sets if command != "ls" for word in ("--set", each)]
+        sets = [word for each in self.sets if command != "ls" for word in ("--set", each)]
+        argv = [command, "--to", "kubernetes", str(self.job_file), *sets, *arguments]
+        return self._run(argv, code, timeout_s)
+
+    def find(self, *command: str, named: bool = True, code: int = 0) -> Done:
+        """`clustertrain COMMAND JOBFILE`, which has to find where the run is."""
+        return self._run([*command, *([str(self.job_file)] if named else [])], code, 120)
+
+    def _run(self, arguments: list[str], code: int | None, timeout_s: float) -> Done:
+        argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
         environment = {**self.kube.environment, "KUBECONFIG": str(self.kubeconfig or self.kube.kubeconfig)}
         done = subprocess.run(
-            [*argv, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done

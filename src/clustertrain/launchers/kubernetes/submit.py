@@ -182,7 +182,7 @@ def _check_over(rayjob: Manifest) -> None:
     if not Seen(rayjob).is_over:
         raise ClusterError(
             f"RayJob {rayjob['metadata']['name']} is there already: {_state(rayjob)}.\n"
-            "Wait for it, or end it with `clustertrain stop --to kubernetes`."
+            "Wait for it, or end it with `clustertrain stop`."
         )
 
 
