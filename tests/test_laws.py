@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 from clustertrain import variables
+from clustertrain.observe import event_lines
+from clustertrain.run.events import KINDS
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"
@@ -158,3 +160,17 @@ def test_the_table_has_every_variable_of_the_environment():
 
 def text_files(folder):
     return [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+
+
+def test_every_kind_of_event_is_in_the_list():
+    """What is written as EventLog(…).write("kind", …), or by a function that ends so; and what has a line."""
+    writes = re.compile(r"(EventLog\(.*\)|events)\.write$|_note$")
+    calls = [
+        node
+        for path in SRC.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and writes.search(ast.unparse(node.func))
+    ]
+    written = {arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant)}
+    assert {*written, "stage", "train", "eval"} == set(KINDS), "the loop and staging name these three"
+    assert set(event_lines._LINES) <= set(KINDS)

@@ -6,8 +6,9 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import read_events
-from clustertrain.run.folder import AttemptRef, RunDir
+from clustertrain.run.folder import RunDir
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 

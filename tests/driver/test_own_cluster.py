@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.errors import EXIT_CLUSTER
-from clustertrain.run.folder import AttemptRef, RunDir
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import RunDir
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 # Ray is one for a process, so another one waits: first for one worker, then for two, then for two by itself
@@ -19,7 +20,7 @@ from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.driver.retry_policy import FailureWatch
 from clustertrain.driver.connect import wait_for_pods
 from clustertrain.node.ray_settings import WORKER_SLOT
-from clustertrain.run.folder import AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.records import StopRequest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 

@@ -148,7 +148,7 @@ def test_what_cannot_go_up_stays_for_the_next_start(moto_s3, tmp_path, monkeypat
 _SENDER = """
 import sys
 from clustertrain.run import shipping
-from clustertrain.run.folder import AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
 shipping.SEND_EVERY_S = 0.02
 attempt = AttemptRef.from_text(sys.argv[1]).open()
 with shipping.Shipping(attempt, print):
@@ -158,7 +158,7 @@ with shipping.Shipping(attempt, print):
 
 
 def test_a_killed_sender_is_followed_by_another_without_a_gap(run):
-    from clustertrain.run.folder import AttemptRef
+    from clustertrain.run.attempt_ref import AttemptRef
 
     attempt = run.attempt(1)
     log = EventLog(attempt.events)

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from clustertrain.node.processes import Process
-from clustertrain.run.folder import AttemptRef, RunDir
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import RunDir
 from clustertrain.run.record_file import RecordFile
 from sample_records import sample_claim
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from clustertrain.errors import StorageError
 from clustertrain.node.signals import handled_signals
 from clustertrain.observe.screen import Lines
-from clustertrain.run.folder import AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.stop_on_signal import _StopOnSignal
 from clustertrain.supervise.supervisor import supervise
@@ -44,7 +45,7 @@ DRIVER = """
 import json, os, subprocess, sys, time
 from clustertrain.node.processes import Process, this_process
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.record_file import RecordFile
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result

@@ -21,9 +21,10 @@ from clustertrain.errors import EXIT_FAILED, ClusterError, ClusterTrainError, Ru
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.folder import Attempt
 from clustertrain.run.result import write_result
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import code_folder

@@ -27,8 +27,9 @@ from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.failures import Group
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt, AttemptRef, Restart
+from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker import setup

@@ -17,9 +17,10 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from clustertrain.driver.connect import wait_for_pods
 from clustertrain.driver.failures import Group, newest_restart, write_failure
 from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_of, committed_step
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure
 
 

@@ -4,6 +4,7 @@ folder.py        every path of a run, in one object
 records.py       what its small files hold, a frozen class for each
 record_file.py   how such a file is read and written, and its version
 recorded_job.py  the job as it was when the run was started
+attempt_ref.py   where an attempt is, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes
 begin.py         whether a job may start, and as which attempt
 claims.py        who runs an attempt, and whether they live

@@ -2,21 +2,6 @@
 
 A stream has one writing process. A reader may read it at any time; it leaves a last line that has no newline
 yet for later. Every line has `kind` and `time` (seconds since 1970).
-
-    kind               fields
-    attempt_started    attempt, world_size, resumes (step or None)
-    stage              name, phase, bytes, total_bytes, seconds
-    ray_started        seconds, address
-    group_started      restart, world_size, ranks
-    resumed            restart, step, epoch, checkpoint, world_size, redone_steps
-    fallback           checkpoint, why
-    worker_died        rank, signal, error, text, step
-    restarting         restart, of
-    checkpoint         step, name, bytes, blocking_s, write_s, reason
-    stop_requested     cause
-    warning, note      text
-    watchdog           text, rank
-    train, eval        step, epoch, loss, and what else was measured (metrics streams)
 """
 
 from __future__ import annotations
@@ -29,6 +14,24 @@ from typing import Any
 
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams import Tail
+
+KINDS = {
+    "stage": "name, phase, bytes, total_bytes, seconds",
+    "ray_started": "seconds, address",
+    "group_started": "restart, world_size, ranks",
+    "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
+    "fallback": "checkpoint, why",
+    "worker_died": "the fields of records.Failure",
+    "restarting": "restart, of",
+    "checkpoint": "step, name, bytes, blocking_s, write_s, reason",
+    "stop_requested": "cause",
+    "warning": "text",
+    "note": "text",
+    "watchdog": "text, rank",
+    "train": "step, epoch, loss, and what else was measured (metrics streams)",
+    "eval": "step, epoch, loss, and what else was measured (metrics streams)",
+}
+"""The kinds of records, with their fields beside `kind` and `time`."""
 
 
 class EventLog:

@@ -35,9 +35,8 @@ are written to this node's spool, under the same folder names, and shipping.py s
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain.checkpoints.manifest import Shelf
@@ -383,33 +382,6 @@ def spool_folder(store: Store) -> Path:
     location = store.location
     identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
     return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class AttemptRef:
-    """Where an attempt is, as text that can be passed to another process."""
-
-    location: Location
-    name: str
-    generation: int
-    attempt: int
-
-    @classmethod
-    def of(cls, attempt: Attempt) -> AttemptRef:
-        run = attempt.run
-        return cls(run.store.location, run.name, run.generation, attempt.n)
-
-    @classmethod
-    def from_text(cls, text: str) -> AttemptRef:
-        """The opposite of `to_text`."""
-        fields = json.loads(text)
-        return cls(**{**fields, "location": Location(**fields["location"])})
-
-    def to_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    def open(self) -> Attempt:
-        return RunDir(open_store(self.location), self.name, self.generation).attempt(self.attempt)
 
 
 def run_names(store: Store) -> list[str]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from clustertrain.run.folder import Attempt, AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended, write_result
 from clustertrain.supervise.process import Guarded

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.run.folder import JOB_YAML, AttemptRef
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import JOB_YAML
 
 
 def start_line(restart: int) -> str:
