@@ -38,6 +38,9 @@ _NEWER = Path(__file__).parents[3] / "shared" / "kuberay"
 def kubectl(kube: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
     for name in ("PATH", "KUBECONFIG"):
         monkeypatch.setenv(name, kube.environment[name])
+    # Where CRDs were applied just now the server accepts objects before it serves their schemas.
+    explained = ("explain", "RayJob.spec", "--api-version=ray.io/v1")
+    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 60, "no schema is served")
     return Kubectl(namespace)
 
 

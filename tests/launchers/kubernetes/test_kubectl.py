@@ -74,6 +74,12 @@ EXEC = (
             "does not answer: Unable to connect",
         ),
         ("The connection to the server 10.0.0.1:6443 was refused", NoAnswer, "does not answer"),
+        (
+            'error: failed to download openapi: Get "https://10.0.0.1:6443/openapi/v2": net/http: request '
+            "canceled (Client.Timeout exceeded while awaiting headers)",
+            NoAnswer,
+            "does not answer",
+        ),
         ("error: You must be logged in to the server (Unauthorized)", ClusterError, "Log in again"),
         ('Error from server (NotFound): rayjobs.ray.io "digits" not found', NotFound, '"digits" not found'),
         (

@@ -20,7 +20,7 @@ ANSWER_S = 30.0
 _GONE_POLL_S = 1.0
 _NO_SERVER = re.compile(
     r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
-    r"|no route|deadline exceeded",
+    r"|no route|deadline exceeded|Client\.Timeout exceeded",
     re.IGNORECASE,
 )
 _NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
