@@ -154,7 +154,7 @@ VARIABLES: tuple[Variable, ...] = (
         POD,
         "the name of the pod",
         "the pod's manifest",
-        "the entrypoint, preStop, the driver",
+        "the entrypoint, preStop",
     ),
     Variable(
         VERSION,

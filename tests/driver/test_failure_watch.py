@@ -6,6 +6,8 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
@@ -40,6 +42,12 @@ def attempt(tmp_path):
     return attempt
 
 
+def watch_of(attempt, retries):
+    """A watch over workers on this machine, which wait for no node."""
+    job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
+    return FailureWatch(AttemptRef.of(attempt), retries, LocalRay("unused", job.resources), world_size=1)
+
+
 def fails(attempt, watch, restart, **fields):
     """A start of the group that failed so, and what the watch then decides."""
     attempt.restart(restart).claim.create(sample_restart_claim())
@@ -49,7 +57,7 @@ def fails(attempt, watch, restart, **fields):
 
 
 def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
-    watch = FailureWatch(AttemptRef.of(attempt), retries=2)
+    watch = watch_of(attempt, retries=2)
     fails(attempt, watch, 0)
     fails(attempt, watch, 1)
     with pytest.raises(
@@ -62,21 +70,21 @@ def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
 
 
 def test_a_start_that_nobody_could_report_counts_too(attempt):
-    watch = FailureWatch(AttemptRef.of(attempt), retries=1)
+    watch = watch_of(attempt, retries=1)
     watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
     with pytest.raises(StopRetrying, match="could not be started"):
         watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
 
 
 def test_what_would_happen_again_is_not_tried_again(attempt):
-    watch = FailureWatch(AttemptRef.of(attempt), retries=9)
+    watch = watch_of(attempt, retries=9)
     with pytest.raises(StopRetrying, match="E: no"):
         fails(attempt, watch, 0, fatal=True, cause="out_of_memory")
     assert attempt.restart(0).failure.read().cause == "out_of_memory"
 
 
 def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
-    watch = FailureWatch(AttemptRef.of(attempt), retries=9)
+    watch = watch_of(attempt, retries=9)
     for restart in (0, 1, 2):
         fails(attempt, watch, restart, signature="rank 1 signal 9", signal=signal.SIGKILL)
     fails(attempt, watch, 3, signature="E")

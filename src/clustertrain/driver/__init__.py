@@ -1,7 +1,7 @@
 """The driver: one process per attempt that hands the job to Ray Train and writes how it ended.
 
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
-connect.py       connect to the Ray cluster that a launcher started, and wait for its nodes
+ray_cluster.py   what the driver needs of a Ray cluster; launchers/*/ray.py have the classes
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 backend.py       what happens before each start of the worker group
 failures.py      which rank failed, and of what

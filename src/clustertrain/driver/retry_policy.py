@@ -14,11 +14,11 @@ from typing import Any
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
-from clustertrain.driver.connect import wait_for_pods
 from clustertrain.driver.failures import Group, newest_restart, write_failure
+from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import claim_of, committed_step
+from clustertrain.run.claims import committed_step
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure
@@ -56,15 +56,12 @@ class Patience:
 
 
 class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
-    """The hooks that Ray Train's controller calls around a start of the worker group and its failure.
+    """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
 
-    `pods_wait_s`: how long to wait for a pod that was lost; None where workers are in none.
-    """
-
-    def __init__(self, ref: AttemptRef, retries: int, pods_wait_s: float | None = None) -> None:
+    def __init__(self, ref: AttemptRef, retries: int, cluster: RayCluster, world_size: int) -> None:
         self._ref = ref
         self._retries = retries
-        self._pods_wait_s = pods_wait_s
+        self._cluster, self._world_size = cluster, world_size
         self._patience = Patience(retries, committed_step(ref.open().run))
         self._group: Group | None = None
         self._judged = -1  # the newest restart whose failure was judged
@@ -103,13 +100,11 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
                 write_failure(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
         EventLog(attempt.events).write("restarting", restart=self._patience.in_a_row, of=self._retries)
-        if self._pods_wait_s is not None:
-            self._wait_for_pods(attempt, failure, self._pods_wait_s)
+        self._wait_for_workers(attempt, failure)
 
-    def _wait_for_pods(self, attempt: Attempt, failure: Failure | None, wait_s: float) -> None:
-        """A pod may wait long for a node. Ray Train waits two minutes, and counts a failure each time."""
+    def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
         try:
-            wait_for_pods(attempt, claim_of(attempt).world_size, wait_s)
+            self._cluster.wait_for_workers(attempt, self._world_size)
         except ClusterError as error:
             if failure is not None:
                 text = f"{failure.text}\n{error}"

@@ -3,14 +3,13 @@
     stock   driver, controller, autoscaling coordinator, placement-group cleaner, data sets' manager, workers
     here    driver, which is the controller as well, and the workers
 
-What is left out serves a Ray that outlives the run. On such a cluster, which is not ours (RAY_ADDRESS), all
-but the manager of data sets stays.
+What is left out serves a Ray cluster that outlives the run: on such a cluster only the manager of data sets
+is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,24 +28,27 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
     """TorchTrainer whose `fit` runs the controller in this process.
 
     An actor would import torch, Ray Train and the rest once more before it starts the first worker.
+
+    Args:
+        outlives_run: as RayCluster's; the controller is an actor then.
     """
+
+    def __init__(self, *args: Any, outlives_run: bool, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        self._outlives_run = outlives_run
 
     def _create_default_callbacks(self) -> list[Any]:
         unneeded: tuple[type, ...] = (DatasetsCallback,)  # data sets are files here
-        if _is_own_cluster():
+        if not self._outlives_run:
             unneeded += (PlacementGroupCleanerCallback,)
         return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
-        if not _is_own_cluster():
+        if self._outlives_run:
             return super()._initialize_and_run_controller(**fields)
         controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
         asyncio.run(controller.run())
         return controller.get_result()
-
-
-def _is_own_cluster() -> bool:
-    return "RAY_ADDRESS" not in os.environ
 
 
 class _NodesAreThere(FixedScalingPolicy):  # type: ignore[misc]

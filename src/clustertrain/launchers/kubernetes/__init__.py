@@ -16,5 +16,6 @@ stop.py          `stop`
 storage.py       commands that read the run's storage in the cluster
 reader_pod.py    a short pod that reads the storage of a run whose pods are gone
 kubectl.py       runs kubectl with the job's context and namespace
+ray.py           how the driver reaches the Ray of its pods
 in_pod/          the programs that run in pods
 """

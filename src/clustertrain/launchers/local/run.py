@@ -8,6 +8,7 @@ import signal
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
 from clustertrain.run.begin import Options, begin
 from clustertrain.run.folder import Attempt, RunDir
@@ -40,7 +41,7 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
 def _that_fit(job: Job) -> list[int]:
     """The numbers of workers, of [min, max], that this machine has CPUs for."""
     sizes = list(job.world_sizes)
-    if os.environ.get("RAY_ADDRESS"):
+    if ray_address():
         return sizes
     cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
     fitting = [size for size in sizes if size * each <= cpus]
@@ -60,7 +61,7 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
-    if not os.environ.get("RAY_ADDRESS"):
+    if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
     return run_driver(attempt, folder, environment, _MEANINGS, screen)

@@ -9,6 +9,7 @@ queue.py       what squeue and sacct say of jobs
 state.py       where a run stands, from its files and the queue
 status.py      reads those files and that queue
 stop.py        stop a run, and keep SLURM from starting it again
+ray.py         how the driver reaches the Ray of its job
 times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job
 """

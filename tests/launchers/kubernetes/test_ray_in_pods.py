@@ -18,7 +18,7 @@ WAITING = """
 import json, ray, sys
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.driver.retry_policy import FailureWatch
-from clustertrain.driver.connect import wait_for_pods
+from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.records import StopRequest
@@ -27,13 +27,14 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 ray.init(num_cpus=1, resources={WORKER_SLOT: 1}, log_to_driver=False, include_dashboard=False)
 ref = AttemptRef.from_text(sys.argv[1])
 attempt = ref.open()
-wait_for_pods(attempt, 1, 0.0)
+address = ray.get_runtime_context().gcs_address
+PodRay(address, 0.0).wait_for_workers(attempt, 1)
 said = []
-watch = FailureWatch(ref, 3, pods_wait_s=0.4)
+watch = FailureWatch(ref, 3, PodRay(address, 0.4), world_size=2)
 for wait in (
-    lambda: wait_for_pods(attempt, 2, 0.3),
+    lambda: PodRay(address, 0.3).wait_for_workers(attempt, 2),
     lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
-    lambda: attempt.stop.write(StopRequest("user")) or wait_for_pods(attempt, 2, 60.0),
+    lambda: attempt.stop.write(StopRequest("user")) or PodRay(address, 60.0).wait_for_workers(attempt, 2),
 ):
     try:
         wait()
@@ -46,7 +47,7 @@ print(json.dumps(said))
 @pytest.mark.timeout(120)
 def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_path):
     attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.claim.create(sample_claim(world_size=2))
+    attempt.claim.create(sample_claim())
     restart = attempt.restart(0)
     restart.claim.create(sample_restart_claim())
     lost = sample_failure(step=7, signal=9, signature="rank 1 signal 9", cause="killed")

@@ -1,0 +1,75 @@
+"""What the driver needs of a Ray cluster; launchers/NAME/ray.py says how each launcher gets to one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from importlib import import_module
+from typing import ClassVar
+
+from clustertrain.errors import RunStopped
+from clustertrain.job.model import Job
+from clustertrain.run.folder import Attempt
+from clustertrain.waiting import wait_until
+
+_POLL_S = 0.1
+
+
+class RayCluster(ABC):
+    """The Ray cluster of a run, seen from its driver.
+
+    Attributes:
+        outlives_run: Ray keeps running when the driver ends, so the driver gives back what it holds there.
+        is_this_machine: all workers run on the driver's machine.
+        has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
+    """
+
+    outlives_run: ClassVar[bool] = False
+    is_this_machine: ClassVar[bool] = False
+    has_worker_slots: ClassVar[bool] = False
+
+    @abstractmethod
+    def connect(self, attempt: Attempt, world_size: int) -> str:
+        """Connect this process to Ray, or start Ray, and wait for the nodes. Returns the address.
+
+        Raises:
+            ClusterError: Ray does not answer, nodes are missing, or the cluster is too small.
+            RunStopped: a stop was requested meanwhile.
+        """
+
+    def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:  # noqa: B027  most have no wait
+        """Wait, after a failure, until there is room for all workers again. Raises as `connect`.
+
+        Returns at once where a node that is lost does not come back during the run.
+        """
+
+    def is_gone(self) -> bool:
+        """Whether Ray has ended without the driver, so that the launcher knows the cause of an error."""
+        return False
+
+
+def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
+    """The Ray cluster of an attempt that this launcher started.
+
+    The module is imported by its name: the driver depends on no launcher. It has a function
+    `ray_cluster(job) -> RayCluster`.
+    """
+    cluster: RayCluster = import_module(f"clustertrain.launchers.{launcher}.ray").ray_cluster(job)
+    return cluster
+
+
+def all_there(attempt: Attempt, are_there: Callable[[], bool], what: str, timeout_s: float) -> bool:
+    """Wait until `are_there()`; False where that is not so after `timeout_s`. `what`: nodes, pods.
+
+    Raises:
+        RunStopped: a stop was requested meanwhile.
+    """
+
+    def are_there_or_stopped() -> bool:
+        if are_there():
+            return True
+        if attempt.stop.read() is not None:
+            raise RunStopped(f"Stopped before all {what} were there.", checkpointed=False)
+        return False
+
+    return wait_until(are_there_or_stopped, timeout_s, _POLL_S)

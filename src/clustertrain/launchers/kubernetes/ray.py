@@ -1,0 +1,53 @@
+"""The Ray cluster that KubeRay makes for a RayJob, as the driver in the head's pod reaches it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from clustertrain.driver.ray_cluster import RayCluster, all_there
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.node.ray_settings import WORKER_SLOT
+from clustertrain.run.folder import Attempt
+
+
+def ray_cluster(job: Job) -> RayCluster:
+    """The cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
+    return PodRay(os.environ["RAY_ADDRESS"], job.kubernetes.start_deadline_s)
+
+
+@dataclass(frozen=True)
+class PodRay(RayCluster):
+    """Ray in pods: one that is lost is replaced, and may wait long for a node."""
+
+    address: str
+    start_deadline_s: float
+    outlives_run = True
+    has_worker_slots = True
+
+    def connect(self, attempt: Attempt, world_size: int) -> str:
+        import ray
+
+        ray.init(address=self.address, log_to_driver=False)
+        self.wait_for_workers(attempt, world_size)
+        return self.address
+
+    def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:
+        """Wait for a pod for each worker. Ray Train itself waits two minutes, and counts a failure each time.
+
+        Raises:
+            ClusterError: some are missing after `start_deadline_s`.
+            RunStopped: a stop was requested meanwhile.
+        """
+        import ray
+
+        def slots() -> float:
+            return float(ray.cluster_resources().get(WORKER_SLOT, 0))
+
+        if not all_there(attempt, lambda: slots() >= world_size, "pods", self.start_deadline_s):
+            raise ClusterError(
+                f"Waiting for pods of {world_size} workers, have {slots():g} after "
+                f"{self.start_deadline_s:g} s (kubernetes.start_deadline).\n"
+                "`kubectl describe pod` says what the others wait for."
+            )

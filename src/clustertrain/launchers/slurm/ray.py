@@ -1,0 +1,76 @@
+"""The Ray that the agents of a SLURM job start on its nodes, as the driver on the head reaches it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from clustertrain import variables
+from clustertrain.driver.ray_cluster import RayCluster, all_there
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.node.network import answers, wait_for_answer
+from clustertrain.run.folder import Attempt
+from clustertrain.run.rendezvous import arrivals
+
+
+def ray_cluster(job: Job) -> RayCluster:
+    """The cluster whose head the agent of this node started."""
+    address, _, port = os.environ[variables.HEAD].partition(":")
+    nodes = tuple(os.environ[variables.NODES].split(","))
+    return SlurmRay(address, int(port), nodes, job.slurm.nodes_wait_s)
+
+
+@dataclass(frozen=True)
+class SlurmRay(RayCluster):
+    """Ray of one SLURM job: it ends with the job, and a node that is lost ends the run."""
+
+    head_address: str
+    head_port: int
+    nodes: tuple[str, ...]
+    nodes_wait_s: float
+    has_worker_slots = True
+
+    def connect(self, attempt: Attempt, world_size: int) -> str:
+        import ray
+
+        ends = time.monotonic() + self.nodes_wait_s
+        head = f"{self.head_address}:{self.head_port}"
+        if not wait_for_answer(self.head_address, self.head_port, self.nodes_wait_s):
+            raise ClusterError(
+                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_see(self.nodes[0])}."
+            )
+        ray.init(address=head, log_to_driver=False, _node_ip_address=self.head_address)
+        if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
+            raise self._incomplete(attempt)
+        return head
+
+    def is_gone(self) -> bool:
+        return not answers(self.head_address, self.head_port)
+
+    def _missing(self) -> list[str]:
+        import ray
+
+        alive = {node["NodeName"] for node in ray.nodes() if node["Alive"]}
+        return [node for node in self.nodes if node not in alive]
+
+    def _incomplete(self, attempt: Attempt) -> ClusterError:
+        """Names the missing nodes, and how far each of them came."""
+        missing, there = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
+        silent = [node for node in missing if node not in there]
+        came = [node for node in missing if node in there]
+        why = []
+        if silent:
+            why.append(f"{', '.join(silent)} never found {attempt.uri}: is that the same file system there?")
+        if came:
+            why.append(f"{', '.join(came)} found it, and their Ray did not reach the head: {_see(came[0])}.")
+        return ClusterError(
+            f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
+            f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} did not come.\n"
+            + "\n".join(why)
+        )
+
+
+def _see(node: str) -> str:
+    return f"`clustertrain logs --node {node}` shows what Ray printed there"
