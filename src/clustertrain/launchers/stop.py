@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from clustertrain.errors import JobError
@@ -10,6 +9,7 @@ from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Result, StopRequest
+from clustertrain.waiting import wait_until
 
 _BEYOND_GRACE_S = 60.0
 _POLL_S = 1.0
@@ -30,9 +30,7 @@ def request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) 
 def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
     """The result of the attempt, printed; None where it has not ended after failures.grace + 60 s."""
     within_s = _grace_s(attempt) + _BEYOND_GRACE_S
-    ends = time.monotonic() + within_s
-    while (result := attempt.result.read()) is None and time.monotonic() < ends:
-        time.sleep(_POLL_S)
+    result = wait_until(attempt.result.read, within_s, _POLL_S)
     if result is None:
         echo(f"it has not ended within {within_s:g} s")
         return None

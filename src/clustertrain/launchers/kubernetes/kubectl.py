@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from clustertrain.errors import ClusterError
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.launchers.shell import CommandFailed, Done, lines, run
+from clustertrain.waiting import wait_until
 
 ANSWER_S = 30.0
 _GONE_POLL_S = 1.0
@@ -103,14 +103,15 @@ class Kubectl:
             ClusterError: it is still there after so long; and as a call.
         """
         self("delete", kind, name, "--ignore-not-found", "--wait=false")
-        ends = time.monotonic() + timeout_s
-        while self("get", kind, name, "--output=name", "--ignore-not-found").stdout:
-            if time.monotonic() > ends:
-                raise ClusterError(
-                    f"{kind} {name} is still there, {timeout_s:.0f} s after it was deleted.\n"
-                    f"`kubectl describe {kind} {name}` says what it waits for."
-                )
-            time.sleep(_GONE_POLL_S)
+
+        def is_gone() -> bool:
+            return not self("get", kind, name, "--output=name", "--ignore-not-found").stdout
+
+        if not wait_until(is_gone, timeout_s, _GONE_POLL_S):
+            raise ClusterError(
+                f"{kind} {name} is still there, {timeout_s:.0f} s after it was deleted.\n"
+                f"`kubectl describe {kind} {name}` says what it waits for."
+            )
 
     def lines(self, *arguments: str) -> Iterator[str]:
         """What it prints, while it runs. Raises as a call, after the last line."""

@@ -11,6 +11,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.pod_problems import Object, name_of, time_of, troubles
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
+from clustertrain.waiting import wait_until
 
 _LIVES_S = 120
 _STARTS_S = 90.0
@@ -35,17 +36,18 @@ def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str
 
 
 def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
-    began = time.monotonic()
-    while True:
+    started = time.monotonic()
+
+    def has_ended() -> bool:
         pod = kubectl.get("pod", name)
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-            return
-        waited_s = time.monotonic() - began
-        if waited_s > _BLOCKED_S and (blocking := _why_not(kubectl, pod)):
+            return True
+        if time.monotonic() - started > _BLOCKED_S and (blocking := _why_not(kubectl, pod)):
             raise ClusterError(f"the pod that reads it does not start: {blocking}")
-        if waited_s > _STARTS_S + _LIVES_S:
-            raise ClusterError(f"the pod that reads it did not end within {waited_s:.0f} s")
-        time.sleep(_POLL_S)
+        return False
+
+    if not wait_until(has_ended, _STARTS_S + _LIVES_S, _POLL_S):
+        raise ClusterError(f"the pod that reads it did not end within {_STARTS_S + _LIVES_S:.0f} s")
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.file import parse_job
@@ -17,6 +16,7 @@ from clustertrain.launchers.kubernetes.state import Seen
 from clustertrain.observe.status import Row
 from clustertrain.observe.tables import RunRow, print_table
 from clustertrain.units import aligned, time_text
+from clustertrain.waiting import wait_until
 
 MADE_BY_US = "app.kubernetes.io/managed-by=clustertrain"
 _CLOSES_S = 60.0
@@ -134,14 +134,16 @@ def follow_to_its_end(job: Job, say: Callable[[str], None]) -> int:
 
 
 def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
-    """A result is there before KubeRay has heard of it, and the next submission is refused until it has."""
-    ends = time.monotonic() + _CLOSES_S
-    while time.monotonic() < ends:
-        with suppress(NoAnswer):
+    """The result is there before KubeRay ends the RayJob, and the next submission is refused until it has."""
+
+    def is_over() -> bool:
+        try:
             seen = see(job, kubectl, [])
-            if seen.rayjob is None or seen.is_over:
-                return
-        time.sleep(1.0)
+        except NoAnswer:
+            return False
+        return seen.rayjob is None or seen.is_over
+
+    wait_until(is_over, _CLOSES_S, poll_s=1.0)
 
 
 def list_lines(kubectl: Kubectl) -> list[str]:

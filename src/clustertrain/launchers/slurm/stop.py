@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Callable
 
 from clustertrain.errors import ClusterError
@@ -18,6 +17,7 @@ from clustertrain.launchers.stop import not_running, request_stop, wait_for_resu
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Cancellation
+from clustertrain.waiting import wait_until
 
 _LEAVING_S = 30.0  # for what comes after a result: Ray's end, and KillWait where it was cancelled
 _QUEUE_POLL_S = 2.0
@@ -121,7 +121,12 @@ def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, e
 
 def _wait_in_queue(job_id: str, wanted: Callable[[QueueState | None], bool]) -> QueueState | None:
     """The job once it is as wanted, or as it is after half a minute; None where SLURM has forgotten it."""
-    ends = time.monotonic() + _LEAVING_S
-    while not wanted(job := look_up([job_id]).get(job_id)) and time.monotonic() < ends:
-        time.sleep(_QUEUE_POLL_S)
+    job: QueueState | None = None
+
+    def is_as_wanted() -> bool:
+        nonlocal job
+        job = look_up([job_id]).get(job_id)
+        return wanted(job)
+
+    wait_until(is_as_wanted, _LEAVING_S, _QUEUE_POLL_S)
     return job
