@@ -97,7 +97,7 @@ def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(
     output = run.wait("FAILED")
     ended = run.result
     assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
-    assert "time limit came with work left" in output
+    assert "time limit was reached before the end of training" in output
     assert cluster.job(run.job_id)["ExitCode"] == "75:0"
     output = run.submit().wait("COMPLETED")
     states = [attempt.result.read().state for attempt in run.run_dir.attempts()]
@@ -112,7 +112,7 @@ def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     output = run.wait("FAILED", 240)
     ended = run.result
     assert (ended.state, ended.cause, ended.exit_code) == ("stopped", "time_limit", 75), output
-    assert "time limit came with work left" in output
+    assert "time limit was reached before the end of training" in output
     assert (ended.checkpoint or "").startswith(f"{ended.step:08d}-"), output
     assert 0 < ended.step < 21
     assert cluster.job(run.job_id)["ExitCode"] == "75:0"

@@ -89,7 +89,7 @@ def _run(run: _Run) -> int:
     except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
         traceback.print_exc()
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
-            return EXIT_FAILED  # the launcher knows how Ray ended, and writes the result
+            return EXIT_FAILED  # the launcher finds out how Ray ended, and writes the result
         result = of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 

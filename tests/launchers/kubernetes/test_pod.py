@@ -92,7 +92,7 @@ def test_a_second_start_follows_the_first_to_its_end(job, capsys):
 
     result = pod._follow_the_one_before(job, pod.this_start(), Screen())
     assert (result.state, result.step) == ("done", 7)
-    assert "attempt 1 lives" in said[0]
+    assert "attempt 1 is active" in said[0]
 
 
 def test_another_rayjob_is_not_followed(job, monkeypatch):

@@ -62,12 +62,14 @@ class SlurmRay(RayCluster):
         came = [node for node in missing if node in there]
         why = []
         if silent:
-            why.append(f"{', '.join(silent)} never found {attempt.uri}: is that the same file system there?")
+            why.append(
+                f"{', '.join(silent)} did not find {attempt.uri}: is that path the same file system there?"
+            )
         if came:
             why.append(f"{', '.join(came)} found it, and their Ray did not reach the head: {_see(came[0])}.")
         return ClusterError(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
-            f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} did not come.\n"
+            f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} are missing.\n"
             + "\n".join(why)
         )
 

@@ -1,8 +1,8 @@
-"""The driver's keeper in the head's pod: what a RayJob's entrypoint runs.
+"""The entrypoint of a RayJob: it starts and supervises the driver, in the head's pod.
 
-The submitter's pod hands it to Ray (submitter.py), and again to a head that came back. So it may find
-that the run is going on, or that an earlier pod is still saving: then it follows that one to its end.
-Deleting the RayJob sends it TERM: the workers finish their step, save, and the run is cancelled.
+The submitter's pod submits it to Ray (submitter.py), and submits it again to a head that was replaced. So the
+run may be active already, or an earlier pod may still be saving: then it waits for the end of that start.
+Deleting the RayJob sends it TERM: the workers finish their step and save, and the run is cancelled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     if STATES[result.state].restarts:
-        _wait_to_go(job)
+        _wait_for_deletion(job)
     return result.exit_code
 
 
@@ -71,7 +71,7 @@ def _check_versions(rendered_by: str) -> None:
 
 
 def this_start() -> SchedulerStart:
-    """What the claim says of where the run is: the RayJob, the Ray cluster made for it, and the pod."""
+    """Where this start runs, for the claim: the RayJob, the Ray cluster made for it, and the pod."""
     return SchedulerStart(
         "kubernetes",
         os.environ[variables.NAMESPACE],
@@ -108,15 +108,15 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
 
 
 def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
-    """Wait for an earlier start of the same RayJob that still lives; its result, where that is final."""
-    run, stored = RunDir.newest(job.storage.location, job.name), False
+    """Wait for an earlier start of the same RayJob that is still active; its result, where that is final."""
+    run, waited = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
         if (runner := who_runs(previous)) is None:
             result = previous.result.read()
-            return result if stored and result is not None and not STATES[result.state].restarts else None
-        if not stored:
-            screen.say(f"{job.name}: attempt {previous.n} lives, {runner}; waiting for its end")
-        stored = True
+            return result if waited and result is not None and not STATES[result.state].restarts else None
+        if not waited:
+            screen.say(f"{job.name}: attempt {previous.n} is active ({runner}); waiting for its end")
+        waited = True
         time.sleep(_LOOK_EVERY_S)
     return None
 
@@ -129,9 +129,9 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     return run_driver(attempt, private_folder(), os.environ, _MEANINGS, screen, shielded=True)
 
 
-def _wait_to_go(job: Job) -> None:
-    """A run that is to go on elsewhere is no failure of the RayJob: its entrypoint does not end, since this
-    pod is about to be taken away."""
+def _wait_for_deletion(job: Job) -> None:
+    """Sleep until this pod is deleted. A run that continues in another pod is not a failure of the RayJob, so
+    its entrypoint must not end."""
     time.sleep(job.failures.grace_s + 600)
 
 

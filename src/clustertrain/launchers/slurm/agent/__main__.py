@@ -3,7 +3,7 @@
     batch shell ─▶ srun ─▶ agent on each node ─▶ Ray          on every node, under a guardian
                                         └──────▶ driver       on the head, under another (head.py)
 
-It takes from the machine what the allocation gave, and leaves nothing on it.
+It uses only what the allocation has, and leaves no process and no file on the node.
 """
 
 from __future__ import annotations

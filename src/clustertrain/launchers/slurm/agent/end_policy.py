@@ -76,7 +76,7 @@ class SlurmEndPolicy:
             return ended(self.attempt, state, cause)
         if time.monotonic() < self.ending.deadline:
             return None
-        text = "The last save was not finished when SLURM's time was up; it goes on from the one before."
+        text = "The last save was not finished when SLURM's time was up. The run resumes from the one before."
         return ended(self.attempt, state, cause, text=text)
 
     def _why(self, *, is_lead: bool) -> Ending:
@@ -110,7 +110,7 @@ class SlurmEndPolicy:
         return None
 
     def _left(self, is_training: bool) -> Result | None:
-        """The error of a node that could not take part, or that was lost."""
+        """The result where a node could not take part, or was lost."""
         for arrival in arrivals(self.attempt).values():
             if arrival.error is not None:
                 if arrival.exit_code is None:
@@ -145,8 +145,8 @@ _WORDS = {
     "requeued": "SLURM puts the job back into the queue",
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
-    "terminated": "a signal asks for the end",
+    "terminated": "a signal requests the end",
 }
 _TEXTS = {
-    "time_limit": "The time limit came with work left. Submit the job again to go on from its checkpoint.",
+    "time_limit": "The time limit was reached before the end of training. Submit the job again to resume it.",
 }

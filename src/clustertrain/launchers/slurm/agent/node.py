@@ -1,4 +1,4 @@
-"""What every node of a SLURM job does: read what to start, find its address and ports, start Ray, report."""
+"""What the agent of each node does: read what to start, find its address and ports, start Ray, report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clustertrain.supervise.process import Guarded
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a job, as each of its nodes knows it."""
+    """One start of a SLURM job, as its nodes read it."""
 
     job: Job
     run: RunDir
@@ -37,13 +37,13 @@ class Start:
 
     @property
     def poll_s(self) -> float:
-        """Between two looks at the storage; on S3 each is a request that somebody pays for."""
+        """Seconds between two reads of the storage; on S3 each one is a request with a price."""
         return 2.0 if self.run.is_spooled else 0.3
 
 
 @dataclass(frozen=True)
 class Node:
-    """What this node brings to the cluster."""
+    """What this node contributes to the Ray cluster."""
 
     address: str
     interface: str | None
@@ -53,11 +53,11 @@ class Node:
 
 
 class NodeLost(ClusterError):
-    """Ray ended on a node in the middle of a run: another start may find the node well."""
+    """Ray ended on a node during a run. Another start of the run may succeed."""
 
 
 def read_start(argument: str, folder: Path) -> Start:
-    """What is to be done here: from the submission's snapshot, or from the job file as it lies there.
+    """The start that this agent takes part in: from the submission's snapshot, or from the job file.
 
     Raises:
         ClusterTrainError: the job is wrong, the snapshot is not there, or this is no SLURM step.
@@ -120,7 +120,7 @@ def join(start: Start, towards: str) -> Node:
 
 
 def _check_installed(allocation: Allocation) -> None:
-    """The submit side does without."""
+    """A node needs torch and Ray; submitting needs neither."""
     if missing := missing_for_training():
         raise ClusterError(
             f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
@@ -156,6 +156,6 @@ def arrive(start: Start, node: Node, attempt: Attempt) -> None:
 
 
 def ray_ended(host: str, ray: Guarded) -> NodeLost:
-    """What to say of a node whose Ray is gone."""
+    """The error for a node whose Ray has ended."""
     ray.end()
     return NodeLost(f"Ray on {host} {ray.how_it_ended()}. The end of {ray.log}:\n{ray.last_lines()}")

@@ -20,7 +20,7 @@ from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
 from clustertrain.waiting import wait_until
 
-_LAST_WORD_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
+_RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
 
 
 def serve_worker(start: Start, signals: ReceivedSignals) -> int:
@@ -64,23 +64,25 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
 
 
 def _stay(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
-    """Until the attempt has its result, or another one began.
+    """Return when the attempt has its result, or another attempt began.
 
     Raises:
-        NodeLost: Ray ended on this node, or on the head's without a word.
+        NodeLost: Ray ended on this node, or the head's Ray ended and the attempt got no result.
     """
     head_was_up = False
     while not _is_over_within(start, attempt, 0):
-        if ray.code() is not None:  # the end of the head ends Ray here, too, and its result says more
+        if ray.code() is not None:  # the end of the head ends Ray here, too, and its result names the cause
             if _is_over_within(start, attempt, start.poll_s):
                 return
             raise ray_ended(start.allocation.host, ray)
         if not head_was_up:
             head_was_up = answers(head.head_address, head.port)
-        elif is_refused(head.head_address, head.port) and not _is_over_within(start, attempt, _LAST_WORD_S):
+        elif is_refused(head.head_address, head.port) and not _is_over_within(
+            start, attempt, _RESULT_WITHIN_S
+        ):
             raise NodeLost(
-                f"Ray on {head.nodes[0]} is gone, and its agent leaves no result: it was killed, too.\n"
-                "The next start of the run goes on from the newest checkpoint."
+                f"Ray on {head.nodes[0]} ended, and the agent there wrote no result: it was killed as well.\n"
+                "The next start of the run resumes from the newest checkpoint."
             )
         time.sleep(start.poll_s)
 
