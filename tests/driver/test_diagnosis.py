@@ -49,9 +49,9 @@ CUDA = (
         (
             CUDA,
             OUT_OF_MEMORY,
-            ["20.00 GiB were asked for", "GPU 3 has 79.15 GiB in all", "4.25 GiB were free"],
+            ["20.00 GiB were requested", "GPU 3 has 79.15 GiB in all", "4.25 GiB were free"],
         ),
-        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["not known", "bf16"]),
+        ("RuntimeError: CUDA error: out of memory", OUT_OF_MEMORY, ["is unknown", "bf16"]),
         (
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate "
             "memory: you tried to allocate 400000000000000 bytes. Error code 12 (Cannot allocate memory)",
@@ -98,7 +98,7 @@ def test_what_was_said_names_the_limit(said, cause, parts):
     diagnosis = found(said)
     assert diagnosis.cause == cause
     assert cause in STATES["failed"].causes
-    for part in [WHO, "Unchanged it would happen again", *parts]:
+    for part in [WHO, "An unchanged run would fail again", *parts]:
         assert part in diagnosis.text
     assert 2 <= len(diagnosis.text.splitlines()) <= 4
 

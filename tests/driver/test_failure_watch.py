@@ -20,7 +20,7 @@ def test_patience_is_renewed_by_every_new_checkpoint():
     assert [patience.is_over_after(step) for step in steps] == [False] * 6 + [True]
     assert patience.text() == (
         "All 2 restarts in a row without a new committed step are used up (failures.retries); "
-        "the run stands at step 20."
+        "the run is at step 20."
     )
 
 

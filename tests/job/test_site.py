@@ -77,7 +77,7 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("slurm:\n  qos: a b\n", "site.yaml:2:8: slurm.qos: 'a b' is not accepted\nmust be a name"),
         (
             "storage: runs\n",
-            "site.yaml:1:1: unknown key 'storage'\na site file has the keys slurm and kubernetes alone",
+            "site.yaml:1:1: unknown key 'storage'\na site file has only the keys slurm and kubernetes",
         ),
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),
@@ -95,7 +95,7 @@ def test_a_site_file_that_is_wrong_is_named(site_file, text, message):
 
 
 def test_a_named_file_that_is_not_there(tmp_path):
-    with pytest.raises(JobError, match=r"CLUSTERTRAIN_SITE names .*, which is not there\nwrite it, or unset"):
+    with pytest.raises(JobError, match=r"CLUSTERTRAIN_SITE names .*, which does not exist\ncreate it"):
         with_site(job(), {"CLUSTERTRAIN_SITE": str(tmp_path / "none.yaml")})
 
 

@@ -1,7 +1,7 @@
-"""Which limit ended a worker, with its number: pure functions over what was said and what was read.
+"""Determines the limit that ended a worker: pure functions over error texts and the limits of its node.
 
-A run that met a limit would meet it again, unchanged: such an end is not followed by a restart. Each text
-says what was reached, the limit and where it is set, and what to change in the job.
+An unchanged run would reach the limit again, so such a failure is not followed by a restart. Each message
+gives the limit, the place where it is set, and what to change in the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHILD_KILLED = re.compile(r"killed by signal: Killed")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`cause` is one of state `failed`; `text` has two or three lines for people."""
+    """`cause` is a cause of the state `failed`; `text` is the message, with two or three lines."""
 
     cause: str
     text: str
@@ -50,14 +50,14 @@ class Diagnosis:
 def diagnose(
     who: str, said: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
 ) -> Diagnosis | None:
-    """The limit that a worker met; None where nothing speaks for one.
+    """The limit that a worker reached; None if there is no evidence for one.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
-        said: the exception, as "Type: text"; of a process that died, all that is known of its last words.
+        said: the exception as "Type: text"; for a dead process, Ray's error and its last output.
         tail: the end of the rank's log.
-        killed: whether it died of SIGKILL, the signal of every out-of-memory killer.
-        before: the limits of its node when the workers started; None is unknown.
+        killed: whether it died of SIGKILL, which every out-of-memory killer sends.
+        before: the limits of its node when the workers started; None if unknown.
         now: the same after the failure.
     """
     limits = _of_process(before, now)
@@ -65,7 +65,7 @@ def diagnose(
         return _of_rays_kill(who, match, limits)
     if killed or _CHILD_KILLED.search(said):
         return _of_kernels_kill(who, before, now)
-    if match := _SHM.search(f"{said}\n{tail}"):  # a loader process says it in the log alone
+    if match := _SHM.search(f"{said}\n{tail}"):  # a loader process writes it only to the log
         return _of_shm(who, match, limits)
     for pattern, of in _RULES.items():
         if match := pattern.search(said):
@@ -74,7 +74,8 @@ def diagnose(
 
 
 def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
-    """The newest of both; limits of the process itself from before, since a neighbour may have read `now`."""
+    """The newest of both; the limits of the process from `before`, because another process may have read
+    `now`."""
     if before is None or now is None:
         return now or before
     own = (before.open_files, before.open_files_most, before.address_space_bytes)
@@ -85,9 +86,9 @@ def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
 
 
 def _of_kernels_kill(who: str, before: Limits | None, now: Limits | None) -> Diagnosis | None:
-    """SIGKILL, and the kernel's counts of what it killed for memory grew meanwhile."""
+    """SIGKILL, if the kernel's counters of out-of-memory kills grew meanwhile."""
     if before is None or now is None:
-        return None  # nobody of its node could be asked
+        return None  # no process of its node answered
     pairs = [(a, b) for a, b in zip(before.cgroups, now.cgroups, strict=False) if a.path == b.path]
     known = [(a, b) for a, b in pairs if a.oom_kills is not None and b.oom_kills is not None]
     if struck := next(((a, b) for a, b in known if (b.oom_kills or 0) > (a.oom_kills or 0)), None):
@@ -102,17 +103,17 @@ def _of_kernels_kill(who: str, before: Limits | None, now: Limits | None) -> Dia
                 _raise(full.path),
             )
         return _of_machine(who, count, now)
-    # The machine's own count speaks only for a process whose cgroups count nothing.
+    # The machine's counter is used only if the cgroups have no counters.
     if not known and (now.oom_kills or 0) > (before.oom_kills or 0):
         return _of_machine(who, f"oom_kill in /proc/vmstat: {before.oom_kills} → {now.oom_kills}", now)
     return None
 
 
 def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
-    """The innermost cgroup that has a limit and met it meanwhile; else one that came close to it.
+    """The innermost cgroup that reached its limit meanwhile; otherwise one that came close to it.
 
-    A pod has the limit of its only container, and a little is used beside that: the kernel meets the limit of
-    the pod, whose cgroup cannot be seen from within.
+    A pod has the limit of its only container and uses a little more itself: then the pod's cgroup reaches its
+    limit, and it is not visible from the container.
     """
     limited = [(a, b) for a, b in pairs if b.limit_bytes is not None]
     met = (b for a, b in limited if (b.limit_met or 0) > (a.limit_met or 0))
@@ -124,7 +125,7 @@ def _of_machine(who: str, count: str, now: Limits) -> Diagnosis:
     memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
     return _out_of_memory(
         f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count}).",
-        "ask for fewer workers per machine, or more memory",
+        "request fewer workers per machine, or more memory",
     )
 
 
@@ -137,22 +138,22 @@ def _of_rays_kill(who: str, match: re.Match[str], limits: Limits | None) -> Diag
         memory = size_text(limits.memory_bytes) if limits and limits.memory_bytes else "unknown"
     return _out_of_memory(
         f"{who} was {match[0].strip()}\n"
-        "Ray ends workers before the node's memory is used up, at RAY_memory_usage_threshold; "
+        "Ray kills workers before the node's memory is used up, at RAY_memory_usage_threshold; "
         f"memory: {memory}.",
-        "give the node more memory",
+        "use nodes with more memory",
     )
 
 
 def _of_cuda(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
     if match.re is _CUDA_BARE:
-        return _out_of_memory(f"{who}: {match[0]}. How much the GPU has is not known.", _ON_GPU)
+        return _out_of_memory(f"{who}: {match[0]}. The memory of the GPU is unknown.", _ON_GPU)
     has = (
         f"GPU {match['gpu']} has {match['total']} in all, of which {match['free']} were free."
         if match["gpu"] is not None
-        else "How much the GPU has is not known."
+        else "The memory of the GPU is unknown."
     )
     return _out_of_memory(
-        f"{who}: out of GPU memory, {match['wanted']} were asked for. {has}",
+        f"{who}: out of GPU memory, {match['wanted']} were requested. {has}",
         _ON_GPU,
     )
 
@@ -170,16 +171,16 @@ def _of_host(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis
         parts.append(f"RLIMIT_AS (ulimit -v) allows {size_text(limits.address_space_bytes)}")
     return _out_of_memory(
         f"{who}: {match[0].strip()}\nMemory: {'; '.join(parts) or 'unknown'}.",
-        "ask for less at once, or for more memory",
+        "allocate less at once, or request more memory",
     )
 
 
 def _out_of_memory(what: str, remedy: str) -> Diagnosis:
-    return Diagnosis(OUT_OF_MEMORY, f"{what}\nUnchanged it would happen again. {_SMALLER}, or {remedy}.")
+    return Diagnosis(OUT_OF_MEMORY, f"{what}\nAn unchanged run would fail again. {_SMALLER}, or {remedy}.")
 
 
 def _raise(path: str) -> str:
-    """How a cgroup's limit is raised, by whose cgroup it is."""
+    """How to raise a cgroup's limit, by the program that set it."""
     for part, remedy in (
         ("slurm", "raise SLURM's --mem, which set it"),
         ("kubepods", "raise the pod's limits.memory, which set it"),
@@ -203,7 +204,7 @@ def _of_shm(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
         LIMIT,
         f"{who}: /dev/shm is too small for the tensors of its loader processes ({match[0].strip()}).\n"
         f"/dev/shm has {size}.\n"
-        "Unchanged it would happen again. Set train.loader_workers: 0, or make /dev/shm larger: docker's "
+        "An unchanged run would fail again. Set train.loader_workers: 0, or make /dev/shm larger: docker's "
         "--shm-size, or a pod's emptyDir (medium: Memory) with a larger sizeLimit.",
     )
 
@@ -213,7 +214,7 @@ def _of_files(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosi
         return Diagnosis(
             LIMIT,
             f"{who}: too many open files on the whole machine (sysctl fs.file-max).\n"
-            "Unchanged it would happen again. Close files in your code, or ask for a larger fs.file-max.",
+            "An unchanged run would fail again. Close files in your code, or request a larger fs.file-max.",
         )
     allowed = (
         f"RLIMIT_NOFILE is {limits.open_files}, and may be raised to {limits.open_files_most}"
@@ -223,9 +224,9 @@ def _of_files(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosi
     return Diagnosis(
         LIMIT,
         f"{who}: too many open files; {allowed}.\n"
-        "Unchanged it would happen again. Close what your code opens, raise the limit (ulimit -n; docker's "
-        "--ulimit nofile),\nor call torch.multiprocessing.set_sharing_strategy('file_system') where loader "
-        "processes hand over many tensors.",
+        "An unchanged run would fail again. Close files in your code, raise the limit (ulimit -n; docker's "
+        "--ulimit nofile),\nor call torch.multiprocessing.set_sharing_strategy('file_system') if loader "
+        "processes return many tensors.",
     )
 
 

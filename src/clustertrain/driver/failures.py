@@ -1,7 +1,6 @@
-"""What ended a start of the worker group: who, of what, and whether the same would happen again.
+"""The failure of a worker group: which rank failed, the cause, and whether a restart would fail again.
 
-A failure is written to the folder of the start that failed, and its fields are those of the event
-`worker_died`.
+A failure is written to the folder of the restart that failed; the event `worker_died` has the same fields.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from clustertrain.worker.script import ScriptFailed
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
 _ANSWER_S = 5.0
-_STARTS_S = 20.0  # a process of Ray's on a busy node, and its answer
+_STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
 _FATAL_SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -42,27 +41,27 @@ _FATAL_SIGNALS = {
 
 
 def write_failure(attempt: Attempt, failure: Failure) -> None:
-    """Write it to the folder of the start that it ended."""
+    """Write it to the folder of the restart that failed."""
     attempt.restart(failure.restart).failure.write(failure)
 
 
 def newest_restart(attempt: Attempt) -> Restart:
-    """The start of the group that runs, or ran last.
+    """The newest restart of the attempt.
 
     Raises:
-        ClusterTrainError: none was claimed, which comes before the group is started.
+        ClusterTrainError: there is none, although a claim precedes each start of the group.
     """
     restart = attempt.newest_restart()
     if restart is None:
-        raise ClusterTrainError(f"{attempt.uri} has a group of workers and no claim of it: was it removed?")
+        raise ClusterTrainError(f"{attempt.uri} has a worker group, but the claim of its restart is missing.")
     return restart
 
 
 class Group:
-    """The workers of one start, and what their nodes allowed then.
+    """The workers of one restart, and the limits of their nodes at its start.
 
     Raises:
-        RayActorError: a worker died already.
+        RayActorError: a worker has already died.
     """
 
     def __init__(self, worker_group: Any, attempt: Attempt) -> None:
@@ -73,11 +72,11 @@ class Group:
         )
 
     def report(self, errors: Mapping[int, BaseException]) -> None:
-        """Find out what ended it, from the errors by rank that Ray Train gives, and record it."""
+        """Determine the cause from Ray Train's errors by rank, and record it."""
         self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
     def report_death(self, error: RayActorError) -> None:
-        """The same for a worker that died before training began; the others may wait for it in silence."""
+        """The same for a worker that died before training began, while the others may wait for it."""
         rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
         self._record(self._of_death(rank, error))
 
@@ -88,7 +87,8 @@ class Group:
         EventLog(self._attempt.events).write("worker_died", **asdict(failure))
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
-        """A process that died outranks an exception: the others' exceptions are of the lost connection."""
+        """The root cause. A dead process takes precedence over exceptions, which follow from the lost
+        connection."""
         for rank, error in sorted(errors.items()):
             if isinstance(error, ClusterTrainError | RunStopped):
                 return self._of_exception(rank, error)
@@ -100,8 +100,8 @@ class Group:
     # -- what the ranks and their nodes say ------------------------------------------------------
 
     def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
-        """What Ray says of each that died. A poll can meet a survivor's exception before it meets the death
-        that caused it: ask every rank."""
+        """Ray's error for each dead rank. A poll can return a survivor's exception before the death that
+        caused it, so every rank is checked."""
         dead: dict[int, ray.exceptions.RayError] = {}
         for rank, w in self._workers.items():
             try:
@@ -119,14 +119,15 @@ class Group:
         EventLog(self._attempt.events).write("warning", text=text)
 
     def _ask_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
-        """What a function returns in a rank or, where that is silent, in another process of its node: here,
-        where this is that node, else a neighbour, else a new one. None where the node is silent."""
+        """The result of a function in a rank or, if the rank does not answer, in another process of its node:
+        in this process if it is on that node, in another rank there, or in a new Ray task. None if none
+        answers."""
         host = self._limits[rank].host
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
         for asked in (rank, *neighbours):
             try:
                 answer: _T = ray.get(self._workers[asked].execute_async(function, *args), timeout=_ANSWER_S)
-            except ray.exceptions.RayError:  # dead, stopped, or without a descriptor to answer with
+            except ray.exceptions.RayError:  # dead, stopped, or without a free file descriptor
                 if host == this_host():
                     return function(*args)
             else:
@@ -134,7 +135,7 @@ class Group:
         return self._ask_anew(rank, function, *args)
 
     def _ask_anew(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
-        """The only worker of its node, as in a pod, leaves nobody behind who could be asked."""
+        """Run the function in a new Ray task: the rank was the only worker of its node, as in a pod."""
         there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
         asked = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         try:
@@ -148,7 +149,7 @@ class Group:
         return f"rank {rank} (pid {where.pid} on {where.hostname})"
 
     def _tail(self, rank: int) -> str:
-        """The end of what it printed in this start of the group."""
+        """The end of the rank's log since this start of the group."""
         text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
         return text.rpartition(start_line(newest_restart(self._attempt).number))[2]
 
@@ -173,10 +174,9 @@ class Group:
         return self._diagnosed(failure, said=text, tail=self._tail(rank))
 
     def _of_death(self, rank: int, error: ray.exceptions.RayError) -> Failure:
-        """A process that vanished: a fatal signal that can be caught leaves its name in the rank's log.
-
-        Python's faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …)
-        there; a process that left nothing was killed by the one signal that leaves nothing, SIGKILL.
+        """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
+        faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
+        a line the process was killed by SIGKILL, which cannot be caught.
         """
         tail = self._tail(rank)
         said = f"{error}\n{tail}"
@@ -200,7 +200,7 @@ class Group:
         return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
 
     def _diagnosed(self, failure: Failure, *, said: str, tail: str = "") -> Failure:
-        """The same failure; where a limit was met, with its number, and without another start."""
+        """The same failure; if a limit was reached, with its value, and marked as fatal."""
         rank = failure.rank
         before = self._limits[rank]
         found = diagnose(

@@ -1,8 +1,8 @@
 """Decides, after each failure of the worker group, whether another start can help.
 
-Ray Train restarts without end; the rules that end it are these. A failure that names its cause and would
-happen again is not followed by another start; nor is the same error at the same step; nor are more than
-`failures.retries` starts in a row that brought no new checkpoint.
+Ray Train is configured to restart without limit; these rules end the run instead: a failure that would
+certainly happen again; the same error at the same step twice; more than `failures.retries` restarts in a row
+without a new checkpoint.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from clustertrain.run.records import Failure
 
 
 class StopRetrying(ClusterTrainError):
-    """Raised into Ray Train's controller to end the run where another start would not help."""
+    """Raised into Ray Train's controller to end the run if another start would not help."""
 
 
 class Patience:
-    """Counts the failures in a row that no new checkpoint came between."""
+    """Counts the failures in a row without a new checkpoint in between."""
 
     def __init__(self, retries: int, committed_step: int) -> None:
         self._retries = retries
@@ -45,13 +45,13 @@ class Patience:
         return self.in_a_row > self._retries
 
     def text(self) -> str:
-        """Why there is no other start; empty where none was asked for."""
+        """The reason why there is no other restart; empty if `retries` is 0."""
         if self._retries == 0:
             return ""
         at = f"step {self._committed_step}" if self._committed_step else "step 0: there is no checkpoint"
         return (
             f"All {self._retries} restarts in a row without a new committed step are used up "
-            f"(failures.retries); the run stands at {at}."
+            f"(failures.retries); the run is at {at}."
         )
 
 
@@ -112,7 +112,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             raise
 
     def _new_failure(self, attempt: Attempt) -> Failure | None:
-        """What was reported of the newest start; None where it could not even be claimed."""
+        """The failure of the newest restart; None if no new restart was claimed."""
         restart = attempt.newest_restart()
         if restart is None or restart.number <= self._judged:
             return None
@@ -120,7 +120,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         return restart.failure.read()
 
     def _same_again(self, failure: Failure) -> str | None:
-        """The cause to end the run with where the next start would meet this failure again."""
+        """The cause with which to end the run, if the next restart would fail in the same way."""
         if failure.fatal:
             return failure.cause
         signature = (failure.signature, failure.step)

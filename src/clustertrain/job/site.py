@@ -1,6 +1,6 @@
-"""What this site's users would write into every job file: the defaults of `slurm` and `kubernetes`.
+"""The site file: defaults of `slurm` and `kubernetes` for all job files of a site.
 
-~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE names another one:
+~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE selects another file:
 
     slurm:
       account: physics
@@ -31,22 +31,22 @@ class Site(Section):
     """A site file."""
 
     slurm: Slurm = Slurm()
-    """Defaults of the section of that name: a key that the job file has, wins."""
+    """Defaults of the section `slurm`; a key in the job file overrides them."""
 
     kubernetes: Kubernetes = Kubernetes()
-    """Likewise."""
+    """Defaults of the section `kubernetes`; a key in the job file overrides them."""
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The site file, or None where there is none.
+    """The site file, or None if there is none.
 
     Raises:
-        JobError: $CLUSTERTRAIN_SITE names a file that is not there.
+        JobError: $CLUSTERTRAIN_SITE names a file that does not exist.
     """
     if named := environ.get(variables.SITE):
         if not Path(named).exists():
             raise JobError(
-                f"{variables.SITE} names {named}, which is not there\nwrite it, or unset the variable"
+                f"{variables.SITE} names {named}, which does not exist\ncreate it, or unset the variable"
             )
         return Path(named)
     folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
@@ -55,10 +55,10 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
-    """The job with the site file's sections wherever its own file says nothing.
+    """The job with the defaults of the site file for keys that are not in its own file.
 
     Raises:
-        JobError: the site file is wrong, or its defaults and the job do not go together.
+        JobError: the site file is wrong, or its defaults and the job are inconsistent.
     """
     path = site_path(environ)
     if path is None:
@@ -74,7 +74,7 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
         check_container(merged.slurm, job.image)
     except Refused as error:
         raise JobError(
-            f"{'.'.join(map(str, error.at))}: {error}\nthe defaults in {path} count, too"
+            f"{'.'.join(map(str, error.at))}: {error}\nthis includes the defaults in {path}"
         ) from None
     return merged
 
@@ -86,7 +86,7 @@ def _defaults(own: Section, site: Section) -> dict[str, Any]:
 def _slurm_defaults(job: Job, site: Slurm) -> dict[str, Any]:
     defaults = _defaults(job.slurm, site)
     if job.slurm.container == "none" and "container" in job.slurm.model_fields_set:
-        defaults.pop("mounts", None)  # they are for the container that this job does without
+        defaults.pop("mounts", None)  # the mounts are for a container, and this job has none
     return defaults
 
 
@@ -110,7 +110,7 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
             refuse(
                 document.places[key,][0],
                 f"unknown key '{key}'",
-                "a site file has the keys slurm and kubernetes alone",
+                "a site file has only the keys slurm and kubernetes",
             )
     document.data = expanded(document, environ, (), document.data)
     return validated(document, Site)

@@ -1,9 +1,10 @@
-"""Notices a rank that no longer gets on: writes its stacks and ends it, so that Ray restarts the group.
+"""The watchdog of a rank: after a time without progress it writes the rank's stacks and ends the process, so
+that Ray restarts the group.
 
-Ray itself notices a stopped worker only after its health-check timeout and torch after the collective's; a
-limit for each phase is both quicker and free of false alarms in slow phases (data, compilation, evaluation).
-The rank that hangs cannot act when it is stopped by a signal; the others then wait for it in a collective,
-and their watchdogs end the group.
+Ray detects a stopped worker only after its health-check timeout, torch only after the timeout of the
+collective. A limit for each phase is faster, and gives no false alarms in slow phases (data, compilation,
+evaluation). A rank that is stopped by a signal cannot end itself; the other ranks wait for it in a
+collective, and their watchdogs end the group.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from collections.abc import Callable, Mapping
 
 from clustertrain.worker.stacks import Stacks, write_stacks
 
-EXIT_CODE = 86  # seen in logs; says that the watchdog ended the process
-_QUIET_S = 10.0  # without progress for so long, a rank looks whether another one is given up
-_TELL_S = 10.0  # at most: storage that does not answer must not keep the process alive
+EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
+_QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
+_TELL_S = 10.0  # maximum: storage that does not answer must not keep the process alive
 
 
 class Watchdog:
-    """`beat(phase)` restarts the clock of that phase; `limits_s` gives seconds per phase."""
+    """`beat(phase)` restarts the timer of that phase; `limits_s` has the limit of each phase in seconds."""
 
     def __init__(
         self, limits_s: Mapping[str, float], on_expired: Callable[[str], None], stacks: Stacks | None = None
