@@ -3,14 +3,14 @@ RayJob whose entrypoint is a stock TorchTrainer.
 
     make kube-tools; python benchmarks/kube_start.py [--rounds 5] [--workers 2]
 
-The two by turns, on a Kubernetes of processes on this machine with the real operator (tests/clusters/kube.py;
-root), with the same image, which is there already, one CPU for each pod, and the same function
-(slurm_peers/first_step.py). The time begins when `kubectl apply` is started and ends when rank 0 has done its
-first optimizer step. Before each start the pods of the one before are gone.
+Both run alternately on a Kubernetes of processes on this machine with the real operator
+(tests/clusters/kube.py; root), with the same image, already on the node, one CPU for each pod, and the same
+function (slurm_peers/first_step.py). The time is from the start of `kubectl apply` to the end of rank 0's
+first optimizer step. Before each start the pods of the previous one are gone.
 
-The plain one is given the readiness probes of ours, since KubeRay's own want a wget; it has no policies, no
+The plain RayJob gets clustertrain's readiness probes, because KubeRay's need wget; it has no policies, no
 token and no read-only root. clustertrain does more in this time: it unpacks the code, checks the storage from
-every pod, claims the attempt and asks for a token at every door.
+every pod, claims the attempt and requires a token on every port.
 """
 
 from __future__ import annotations

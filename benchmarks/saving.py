@@ -2,16 +2,15 @@
 
     python benchmarks/saving.py [--megabytes 400] [--rounds 6] [--folder .]
 
-Both sides save the same state, weights and the two moments of Adam, to the same disk, by turns in one
+Both sides save the same state, weights and the two moments of Adam, to the same disk, alternately in one
 process, between steps of the same length:
 
 - torch.save: `torch.save` of the whole state to a temporary file, flush, fsync, rename, fsync of the folder.
-  The loop waits for all of it, as in a script that saves in its own loop and wants the file to be there
-  after a crash.
-- clustertrain: `Saver.save`, as in a worker. The loop waits for the copy to host memory alone; in the
+  The loop waits for all of it, as in a script that saves in its own loop and needs the file after a crash.
+- clustertrain: `Saver.save`, as in a worker. The loop waits only for the copy to host memory; in the
   background two files are written and hashed (sha256), each fsynced, then the manifest, fsynced; the folder
-  is renamed and its parent fsynced. The steps are long enough for a save to end before the next is due; what
-  a save that comes too early would wait is the whole of the one before.
+  is renamed and its parent fsynced. The steps are long enough for a save to end before the next is due;
+  otherwise a save would wait for the previous one.
 
 The first save allocates the memory for the copy and stands in a row of its own. The copy's memory is what
 resident memory grows by in the background saves, read in /proc/self/status; the peak includes what writing

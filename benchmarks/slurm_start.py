@@ -3,13 +3,13 @@ against the two scripts that Ray's documentation has for SLURM.
 
     python benchmarks/slurm_start.py [--rounds 5] [--nodes 2] [--whole]
 
-The three by turns, on a SLURM cluster of namespaces on this machine (tests/clusters/slurm.py; root), each
-with one worker on every node and one CPU for it, the same Python, the same bytecode, and the same function
-(slurm_peers/first_step.py). The time begins with the first command of the batch script and ends when rank 0
-has done its first optimizer step; what comes after is not waited for, unless --whole asks for the time to the
-job's end as well. Before each start all nodes are idle and have no process and no Ray of the one before.
+The three run alternately on a SLURM cluster of namespaces on this machine (tests/clusters/slurm.py; root),
+each with one worker and one CPU on every node, the same Python, the same bytecode, and the same function
+(slurm_peers/first_step.py). The time is from the first command of the batch script to the end of rank 0's
+first optimizer step; with --whole also to the end of the job. Before each start all nodes are idle, without
+processes of the previous start.
 
-clustertrain does more in this time: it checks the storage from every node, claims the attempt, gives Ray a
+clustertrain does more in this time: it checks the storage from every node, claims the attempt, sets up Ray's
 token, and unpacks the snapshot of the code.
 """
 

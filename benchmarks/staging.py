@@ -1,11 +1,11 @@
-"""`aws s3 cp` against clustertrain's `stage()`: the same object from the same server, by turns.
+"""`aws s3 cp` compared with clustertrain's `stage()`: the same object from the same server, alternately.
 
     python benchmarks/staging.py --folder <on the disk to measure> [--size 1Gi] [--rounds 5]
 
-The server is versitygw on loopback, started here over files in the same folder. Each copy is a process of its
-own, timed from its start to its end, so that both pay for their imports. They do not do the same work:
-`stage()` also computes sha256 and compares it, notes its progress for a resume, and has the file on disk
-(sync) when it returns; `aws s3 cp` does none of these. Peak RSS is that of the process.
+The server is versitygw on loopback, started by this script over files in the same folder. Each copy is a
+separate process, measured from start to end, so that both include their imports. `stage()` does more work: it
+computes and compares the sha256, records its progress for a resume, and has the file on disk (sync) when it
+returns. Peak RSS is that of the process.
 """
 
 from __future__ import annotations

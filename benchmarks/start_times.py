@@ -1,4 +1,4 @@
-"""The table that the benchmarks of a start end with."""
+"""The result table of the benchmarks of a start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def print_table(title: str, found: Mapping[str, Sequence[float]], ours: str) -> None:
-    """Medians and spread of each side's seconds, and our share of each peer's time."""
+    """Prints median, min and max of each side's seconds, and the ratio of our time to each peer's time."""
     print(f"{title:28}{'median':>9}{'min':>9}{'max':>9}{'ours / this':>12}")
     our_median = statistics.median(found[ours])
     for side, seconds in found.items():

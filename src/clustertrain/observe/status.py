@@ -164,7 +164,7 @@ class RunFiles:
 
 
 def read_files(run: RunDir) -> RunFiles:
-    """Read what tells where a run stands.
+    """Read the files that determine the state of a run.
 
     Raises:
         NotStarted: the run was neither started nor submitted.
