@@ -1,4 +1,4 @@
-"""Whether torch can use the GPUs that a job asks for, looked at on the node that has them."""
+"""Whether torch can use the GPUs that a job asks for; called on the node that has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clustertrain.errors import ClusterError
 
 
 def check_gpus(workers: int, each: int) -> None:
-    """GPUs that torch cannot use are refused before step 1: never a quiet run on CPU.
+    """Refuse GPUs that torch cannot use before step 1: a run never falls back to the CPU silently.
 
     Raises:
         ClusterError: names driver, CUDA build and remedy.

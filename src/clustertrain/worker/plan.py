@@ -1,4 +1,4 @@
-"""What the controller tells every worker of one start of the group."""
+"""What the controller sends to every worker of one start of the worker group."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from clustertrain.run.folder import JOB_YAML
 
 
 def start_line(restart: int) -> str:
-    """What begins a start's part in the log of a rank: all starts of an attempt write to one."""
+    """The first line of a start in the log of a rank, which all starts of an attempt write to."""
     return f"clustertrain: restart {restart} begins"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was decided when the restart was claimed; it travels from the controller to the workers."""
+    """What was decided when the restart was claimed; the controller sends it to the workers."""
 
     ref: AttemptRef
     restart: int
     job_yaml: str
-    checkpoint: str | None  # the name of the one to resume from
+    checkpoint: str | None  # the one to resume from, None for a fresh start
 
     @property
     def job(self) -> Job:

@@ -1,4 +1,4 @@
-"""The launcher's side of the training loop in a worker: requests, checkpoints, logs, phases."""
+"""What the training loop calls on one rank of a worker group: requests, checkpoints, logs, phases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clustertrain.worker.watchdog import Watchdog
 
 
 class WorkerRun:
-    """Implements training.loop.Run, and serves the other two ways in as well."""
+    """Implements training.loop.Run, for functions and scripts as well."""
 
     def __init__(self, plan: Plan, job: Job, rank: int, world_size: int) -> None:
         self.plan, self.rank, self.world_size = plan, rank, world_size
@@ -91,7 +91,8 @@ class WorkerRun:
         EventLog(self.attempt.node_events(socket.gethostname())).write(kind, **fields)
 
     def _still_newest(self) -> bool:
-        """Asks for the claims that come right after ours, by name: an S3 server may list late."""
+        """Whether no later attempt and no later restart was claimed. Reads the next claims by name, because a
+        listing of an S3 server may be old."""
         next_attempt = self.attempt.run.attempt(self.attempt.n + 1)
         next_restart = self.attempt.restart(self.plan.restart + 1)
         return not next_attempt.claim.exists() and not next_restart.claim.exists()
@@ -99,7 +100,7 @@ class WorkerRun:
     # -- what the loop calls ---------------------------------------------------------------------
 
     def requests(self) -> tuple[bool, bool]:
-        """(stop, save), on rank 0; a save is told once."""
+        """(stop, save), on rank 0; each request for a save is returned once."""
         if self._saver:
             self._saver.check()
         return self._requests.take() if self._requests else (False, False)

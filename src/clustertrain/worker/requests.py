@@ -1,4 +1,4 @@
-"""Requests to a run that trains: `stop` and `save`, files that somebody leaves in the attempt's folder."""
+"""Requests to a running training: `stop` and `save`, files in the attempt's folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LOOK_EVERY_S_ON_S3 = 2.0
 
 
 class Requests:
-    """Looks for requests beside the training loop: storage that is slow, or down, never holds up a step.
+    """Looks for requests in a thread of its own: a storage that is slow or down never delays a step.
 
-    What was asked on this node is seen after 0.2 s; what was asked elsewhere through S3 after 2 s.
+    A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -41,8 +41,8 @@ class Requests:
         self._thread.join()
 
     def take(self) -> tuple[bool, bool]:
-        """(stop, save): whether the run was asked to end, and whether a save was asked for since the last
-        call. Costs nothing."""
+        """(stop, save): whether a stop was requested, and whether a save was requested since the last call.
+        Reads no file."""
         save, self._save = self._save, False
         return self._stop, save
 
@@ -54,8 +54,8 @@ class Requests:
                 self._served_save, self._save = request, True
 
     def _look(self, name: str) -> bytes | None:
-        """What asks for it; None when nothing does, or when the storage cannot say at the moment."""
-        with suppress(StorageError):  # the save that is due meets the same fault, and tells it
+        """The bytes of the request; None where there is none, or the storage does not answer."""
+        with suppress(StorageError):  # the next save reports the same fault
             near = self._near.read_or_none(self._keys[name])
             if near is not None:
                 return near

@@ -1,8 +1,8 @@
-"""The third way in: an unchanged torchrun-style script, started by each Ray Train worker as a child process.
+"""The third way in: an unchanged script for torchrun, which each Ray Train worker starts as a child process.
 
-A child rather than runpy in the worker: the train function runs in a thread, where signal.signal fails, and
-Ray's own patches of print would reach into the script. The child finds torchrun's environment, owns its
-signals and ends with its own exit code.
+A child process rather than runpy in the worker: the train function runs in a thread, where signal.signal
+fails, and Ray's patch of print would affect the script. The child gets torchrun's environment, handles its
+own signals and ends with its own exit code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError, JobError
 
-# In a session of its own a script would outlive a killed worker, so it asks for SIGKILL at its parent's death
-# (prctl 1 is PR_SET_PDEATHSIG) and then becomes the script. Not a preexec_fn: that runs Python code between
-# fork and exec of a process with many threads.
+# In a session of its own the script would outlive a killed worker. So the child asks the kernel for SIGKILL
+# at its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
+# Python code between fork and exec in a process with many threads.
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -96,7 +96,7 @@ def run_script(
     if not script.is_file():
         raise JobError(f"script: {script} does not exist.\nThe path is relative to `code`, {cwd}.")
     child_environment = {**os.environ, **environment}
-    child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it to its own debugger
+    child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it, for its own debugger
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-u", str(script), *args],
         cwd=cwd,
@@ -104,7 +104,7 @@ def run_script(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # its signals are its own
+        start_new_session=True,  # signals to the worker's process group do not reach it
     )
     last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
     stopped = threading.Event()

@@ -30,7 +30,7 @@ from clustertrain.worker.watchdog import Watchdog
 
 @dataclass
 class Start:
-    """What this worker process was told before training: a worker process serves one start of one group."""
+    """What this process got before training. A worker process serves one start of one worker group."""
 
     plan: Plan | None = None
     data: dict[str, Path] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def prepare(plan: Plan) -> None:
         os.dup2(file.fileno(), 2)
     print(start_line(plan.restart), flush=True)
     _hear_no_term()
-    faulthandler.enable(file=sys.stderr)  # a fatal signal leaves its name and the stacks in the rank's log
+    faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     code = code_folder(plan.job)
     if code not in sys.path:
         sys.path.insert(0, code)
@@ -64,15 +64,15 @@ def prepare(plan: Plan) -> None:
 
 
 def _hear_no_term() -> None:
-    """A stop is a request in a file. A scheduler's TERM reaches every process of a step, and would end this
-    one before the last save; the processes that a data loader forks are ended by it, as ever."""
+    """Ignore TERM: a stop is requested by a file. A scheduler sends TERM to every process of a step, which
+    would end this one before the last save. The processes that a data loader forks handle TERM as usual."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_END)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def stage_data(per: str) -> None:
-    """Bring the data sets of that kind here; runs on one rank per cluster or per node."""
+    """Fetch the data sets that are kept per "cluster" or per "node"; runs on one rank per cluster or node."""
     plan = planned()
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
@@ -86,7 +86,7 @@ def stage_data(per: str) -> None:
         def on_event(event: dict[str, Any]) -> None:
             events.write(**_as_event(event))
             progress = (event["name"], event["phase"], event.get("bytes"))
-            if progress not in seen:  # an event that says the same again is no progress
+            if progress not in seen:  # a repeated event is no progress
                 seen.clear()
                 seen.add(progress)
                 watchdog.beat("stage")
@@ -106,12 +106,12 @@ def stage_data(per: str) -> None:
 
 
 def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
-    """ "cluster" or "node": with storage on S3 there is no folder that nodes share, so each keeps its own."""
+    """ "cluster" or "node". With storage on S3 nodes share no folder, so each node keeps its own copy."""
     return entry.per if attempt.run.data_path is not None else "node"
 
 
 def find_data() -> None:
-    """Look up what was staged; runs on every rank afterwards, and finds every marker in place."""
+    """Look up the data sets that were staged; runs on every rank after all of them are complete."""
     plan = planned()
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
@@ -125,7 +125,7 @@ def find_data() -> None:
 
 
 def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
-    """One of three steps of the storage's probe; runs on one rank per node, all nodes at once."""
+    """One of three steps of the storage probe; runs on one rank per node, on all nodes at the same time."""
     import ray.train
 
     plan, node_rank = planned(), ray.train.get_context().get_node_rank()
@@ -160,6 +160,6 @@ def _as_event(event: dict[str, Any]) -> dict[str, Any]:
 def planned() -> Plan:
     if this_start.plan is None:
         raise ClusterTrainError(
-            "The worker was asked to train before it was given a plan: a fault of clustertrain."
+            "The worker was started without a plan. This is a bug of clustertrain: please report it."
         )
     return this_start.plan

@@ -1,7 +1,7 @@
-"""Proof, before training, that every node can write the storage and sees what every other node wrote.
+"""A test, before training, that every node can write the storage and reads what every other node wrote.
 
-A path may be another file system on one node, a mount read-only there, a credential missing: found now, it
-costs a second; found by the first checkpoint, the hours before it. Each function runs on one rank per node.
+On one node the path may be another file system, the mount read-only, or a credential missing. The test takes
+a second; without it, the first checkpoint would fail after hours. Each function runs on one rank per node.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from clustertrain.storage import Store
 from clustertrain.waiting import wait_until
 
 _T = TypeVar("_T")
-_PATIENCE_S = 15.0  # NFS may remember for some seconds that a name was not there
+_PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0
 
 
 def write_nonce(attempt: Attempt, restart: int, node_rank: int, nonce: str) -> None:
-    """Leave a random word for the other nodes.
+    """Write a random text for the other nodes.
 
     Raises:
-        StorageError: this node cannot write; names the host, and what was refused.
+        StorageError: this node cannot write; names the host and the error.
     """
     key = attempt.restart(restart).probe_key(node_rank)
     _on_this_host(lambda store: store.write_atomic(key, nonce.encode()), attempt)
 
 
 def read_nonces(attempt: Attempt, restart: int, nonces: Mapping[int, str]) -> None:
-    """Find the words of all nodes, by node rank.
+    """Read the texts of all nodes, by node rank.
 
     Raises:
-        StorageError: one is not there, or is another; names both nodes and the place.
+        StorageError: one is missing or differs; names both nodes and the path.
     """
     for node_rank, nonce in nonces.items():
         key = attempt.restart(restart).probe_key(node_rank)
@@ -50,7 +50,7 @@ def read_nonces(attempt: Attempt, restart: int, nonces: Mapping[int, str]) -> No
 
 
 def remove_nonce(attempt: Attempt, restart: int, node_rank: int) -> None:
-    """Take the word of this node away.
+    """Remove the text of this node.
 
     Raises:
         StorageError: this node cannot remove what it wrote.
@@ -59,7 +59,7 @@ def remove_nonce(attempt: Attempt, restart: int, node_rank: int) -> None:
 
 
 def _read(store: Store, key: str, nonce: str) -> str:
-    """What is there, once it is the right word or `_PATIENCE_S` have passed."""
+    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
 
     def read() -> str:
         return (store.read_or_none(key) or b"").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""TensorBoard."""
+"""The curve for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Board:
-    """TensorBoard's files, opened at the first value: the import alone takes most of a second."""
+    """Writes TensorBoard's files, from the first value on: the import takes most of a second."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -17,7 +17,7 @@ class Board:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            # What a killed start of the group wrote beyond this step is superseded.
+            # Later steps that a killed start of the group wrote are superseded.
             self._writer = SummaryWriter(str(self._folder), purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(f"{kind}/{name}", value, step)

@@ -25,7 +25,7 @@ from clustertrain.worker.user_code import check_function, check_task, code_folde
 
 
 def train(config: dict[str, Any]) -> None:
-    """The function of TorchTrainer: one of the three ways in, on this rank."""
+    """The train function that TorchTrainer calls on each rank."""
     import ray.train
 
     plan, context = planned(), ray.train.get_context()

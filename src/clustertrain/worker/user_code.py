@@ -1,4 +1,4 @@
-"""The user's code: found by the name in the job file, checked, and refused with the line that is wrong."""
+"""The user's code: imported by the name in the job file, checked, and refused with the line of the error."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 
-if TYPE_CHECKING:  # it brings torch, which takes seconds: the driver loads it beside Ray's start
+if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that while Ray starts
     from clustertrain.training.task import Task
 
 
 def code_folder(job: Job) -> str:
-    """Where the job's code is on this node: unpacked by the node's agent, or where the job file says."""
+    """The folder of the job's code on this node: where the agent unpacked it, else as in the job file."""
     return os.environ.get(variables.CODE) or job.code
 
 
@@ -25,7 +25,7 @@ def load_object(spec: str, kind: str) -> Any:
     """Import `pkg.module:name`.
 
     Raises:
-        JobError: with the import error's own line of the user's file.
+        JobError: the import fails; names the line of the user's file.
     """
     module_name, _, attribute = spec.partition(":")
     try:
@@ -72,10 +72,10 @@ def check_task(spec: str) -> type[Task]:
 
 
 def check_code(job: Job) -> None:
-    """Import what the job names, and refuse what is not there; nothing of it is called.
+    """Import the task or function that the job names, or find its script; calls none of it.
 
     Raises:
-        JobError: with the line that is wrong.
+        JobError: it is missing or does not import; names the line.
     """
     if job.task:
         check_task(job.task)
