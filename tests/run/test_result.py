@@ -127,7 +127,7 @@ def test_an_error_nobody_knows_names_itself_and_the_log(attempt):
     assert result.text.splitlines() == [
         "OSError: no space",
         "really",
-        f"The whole story is in {attempt.driver_log}.",
+        f"The full traceback is in {attempt.driver_log}.",
     ]
 
 

@@ -1,7 +1,7 @@
 """What happens before each start of the worker group; all of it runs in Ray Train's controller.
 
-Claim the restart (the fence of its checkpoints), choose the checkpoint, stage the data, and only then make
-the process group. What happens after a failure is in failures.py and retry_policy.py.
+It claims the restart (only the newest one may write checkpoints), chooses the checkpoint, stages the data,
+and only then makes the process group. What happens after a failure is in failures.py and retry_policy.py.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if backend_config.ref is None:
-            raise ClusterTrainError("KitTorchConfig was made without an attempt: a fault of clustertrain.")
+            raise ClusterTrainError(
+                "KitTorchConfig was made without an attempt. This is a bug of clustertrain: please report it."
+            )
         attempt = backend_config.ref.open()
         plan = _claim(attempt, backend_config.ref, backend_config)
         group = None
@@ -73,7 +75,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 worker_group.execute(_set_rendezvous, address, port)
             else:
                 super().on_start(worker_group, backend_config)
-        except RayActorError as error:  # Ray Train retries only what it takes for a failed start
+        except RayActorError as error:  # Ray Train retries only a WorkerGroupStartupFailedError
             if group is not None:
                 group.report_death(error)
             _end_group(worker_group)
@@ -84,10 +86,11 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
             super().on_training_start(worker_group, backend_config)
 
     def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        """Nothing: the processes end right after; destroying the group would wait 30 s for dead ranks."""
+        """Does nothing: the processes end right after this, and destroying the group would wait 30 s for dead
+        ranks."""
 
     def _probe(self, worker_group: Any) -> None:
-        """Every node writes, then every node reads what all wrote, then each removes its own."""
+        """Every node writes a file, then every node reads the files of all, then each removes its own."""
         firsts = _first_of_each_node(worker_group)
         nonces = {w.distributed_context.node_rank: secrets.token_hex(8) for w in firsts}
         for step in ("write", "read", "remove"):
@@ -108,18 +111,19 @@ def _first_of_each_node(worker_group: Any) -> list[Any]:
 
 
 def _end_group(worker_group: Any) -> None:
-    """Ray Train forgets a group whose start failed in a callback, and with it the processes that wait in the
-    rendezvous and the CPUs and GPUs they hold: the next start would wait for those in vain."""
+    """End all processes of a group whose start failed in a callback. Ray Train does not: those that wait in
+    the rendezvous would keep their CPUs and GPUs, and the next start would wait for them forever."""
     for w in worker_group.get_workers():
         ray.kill(w.actor)
     worker_group.abort()
 
 
 def _rendezvous_here() -> tuple[str, int]:
-    """Where a script's process group meets: on a port of the job's block, where the node has one for it.
+    """The address and port for the process group of a script; the port is of the job's block, where there is
+    one.
 
     Raises:
-        ClusterError: all of the block are taken.
+        ClusterError: all ports of the block are taken.
     """
     address, port = get_address_and_port()
     block = os.environ.get(variables.PORTS)
@@ -131,7 +135,7 @@ def _set_rendezvous(address: str, port: int) -> None:
 
 
 def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
-    """Make the next restart ours and fix what it resumes from.
+    """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
         RunStopped: a stop was requested before this start.
@@ -152,7 +156,7 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
         )
     events = EventLog(attempt.events)
     checkpoint = None
-    if not config.is_script:  # a script keeps checkpoints of its own
+    if not config.is_script:  # a script keeps its own checkpoints
 
         def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
             events.write("fallback", checkpoint=str(name), why=str(error))
@@ -175,7 +179,7 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
 
 
 def _reached_before(restart: Restart) -> int:
-    """The step that the last start of the group had finished, in this attempt or an earlier one."""
+    """The last step that the previous start of the group finished, in this attempt or an earlier one."""
     attempt = restart.attempt
     if restart.number > 0:
         return reached_step(attempt.restart(restart.number - 1))

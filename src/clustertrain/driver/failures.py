@@ -109,7 +109,7 @@ class Group:
             except (RayActorError, ray.exceptions.OutOfMemoryError) as error:
                 dead[rank] = error
             except ray.exceptions.GetTimeoutError:
-                self._note_state(rank)  # it cannot write its stacks; the others have written theirs
+                self._note_state(rank)  # it cannot write its stacks; the other ranks did
         return dead
 
     def _note_state(self, rank: int) -> None:
@@ -140,7 +140,7 @@ class Group:
         asked = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         try:
             answer: _T = ray.get(asked.remote(*args), timeout=_STARTS_S)
-        except ray.exceptions.RayError:  # the node went with its worker
+        except ray.exceptions.RayError:  # the node is gone as well
             return None
         return answer
 

@@ -1,4 +1,5 @@
-"""How an attempt ended, judged by its driver: from what rank 0 said at the end, or from what Ray raised."""
+"""The result of an attempt as its driver writes it: from what rank 0 reported at the end, or from what Ray
+raised."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from clustertrain.run.states import CAUSE_OF_CODE
 
 
 def of_outcome(attempt: Attempt) -> Result:
+    """The result where the trainer returned: finished, or stopped on request."""
     restart = attempt.newest_restart()
     outcome = restart.outcome.read() if restart is not None else None
     if outcome is not None and outcome.finished:
@@ -20,33 +22,33 @@ def of_outcome(attempt: Attempt) -> Result:
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Result:
-    """The cause that a user can act on, out of what Ray wrapped around it."""
+    """The result where the trainer raised: the cause inside Ray's wrappers that a user can act on."""
     chain = list(causes(error))
     if any(isinstance(e, RunStopped) for e in chain):
         return stopped(attempt)
     restart = attempt.newest_restart()
-    failure = restart.failure.read() if restart is not None else None  # of that start, and of no earlier one
+    failure = restart.failure.read() if restart is not None else None  # of this start, not of an earlier one
     if failure is not None:
         return _of_failure(attempt, failure)
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
     if kit is not None:
         return failed(attempt, str(kit), kit.exit_code)
     what = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}"
-    text = f"{what}\nThe whole story is in {attempt.driver_log}."
+    text = f"{what}\nThe full traceback is in {attempt.driver_log}."
     return ended(attempt, "failed", "error", text=text)
 
 
 def _of_failure(attempt: Attempt, failure: Failure) -> Result:
     cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
-        text += f"\nThe same error came twice at step {failure.step}: another restart would meet it again."
+        text += f"\nThe same error came twice at step {failure.step}, so another restart would not help."
     elif cause == "error" and code in CAUSE_OF_CODE:
         cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it wraps, outermost first: Ray's wrappers name their content in five ways."""
+    """An error and the errors that it wraps, outermost first: Ray's wrappers hold them in five attributes."""
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:
