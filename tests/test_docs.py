@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from urllib.parse import unquote
 
+import grimp
 import pytest
 
 import clustertrain
@@ -107,3 +108,19 @@ def test_no_file_names_a_path_of_the_machine_it_was_written_on():
             continue  # not text
         found = private.search(data)
         assert found is None, f"{path}: {found[0].decode()}"
+
+
+def test_the_design_names_the_imports_of_each_folder():
+    """The tree in docs/design.md against the import graph. It leaves out files that import nothing."""
+    graph = grimp.build_graph("clustertrain", cache_dir=None)
+    imports: dict[str, set[str]] = {}
+    for module in graph.modules - {"clustertrain"}:
+        folder = module.split(".")[1]
+        imported = graph.find_modules_directly_imported_by(module) - {"clustertrain"}
+        imports.setdefault(folder, set()).update({name.split(".")[1] for name in imported} - {folder})
+    leaves = {folder for folder, others in imports.items() if not others}
+    tree = (ROOT / "docs/design.md").read_text().partition("src/clustertrain/\n")[2].partition("examples/")[0]
+    drawn = {}
+    for folder, text in re.findall(r"^  (\w+)(?:/|\.py)( .*\n(?:    .*\n)*)", tree, re.MULTILINE):
+        drawn[folder] = {name.partition(".")[0] for name in text.partition("<-")[2].split()}
+    assert drawn == {folder: others - leaves for folder, others in imports.items()}
