@@ -1,6 +1,7 @@
-"""Which process it was, so that anyone on the same machine can tell whether it still lives.
+"""The identity of a process, by which any process of the same machine can check whether it still runs.
 
-psutil identifies a process by pid and time of start: in another pid namespace these are another process's.
+psutil identifies a process by pid and start time; in another pid namespace, both may be those of another
+process.
 """
 
 from __future__ import annotations
@@ -26,33 +27,35 @@ class Process:
 
     @property
     def is_gone(self) -> bool:
-        """Whether a process of this host ended. In doubt it lives: its heartbeat shows it in the end."""
+        """Whether a process of this host has ended. False in doubt: its heartbeat then stops."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
         except PermissionError:
-            return False  # another user's; where /proc hides those, nothing more can be known
+            return False  # another user's process, which /proc may hide
         found = _state_and_ticks(self.pid)
         return found is not None and (found[0] in ("Z", "X") or found[1] != self.pid_started_ticks)
 
 
 def this_process() -> Process:
+    """The identity of this process."""
     _, ticks = _state_and_ticks(os.getpid()) or ("", 0)
     return Process(this_host(), os.getpid(), ticks)
 
 
 def this_host() -> str:
-    """Where a pid means what it means here: the same boot of the same machine, in the same pid namespace.
+    """The scope in which pids are comparable: one boot of one machine, and one pid namespace.
 
-    Host names alone will not do: on machines that are all called localhost, a live holder would look dead.
+    A host name is not enough: among machines that are all called localhost, a running process would seem to
+    have ended.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
 
 
 def _state_and_ticks(pid: int) -> tuple[str, int] | None:
-    """The state of a process and when it started: a pid that is used again has another start."""
+    """The state and the start time of a process. A pid that is used again has another start time."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The driver as a supervised process, and its result where it died without one."""
+"""The driver under a guardian, and the result of a driver that died without writing one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clustertrain.supervise.process import Guarded
 def start_driver(
     attempt: Attempt, folder: Path, environment: Mapping[str, str], *, shielded: bool = False
 ) -> Guarded:
-    """The driver of an attempt; `folder` is removed when it has ended."""
+    """Start the driver of an attempt; `folder` is removed when it has ended."""
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 

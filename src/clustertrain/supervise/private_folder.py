@@ -1,6 +1,6 @@
 """The folder of one start on one node: private, short enough for Ray's sockets, removed at the end.
 
-tempfile.TemporaryDirectory removes it unless the process is killed: here the next start does it then.
+Where the process was killed, the next start removes it; tempfile.TemporaryDirectory would leave it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _PREFIX, _OWNER = "ct-", "owner"
 
 
 def private_folder() -> Path:
-    """A new folder, 0700, for Ray; short, since a socket's path has 107 bytes and Ray adds 70 to this one.
+    """A new folder of mode 0700 for Ray. Its path is short: a socket's path has at most 107 bytes, and Ray
+    adds 70.
 
-    Removes those that killed processes of this user have left.
+    Removes the folders that killed processes of this user left.
     """
     base = tempfile.gettempdir()
     base = base if len(base) <= 24 else "/tmp"
@@ -34,7 +35,7 @@ def private_folder() -> Path:
 
 def _remove_left_behind(base: Path) -> None:
     for folder in base.glob(f"{_PREFIX}*"):
-        with suppress(OSError, ValueError, TypeError):  # another user's, or no folder of ours
+        with suppress(OSError, ValueError, TypeError):  # another user's, or made by another program
             if folder.lstat().st_uid != os.getuid():
                 continue
             owner = Process(**json.loads((folder / _OWNER).read_text()))
@@ -43,7 +44,8 @@ def _remove_left_behind(base: Path) -> None:
 
 
 def write_token(folder: Path, token: str | None = None) -> Path:
-    """A token for this run alone, readable by its user alone, passed on by its path; random unless given."""
+    """Write the token of this run to a file that only its user can read; random unless given. Returns the
+    path."""
     path = folder / "token"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:
