@@ -75,7 +75,7 @@ class Kubernetes:
     def apply(self, *manifests: Mapping | str, namespace: str = "default") -> None:
         """Raises Refused."""
         for made in manifests:
-            for each in yaml.safe_load_all(made) if isinstance(made, str) else [made]:
+            for each in yaml.load_all(made, yaml.CSafeLoader) if isinstance(made, str) else [made]:
                 self.api.apply(each, namespace)
 
     def get(self, resource: str, name: str, namespace: str = "") -> dict:

@@ -27,11 +27,17 @@ def cluster(tmp_path_factory):
         yield made
 
 
+@pytest.mark.nightly  # in CI: the run that loses a worker, until then and in what it computes
 def test_a_run_uses_both_workers_and_computes_what_one_machine_does(cluster, uninterrupted):
     run = OnCluster(cluster, "plain", **FAULTY)
     output = run.start().end(0)
     assert (run.result.state, run.result.step, run.result.world_size) == ("done", 21, 2), output
     assert same_weights(run.weights(), uninterrupted(2))
+    assert_on_both_workers(run)
+
+
+def assert_on_both_workers(run):
+    """From the start."""
     started = next(event for event in run.events if event["kind"] == "group_started")
     assert {rank["host"] for rank in started["ranks"]} == {"worker-1", "worker-2"}
 
@@ -114,5 +120,6 @@ def test_a_run_that_loses_a_worker_waits_for_it_and_ends_the_same(cluster, unint
     finally:
         next(striking, None)
     output = run.end(0)
-    assert (run.result.state, run.result.step) == ("done", 21), output
+    assert (run.result.state, run.result.step, run.result.world_size) == ("done", 21, 2), output
     assert same_weights(run.weights(), uninterrupted(2))
+    assert_on_both_workers(run)

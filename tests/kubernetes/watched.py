@@ -12,6 +12,8 @@ import yaml
 
 from clusters.kube_client import Done, Kubernetes
 from clusters.kube_pods import SHELL_IMAGE
+from clustertrain.job.file import load_job
+from clustertrain.launchers.kubernetes.submit import render
 
 ROOT = Path(__file__).parent.parent.parent
 ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
@@ -61,7 +63,7 @@ class User:
 
     def apply(self) -> None:
         """As `submit` would, without asking whether it can be."""
-        self.kube.apply(self("render").stdout, namespace=self.namespace)
+        self.kube.apply(render(load_job(self.job_file, self.sets)), namespace=self.namespace)
 
     def cause(self) -> str:
         """The first line of `status`."""

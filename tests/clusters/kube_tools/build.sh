@@ -13,7 +13,9 @@ IFS=. read -r major minor _ <<<"${version#v}"
 package=k8s.io/component-base/version
 linked="-s -w -X $package.gitVersion=$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
 
-# Without inlining and what only debuggers read, the compiler takes a quarter less.
+# The compiler takes a quarter less without inlining and what only debuggers read, and a fifth less where it
+# collects no garbage before it has this much memory.
+export GOGC=off GOMEMLIMIT=1GiB
 CGO_ENABLED=0 go build -mod=readonly -trimpath -gcflags "all=-l -dwarf=false" -ldflags "$linked" -o "$folder/bin/" tool
 mv "$folder/bin/server" "$folder/bin/etcd" # Go names a program after its folder
 
