@@ -176,3 +176,13 @@ def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):
     state = tmp_path / "state" / "clustertrain" / "runs"
     assert list(state.iterdir()) == []
     assert run.attempts()
+
+
+def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
+    started(job)
+    other = started(load_job("job.yaml", ["name=other"]))
+    other.store.write_atomic(f"{other.attempt(1).key}/result.json", b"{")
+    digits, damaged = list_all("runs")[1:]
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert damaged.split()[:2] == ["other", "unknown"]
+    assert "result.json" in damaged

@@ -9,8 +9,8 @@ from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
 from clustertrain.launchers.known_runs import KnownRun, forget, known_runs
 from clustertrain.launchers.launcher import launcher_of
-from clustertrain.observe.status import Status, is_known, runs_of
-from clustertrain.observe.tables import list_lines, note_of, run_row
+from clustertrain.observe.status import Status, is_known, read_files, runs_of
+from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location
 
@@ -30,20 +30,34 @@ def list_all(storage: str) -> list[str]:
             visible.setdefault(run.uri, run)
         else:
             forget(each)
-    statuses = statuses_of(visible.values())
-    rows = [run_row(status) for status in statuses]
-    notes += [note for status in statuses for note in note_of(status)]
+    rows, more_notes = _rows(visible.values())
+    notes += more_notes
     for name, group in remote.items():
-        more, their_notes = launcher_of(name).runs(group)
+        more, more_notes = launcher_of(name).runs(group)
         rows += more
-        notes += their_notes
+        notes += more_notes
     return list_lines(sorted(rows, key=lambda row: (row.name, row.where)), notes)
 
 
 def list_storage(storage: Location | str) -> list[str]:
     """The lines for the runs of one storage."""
-    statuses = statuses_of(runs_of(storage))
-    return list_lines([run_row(status) for status in statuses], (n for s in statuses for n in note_of(s)))
+    return list_lines(*_rows(runs_of(storage)))
+
+
+def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
+    """A line for each run, by name, and notes. A run with a damaged file is a line of its own."""
+    sound, rows = [], []
+    for run in runs:
+        try:
+            read_files(run)
+        except StorageError as error:
+            rows.append(RunRow(run.name, "unknown", text=str(error)))
+        else:
+            sound.append(run)
+    statuses = statuses_of(sound)
+    rows += [run_row(status) for status in statuses]
+    notes = [note for status in statuses for note in note_of(status)]
+    return sorted(rows, key=lambda row: row.name), notes
 
 
 def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
@@ -62,6 +76,8 @@ def _visible(known: KnownRun) -> RunDir | None:
     if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
         return None
     try:
-        return RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
+        run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
+        is_known(run)
     except StorageError:
-        return None
+        return None  # the server is away, or refuses this user
+    return run
