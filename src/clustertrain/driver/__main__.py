@@ -31,7 +31,7 @@ from clustertrain.worker.user_code import code_folder
 
 
 class _CodeCheck(threading.Thread):
-    """Imports the user's code, torch and Ray Train while Ray's processes start: 2 s of waiting put to use."""
+    """Imports the user's code, torch and Ray Train while Ray's processes start, which saves 2 s."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(name="code-check", daemon=True)
@@ -46,7 +46,7 @@ class _CodeCheck(threading.Thread):
             import_module("clustertrain.driver.retry_policy")
             import_module("clustertrain.driver.backend")
             import_module("clustertrain.driver.trainer")
-        except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
+        except BaseException as error:  # noqa: BLE001  the main thread raises it
             self.error = error
 
     def wait(self) -> None:
@@ -56,7 +56,7 @@ class _CodeCheck(threading.Thread):
 
 
 def main(ref_text: str) -> int:
-    """Run the attempt that an AttemptRef names; returns the exit code that result.json names."""
+    """Run the attempt that an AttemptRef names; returns the exit code of its result."""
     ref = AttemptRef.from_text(ref_text)
     attempt = ref.open()
     job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
@@ -86,7 +86,7 @@ def _run(run: _Run) -> int:
     try:
         _fit(run)
         result = of_outcome(run.attempt)
-    except BaseException as error:  # noqa: BLE001  whatever it was becomes the result, and its traceback is logged
+    except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_FAILED  # the launcher finds out how Ray ended, and writes the result
@@ -100,7 +100,7 @@ def _fit(run: _Run) -> None:
     code = code_folder(run.job)
     sys.path.insert(0, code)
     os.chdir(code)
-    import_module("ray")  # before the thread: two threads may not load one package at once
+    import_module("ray")  # before the thread starts: two threads must not import one package at once
     check = _CodeCheck(run.job)
     check.start()
     _connect(run, check)
@@ -145,7 +145,8 @@ def _trainer(run: _Run) -> Any:
             ref=run.ref,
             job_yaml=run.job_yaml,
             is_script=job.script is not None,
-            # The watchdog speaks first, and names the phase; this one is for the case that it cannot.
+            # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that
+            # it fails.
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
         ),
         scaling_config=ScalingConfig(
@@ -160,7 +161,7 @@ def _trainer(run: _Run) -> Any:
             checkpoint_config=CheckpointConfig(
                 num_to_keep=1
             ),  # unused: checkpoints are ours, see checkpoints/
-            # Without end: FailureWatch counts, and what it counts are failures without a new checkpoint.
+            # No limits here: FailureWatch counts the failures without a new checkpoint.
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),

@@ -37,7 +37,7 @@ class Patience:
         self.in_a_row = 0
 
     def is_over_after(self, committed_step: int) -> bool:
-        """Whether this failure was one too many; `committed_step` is the newest checkpoint's after it."""
+        """Count a failure. Returns whether there were too many. `committed_step`: the newest after it."""
         if committed_step > self._committed_step:
             self.in_a_row = 0
         self._committed_step = committed_step
@@ -64,7 +64,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._cluster, self._world_size = cluster, world_size
         self._patience = Patience(retries, committed_step(ref.open().run))
         self._group: Group | None = None
-        self._judged = -1  # the newest restart whose failure was judged
+        self._judged = -1  # the newest restart whose failure was handled
         self._signatures: set[tuple[str, int]] = set()
 
     def after_worker_group_start(self, worker_group: Any) -> None:

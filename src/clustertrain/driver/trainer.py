@@ -1,4 +1,4 @@
-"""Ray Train's TorchTrainer without the processes that a run of ours does not need, each 1 to 5 s.
+"""Ray Train's TorchTrainer without processes that such a run does not need; each takes 1 to 5 s to start.
 
     stock   driver, controller, autoscaling coordinator, placement-group cleaner, data sets' manager, workers
     here    driver, which is the controller as well, and the workers
@@ -27,7 +27,7 @@ from clustertrain.errors import ClusterTrainError
 class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
     """TorchTrainer whose `fit` runs the controller in this process.
 
-    An actor would import torch, Ray Train and the rest once more before it starts the first worker.
+    An actor would import torch and Ray Train once more before it starts the first worker.
 
     Args:
         outlives_run: as RayCluster's; the controller is an actor then.
@@ -52,20 +52,20 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
 
 class _NodesAreThere(FixedScalingPolicy):  # type: ignore[misc]
-    """A group of fixed size that asks no autoscaler for nodes."""
+    """A worker group of fixed size that requests no nodes from an autoscaler."""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Nothing: here the coordinator's process would be started, and waited for."""
+        """Does nothing. Ray Train would start the coordinator's process here, and wait for it."""
 
     def _maybe_send_resource_request(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class _Group(WorkerGroup):  # type: ignore[misc]
     def _init_train_context_on_workers(
         self, workers: Sequence[Any], sync_actor: Any, train_context_args: Mapping[str, Sequence[Any]]
     ) -> None:
-        """As Ray Train's, but for the handle of the controller: it is no actor."""
+        """As in Ray Train, except for the handle of the controller, which is not an actor here."""
         for_all = {
             "train_run_context": self._train_run_context,
             "synchronization_actor": sync_actor,
@@ -85,12 +85,12 @@ class _Group(WorkerGroup):  # type: ignore[misc]
 
 
 class _NoActor:
-    """Stands in workers for the controller's handle, of which Ray Train uses one method."""
+    """Replaces the controller's handle in workers. Ray Train uses one method of it."""
 
     @property
     def get_all_reported_checkpoints(self) -> Any:
         raise ClusterTrainError(
-            "ray.train.get_all_reported_checkpoints() knows none: the checkpoints are clustertrain's.\n"
+            "ray.train.get_all_reported_checkpoints() is not available: clustertrain writes them itself.\n"
             "clustertrain.session.restore() gives the newest one."
         )
 
