@@ -97,7 +97,7 @@ class Group:
         found = [self._of_exception(rank, error) for rank, error in sorted(errors.items())]
         return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
 
-    # -- what the ranks and their nodes say ------------------------------------------------------
+    # -- answers of the ranks and their nodes ------------------------------------------------------
 
     def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
         """Ray's error for each dead rank. A poll can return a survivor's exception before the death that

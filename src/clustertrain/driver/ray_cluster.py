@@ -1,4 +1,4 @@
-"""What the driver needs of a Ray cluster; launchers/NAME/ray.py says how each launcher gets to one."""
+"""What the driver needs of a Ray cluster; launchers/NAME/ray.py has it for each launcher."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Ports:
 
 
 def free_block(count: int, *, seed: int) -> Ports:
-    """`count` ports in a row that nobody listens on, on any address of this node.
+    """`count` ports in a row that no process of this node listens on, at any address.
 
     Args:
         seed: where the search begins, so that two jobs that search at the same moment find different blocks.
@@ -60,7 +60,7 @@ def free_block(count: int, *, seed: int) -> Ports:
 
 
 def free_port(block: Ports) -> int:
-    """A port of the block that nobody listens on.
+    """A port of the block that no process listens on.
 
     Raises:
         ClusterError: all are taken.

@@ -170,7 +170,7 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
         try:
             return read_manifest(run.checkpoints, name).world_size
         except CheckpointDamaged:
-            continue  # the driver says so when it chooses what to resume from
+            continue  # the driver reports it when it chooses what to resume from
     return None
 
 

@@ -2,7 +2,7 @@
 
 train.py          the function of TorchTrainer, for the three ways in
 setup.py          before the process group exists: output, signals, data, checkpoint
-plan.py           what the controller tells every worker of one start of the group
+plan.py           what the controller sends to every worker of one start of the group
 rank.py           training.loop.Run on one rank: requests, checkpoints, logs, phases
 requests.py       `stop` and `save`: files in the attempt's folder
 script.py         an unchanged torchrun script as a child process
