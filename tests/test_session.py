@@ -5,7 +5,7 @@ import torch
 
 from clustertrain import session
 from clustertrain.session import Session
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 
 
 class StandIn:
@@ -34,9 +34,9 @@ class StandIn:
 def begin():
     def make(*, rank=0, steps=None, minutes=None):
         run = StandIn()
-        place = Place(rank, rank, 1, torch.device("cpu"))
+        rank_info = RankInfo(rank, rank, 1, torch.device("cpu"))
         return run, Session(
-            run=run, place=place, data={}, args={}, save_every_steps=steps, save_every_minutes=minutes
+            run=run, rank_info=rank_info, data={}, args={}, save_every_steps=steps, save_every_minutes=minutes
         )
 
     return make

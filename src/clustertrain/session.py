@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clustertrain.training.distributed import Place
+    from clustertrain.training.distributed import RankInfo
     from clustertrain.training.loop import Run
 
 
@@ -48,17 +48,17 @@ class Session:
         self,
         *,
         run: Run,
-        place: Place,
+        rank_info: RankInfo,
         data: Mapping[str, Path],
         args: Mapping[str, Any],
         save_every_steps: int | None,
         save_every_minutes: float | None,
     ) -> None:
-        self.place = place
-        self.rank = place.rank
-        self.local_rank = place.local_rank
-        self.world_size = place.world_size
-        self.device = place.device
+        self.rank_info = rank_info
+        self.rank = rank_info.rank
+        self.local_rank = rank_info.local_rank
+        self.world_size = rank_info.world_size
+        self.device = rank_info.device
         self.data = data
         self.args = args
         self._run = run
@@ -130,7 +130,7 @@ class Session:
             "reason": "stop" if self._stopped else "steps",
         }
         self._saved_at_s = time.monotonic()
-        self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.place)}, progress)
+        self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}, progress)
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
         """A line of the curve: rank 0's is written, the other ranks' calls do nothing."""

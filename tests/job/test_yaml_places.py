@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
-from clustertrain.job.yaml_reader import MOST_VALUES, Document, JobDumper, Place, Reader
+from clustertrain.job.yaml_reader import MOST_VALUES, Document, JobDumper, Position, Reader
 
 
 def read(text: str, expected: str = "typed") -> Document:
     return Reader(
-        text, lambda line, column: Place((line, column), f"f:{line}:{column}"), lambda _: expected
+        text, lambda line, column: Position((line, column), f"f:{line}:{column}"), lambda _: expected
     ).document(())
 
 
@@ -26,7 +26,7 @@ def refusal(text: str, expected: str = "typed") -> str:
 def test_every_key_and_value_has_its_place():
     document = read("a: 1\nb:\n  c: [x, yy]\n")
     assert document.data == {"a": 1, "b": {"c": ["x", "yy"]}}
-    where = {path: (key.order, value.order) for path, (key, value) in document.places.items()}
+    where = {path: (key.order, value.order) for path, (key, value) in document.positions.items()}
     assert where[("a",)] == ((1, 1), (1, 4))
     assert where[("b", "c")] == ((3, 3), (3, 6))
     assert where[("b", "c", 1)] == ((3, 10), (3, 10))

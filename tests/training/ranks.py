@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 
 _ANSWER_S = 120
 
@@ -75,11 +75,11 @@ def _serve(rank: int, world_size: int, store: str, pipe: Any) -> None:
             world_size=world_size,
             timeout=timedelta(seconds=60),
         )
-    place = Place(rank, rank, world_size, torch.device("cpu"))
+    rank_info = RankInfo(rank, rank, world_size, torch.device("cpu"))
     while (request := pipe.recv()) is not None:
         function, args = request
         try:
-            answer = function(place, *args)
+            answer = function(rank_info, *args)
         except Exception as error:  # noqa: BLE001  it is the answer
             error.add_note("".join(traceback.format_exception(error)))
             answer = error

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.settings import TrainSettings
 
@@ -147,12 +147,12 @@ class MemoryRun:
 class Outcome:
     """One rank's view of a run that ended."""
 
-    def __init__(self, result: TrainResult, run: MemoryRun, task: Task, place: Place) -> None:
+    def __init__(self, result: TrainResult, run: MemoryRun, task: Task, rank_info: RankInfo) -> None:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
         self.reserved = run.reserved
         self.ids = getattr(task, "ids", [])[
-            2 if place.world_size > 1 else 0 :
+            2 if rank_info.world_size > 1 else 0 :
         ]  # the first two settle the buckets
 
     def state(self, step: int) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class Outcome:
 
 
 def run_task(
-    place: Place, task: Task, settings: TrainSettings, state: bytes | None = None, asked: Any = None
+    rank_info: RankInfo, task: Task, settings: TrainSettings, state: bytes | None = None, asked: Any = None
 ) -> Outcome:
-    run = MemoryRun(place.rank, state, asked)
-    result = train(task, settings, place, run, {})
+    run = MemoryRun(rank_info.rank, state, asked)
+    result = train(task, settings, rank_info, run, {})
     assert run.finished
-    return Outcome(result, run, task, place)
+    return Outcome(result, run, task, rank_info)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -48,9 +48,9 @@ class Measured(Eleven):
         return {"f1": MulticlassF1Score(3, average="macro"), "auroc": AUROC("multiclass", num_classes=3)}
 
 
-def evaluate(place, task, settings=SETTINGS):
+def evaluate(rank_info, task, settings=SETTINGS):
     torch.manual_seed(0)
-    return train(task, settings, place, MemoryRun(place.rank), {}).metrics
+    return train(task, settings, rank_info, MemoryRun(rank_info.rank), {}).metrics
 
 
 @pytest.mark.parametrize("task", [Eleven(), Measured()], ids=["built-in", "torchmetrics"])
@@ -78,7 +78,7 @@ class Few(Measured):
         return TensorDataset(*(tensor[:3] for tensor in super().eval_data(data).tensors))
 
 
-def _frozen_evaluation(place, task):
+def _frozen_evaluation(rank_info, task):
     """Evaluation alone: one training step would move BatchNorm's running values by other batches."""
     from torch.utils.data import default_collate
 
@@ -90,7 +90,7 @@ def _frozen_evaluation(place, task):
     dataset = task.eval_data({})
     dataset = TensorDataset(dataset.tensors[0].double(), dataset.tensors[1])
     with torch.no_grad():
-        model.layers[1].running_mean += place.rank  # as after steps on different batches
+        model.layers[1].running_mean += rank_info.rank  # as after steps on different batches
     return Evaluation(
         task=task,
         model=model,
@@ -98,8 +98,8 @@ def _frozen_evaluation(place, task):
         collate=default_collate,
         batch_size=2,
         settings=SETTINGS,
-        precision=Precision("fp32", place.device),
-        place=place,
+        precision=Precision("fp32", rank_info.device),
+        rank_info=rank_info,
     ).run(step=1)
 
 
@@ -114,7 +114,7 @@ class Watching(Eleven):
         return super().eval_step(model, batch)
 
 
-def _leaves_no_trace(place):
+def _leaves_no_trace(rank_info):
     from clustertrain.training.evaluation import Evaluation
     from clustertrain.training.precision import Precision
     from clustertrain.training.rng import pack_rng
@@ -131,14 +131,14 @@ def _leaves_no_trace(place):
         collate=default_collate,
         batch_size=4,
         settings=SETTINGS,
-        precision=Precision("bf16", place.device),
-        place=place,
+        precision=Precision("bf16", rank_info.device),
+        rank_info=rank_info,
     )
-    before = pack_rng(place.device)
+    before = pack_rng(rank_info.device)
     first, second = evaluation.run(3), evaluation.run(3)
     return (
         first == second,
-        torch.equal(before, pack_rng(place.device)),
+        torch.equal(before, pack_rng(rank_info.device)),
         model.training and model.layers[3].training,
         model.layers[1].training,
     )

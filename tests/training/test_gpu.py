@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
@@ -24,9 +24,9 @@ SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2, log
 
 
 @pytest.fixture
-def gpu() -> Place:
+def gpu() -> RankInfo:
     torch.cuda.set_device(0)
-    return Place(0, 0, 1, torch.device("cuda", 0))
+    return RankInfo(0, 0, 1, torch.device("cuda", 0))
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def _nccl_rank(rank, world_size, store, answers):
     )
     settings = replace(SETTINGS, sync_batchnorm=True, compile=False, save_every_steps=None)
     outcome = run_task(
-        Place(rank, rank, world_size, device), Classify(54 * world_size), settings, None, stop_soon
+        RankInfo(rank, rank, world_size, device), Classify(54 * world_size), settings, None, stop_soon
     )
     answers.put((rank, outcome.result.step, outcome.result.finished))
     dist.destroy_process_group()

@@ -100,12 +100,12 @@ def test_progress_and_records_say_where_the_run_is(ranks):
     assert outcome.result.metrics == {"loss": seven["loss"]}
 
 
-def poisoned(place, settings):
+def poisoned(rank_info, settings):
     """The outcome on this rank of a NaN among the samples: what was raised, and the steps saved."""
-    run = MemoryRun(place.rank)
+    run = MemoryRun(rank_info.rank)
     task = Plain(bad=33)
     try:
-        train(task, settings, place, run, {})
+        train(task, settings, rank_info, run, {})
     except NonFiniteLoss as error:
         return error.step, error.rank, sorted(run.saves)
     return None
@@ -135,7 +135,7 @@ def test_weights_that_overflowed_are_not_saved(ranks):
     assert {type(e) for e in errors} == {NonFiniteWeights}
 
 
-def count_collectives(place, steps):
+def count_collectives(rank_info, steps):
     counts = {}
     names = ["all_reduce", "all_gather", "broadcast", "barrier", "all_gather_into_tensor"]
     originals = {name: getattr(dist, name) for name in names}
@@ -151,7 +151,7 @@ def count_collectives(place, steps):
     for name in names:
         setattr(dist, name, counting(name))
     try:
-        run_task(place, Plain(200), replace(SETTINGS, steps=steps, log_every=1000))
+        run_task(rank_info, Plain(200), replace(SETTINGS, steps=steps, log_every=1000))
     finally:
         for name, original in originals.items():
             setattr(dist, name, original)

@@ -41,12 +41,12 @@ def test_settling_the_buckets_is_what_makes_it_so(ranks, monkeypatch):
     assert not same(resumed[0].weights(), whole[0].weights())
 
 
-def _run_unsettled(place, *args):
+def _run_unsettled(rank_info, *args):
     from clustertrain.training import loop
 
     settle, loop.settle_buckets = loop.settle_buckets, lambda *args, **kwargs: None
     try:
-        return run_task(place, *args)
+        return run_task(rank_info, *args)
     finally:
         loop.settle_buckets = settle
 

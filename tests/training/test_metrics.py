@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 from clustertrain.training.metrics import (
     Accuracy,
     Meter,
@@ -18,7 +18,7 @@ from clustertrain.training.metrics import (
     compute_over_ranks,
 )
 
-ALONE = Place(0, 0, 1, torch.device("cpu"))
+ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 
 
 def test_the_mean_is_over_samples_and_starts_anew_after_each_line():
@@ -40,14 +40,14 @@ def test_an_unfinished_line_goes_on_in_another_process():
     assert second.read()[0] == 3.0
 
 
-def _uneven(place):
-    meter = Meter(place)
+def _uneven(rank_info):
+    meter = Meter(rank_info)
     calls = []
     reduce = dist.all_reduce
     dist.all_reduce = lambda *args, **kwargs: calls.append(1) or reduce(*args, **kwargs)
     try:
         for step in range(4):
-            meter.add(step, torch.tensor(float(place.rank)), 1 + place.rank)
+            meter.add(step, torch.tensor(float(rank_info.rank)), 1 + rank_info.rank)
         steps = len(calls)
         return meter.read()[0], steps, len(calls)
     finally:
@@ -58,10 +58,10 @@ def test_ranks_weigh_by_samples_in_one_all_reduce_a_line(ranks):
     assert ranks(3).results(_uneven) == [((0 * 1 + 1 * 2 + 2 * 3) / 6, 0, 1)] * 3
 
 
-def _poisoned(place):
-    meter = Meter(place)
+def _poisoned(rank_info):
+    meter = Meter(rank_info)
     for step in range(1, 6):
-        bad = (place.rank, step) in {(1, 4), (2, 3)}
+        bad = (rank_info.rank, step) in {(1, 4), (2, 3)}
         meter.add(step, torch.tensor(float("inf") if bad else 1.0), 1)
     meter.flush()
 

@@ -59,11 +59,11 @@ def test_derived_seeds_fit_torch_and_do_not_meet():
     assert len(seeds) == 900 and all(0 <= seed < 2**63 for seed in seeds)
 
 
-def _gather(place):
-    seed_all(9, place.rank)
-    mine = pack_rng(place.device)
-    states = gather_rng(place)
-    return bool(torch.equal(states[place.rank], mine)), states
+def _gather(rank_info):
+    seed_all(9, rank_info.rank)
+    mine = pack_rng(rank_info.device)
+    states = gather_rng(rank_info)
+    return bool(torch.equal(states[rank_info.rank], mine)), states
 
 
 def test_states_of_all_ranks_are_gathered_on_every_rank(ranks):

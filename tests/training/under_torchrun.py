@@ -10,11 +10,13 @@ from clustertrain.training.settings import TrainSettings
 from training.tasks import MemoryRun, Plain
 
 if __name__ == "__main__":
-    place = join()
-    result = train(Plain(), TrainSettings(steps=8, batch_size=4), place, MemoryRun(place.rank), {})
+    rank_info = join()
+    result = train(Plain(), TrainSettings(steps=8, batch_size=4), rank_info, MemoryRun(rank_info.rank), {})
     if met := {"ray", "pydantic"} & sys.modules.keys():
         raise SystemExit(f"imported: {met}")
-    (Path(sys.argv[1]) / f"{place.world_size}-{place.rank}").write_text(f"{result.step} {result.finished}")
+    (Path(sys.argv[1]) / f"{rank_info.world_size}-{rank_info.rank}").write_text(
+        f"{result.step} {result.finished}"
+    )
     leave()
     # DDP keeps gloo's threads alive beyond the group (torch 2.13: three after destroy_process_group),
     # and on a busy machine one of them once aborted the interpreter at its end. That end is not tested here.

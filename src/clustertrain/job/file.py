@@ -25,7 +25,7 @@ from clustertrain.job.yaml_reader import (
     Expected,
     JobDumper,
     Keys,
-    Place,
+    Position,
     Reader,
     refuse,
     text_of,
@@ -92,19 +92,19 @@ def job_schema() -> dict[str, Any]:
 def _read_file(text: str, source: str) -> Document:
     """The document of a whole job file, which must be a mapping."""
 
-    def place(line: int, column: int) -> Place:
-        return Place((line, column), f"{source}:{line}:{column}")
+    def position(line: int, column: int) -> Position:
+        return Position((line, column), f"{source}:{line}:{column}")
 
-    document = Reader(text, place, expected_at).document(())
+    document = Reader(text, position, expected_at).document(())
     if document.data is None:
         refuse(
-            place(1, 1),
+            position(1, 1),
             "the job file is empty",
             "it needs at least name and task, function or script; clustertrain init writes an example",
         )
     if not isinstance(document.data, dict):
         what = f"the job file is {shown(document.data)}"
-        refuse(document.places[()][1], what, "it must be a mapping of keys, such as name: my-run")
+        refuse(document.positions[()][1], what, "it must be a mapping of keys, such as name: my-run")
     return document
 
 
@@ -126,7 +126,7 @@ def expected_at(path: Keys) -> Expected:
 def _override(document: Document, override: str, number: int) -> None:
     """Applies one `--set a.b=value`; errors give its text as the place."""
     keys, separator, value = override.partition("=")
-    here = Place((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
+    here = Position((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
     path = tuple(keys.split("."))
     if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
         refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")
@@ -135,7 +135,7 @@ def _override(document: Document, override: str, number: int) -> None:
     for depth, key in enumerate(path[:-1], 1):
         if section.get(key) is None:
             section[key] = {}
-            document.places[path[:depth]] = (here, here)
+            document.positions[path[:depth]] = (here, here)
         section = section[key]
         if not isinstance(section, dict):
             whole = ".".join(path[:depth])
@@ -145,8 +145,8 @@ def _override(document: Document, override: str, number: int) -> None:
                 f"replace the whole value: --set {whole}=…",
             )
     section[path[-1]] = part.data
-    kept = {keys: places for keys, places in document.places.items() if keys[: len(path)] != path}
-    document.places = kept | part.places
+    kept = {keys: positions for keys, positions in document.positions.items() if keys[: len(path)] != path}
+    document.positions = kept | part.positions
 
 
 def _without_credentials(text: str) -> str:
@@ -179,7 +179,7 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         return [expanded(document, environ, (*path, index), inner) for index, inner in enumerate(value)]
     if not isinstance(value, str) or "$" not in value:
         return value
-    place = document.places[path][1]
+    position = document.positions[path][1]
 
     def replacement(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
@@ -187,18 +187,18 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
             return "$"
         if name is None:
             what = f"{dotted(path)}: a '$' that does not start ${{NAME}}"
-            refuse(place, what, "write ${NAME}, or $$ for a '$'")
+            refuse(position, what, "write ${NAME}, or $$ for a '$'")
         found = (environ or {}).get(name) or default
         if found is None and name not in (environ or {}):
             what = f"{dotted(path)}: needs the environment variable {name}, which is not set"
-            refuse(place, what, f"export {name}=…, or give a default: ${{{name}:-default}}")
+            refuse(position, what, f"export {name}=…, or give a default: ${{{name}:-default}}")
         return found or ""
 
     if _may_expand(path):
         return _VARIABLE.sub(replacement, value)
     if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # the shell expands that
         refuse(
-            place,
+            position,
             f"{dotted(path)}: {shown(value)} is not accepted",
             "${NAME} is replaced only in storage, data.*.uri, env, code, image and the paths of slurm",
             "set another key on the command line: --set KEY=VALUE",

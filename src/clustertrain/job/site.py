@@ -24,7 +24,7 @@ from clustertrain.job.sections import Section
 from clustertrain.job.slurm import Slurm, check_container
 from clustertrain.job.values import Refused
 from clustertrain.job.wording import validated
-from clustertrain.job.yaml_reader import Place, Reader, refuse, text_of
+from clustertrain.job.yaml_reader import Position, Reader, refuse, text_of
 
 
 class Site(Section):
@@ -97,18 +97,18 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
 
-    def place(line: int, column: int) -> Place:
-        return Place((line, column), f"{path}:{line}:{column}")
+    def position(line: int, column: int) -> Position:
+        return Position((line, column), f"{path}:{line}:{column}")
 
-    document = Reader(text_of(path), place, expected_at).document(())
+    document = Reader(text_of(path), position, expected_at).document(())
     if document.data is None:
         return Site()
     if not isinstance(document.data, dict):
-        refuse(place(1, 1), "a site file is a mapping of keys", "for example slurm: {account: physics}")
+        refuse(position(1, 1), "a site file is a mapping of keys", "for example slurm: {account: physics}")
     for key in document.data:
         if key not in Site.model_fields:
             refuse(
-                document.places[key,][0],
+                document.positions[key,][0],
                 f"unknown key '{key}'",
                 "a site file has only the keys slurm and kubernetes",
             )

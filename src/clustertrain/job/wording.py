@@ -17,7 +17,7 @@ from clustertrain.job.values import Refused
 from clustertrain.job.yaml_reader import (
     Document,
     Keys,
-    Place,
+    Position,
 )
 from clustertrain.units import shortened
 
@@ -34,28 +34,28 @@ def validated(document: Document, model: type[SectionT]) -> SectionT:
         return model.model_validate(document.data)
     except ValidationError as error:
         problems = sorted(_problem(document, detail) for detail in error.errors(include_url=False))
-        place, text = problems[0]
+        position, text = problems[0]
         what, *lines = text.split("\n")
         more = f" (the first of {len(problems)} problems)" if len(problems) > 1 else ""
-        raise JobError("\n".join([f"{place.label}: {what}{more}", *lines])) from None
+        raise JobError("\n".join([f"{position.label}: {what}{more}", *lines])) from None
 
 
-def _problem(document: Document, error: ErrorDetails) -> tuple[Place, str]:
+def _problem(document: Document, error: ErrorDetails) -> tuple[Position, str]:
     """The place and the message of one error of the model."""
     kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
     if isinstance(cause, Refused):
         path = document.nearest((*loc, *cause.at))
-        return document.places[path][0], _within(path, str(cause))
+        return document.positions[path][0], _within(path, str(cause))
     path = document.nearest(loc)
-    key_place, value_place = document.places[path]
+    key_position, value_position = document.positions[path]
     if kind == "extra_forbidden":
-        return key_place, _unknown_key(path)
+        return key_position, _unknown_key(path)
     if kind == "missing":
-        return key_place, _within(path, f"the key '{loc[-1]}' is missing\nit has no default: add it")
+        return key_position, _within(path, f"the key '{loc[-1]}' is missing\nit has no default: add it")
     if loc[-1] == "[key]":
         name, section = shortened(str(path[-1])), dotted(path[:-1])
-        return key_place, f"{section}: '{name}' is not a valid name\n{_rule(error, path)}"
-    return value_place, f"{dotted(path)}: {shown(error['input'])} is not accepted\n{_rule(error, path)}"
+        return key_position, f"{section}: '{name}' is not a valid name\n{_rule(error, path)}"
+    return value_position, f"{dotted(path)}: {shown(error['input'])} is not accepted\n{_rule(error, path)}"
 
 
 def _unknown_key(path: Keys) -> str:

@@ -1,8 +1,8 @@
-"""YAML as plain data, with the place of every key and every value.
+"""YAML as plain data, with the position of every key and every value.
 
 Only what a job file needs: no tags, no merge keys, no dates, a bounded size. Other text is refused with
-JobError at its line and column. ruamel.yaml keeps places as well, but these refusals would take as much code
-on top of it; pydantic names keys and knows no lines.
+JobError at its line and column. ruamel.yaml keeps positions as well, but these refusals would take as much
+code on top of it; pydantic names keys and has no line numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Keys = tuple[str | int, ...]
 Expected = Literal["text", "any", "typed"]
 
 
-class Place(NamedTuple):
-    """The place in the text where a key or a value was written."""
+class Position(NamedTuple):
+    """The position in the text where a key or a value was written."""
 
     order: tuple[int, int]
     label: str
@@ -39,16 +39,16 @@ class Place(NamedTuple):
 
 @dataclass
 class Document:
-    """Plain data and, for every path of keys, the places of the key and of the value."""
+    """Plain data and, for every path of keys, the positions of the key and of the value."""
 
     data: Any
-    places: dict[Keys, tuple[Place, Place]] = field(default_factory=dict)
+    positions: dict[Keys, tuple[Position, Position]] = field(default_factory=dict)
 
     def nearest(self, keys: Sequence[str | int]) -> Keys:
         """The path in the document along these keys, without those that are only in the model."""
         path: Keys = ()
         for key in keys:
-            if (*path, key) in self.places:
+            if (*path, key) in self.positions:
                 path = (*path, key)
         return path
 
@@ -80,8 +80,8 @@ for _side in (JobLoader, JobDumper):
     )
 
 
-def refuse(place: Place, what: str, *lines: str) -> NoReturn:
-    raise JobError("\n".join([f"{place.label}: {what}", *lines]))
+def refuse(position: Position, what: str, *lines: str) -> NoReturn:
+    raise JobError("\n".join([f"{position.label}: {what}", *lines]))
 
 
 def text_of(path: Path) -> str:
@@ -117,18 +117,18 @@ class Reader:
     """One YAML text, read once into a Document."""
 
     def __init__(
-        self, text: str, place: Callable[[int, int], Place], expected_at: Callable[[Keys], Expected]
+        self, text: str, position: Callable[[int, int], Position], expected_at: Callable[[Keys], Expected]
     ) -> None:
-        """`place` returns the Place of a line and a column, counted from 1; `expected_at` returns the kind of
-        value that a path may have."""
+        """`position` returns the Position of a line and a column, counted from 1; `expected_at` returns
+        the kind of value that a path may have."""
         self.text = text
-        self.place = place
+        self.position = position
         self.expected_at = expected_at
         self.count = 0
-        self.places: dict[Keys, tuple[Place, Place]] = {}
+        self.positions: dict[Keys, tuple[Position, Position]] = {}
 
     def document(self, base: Keys) -> Document:
-        """The data, with places below the path `base`."""
+        """The data, with the positions of what is below the path `base`."""
         try:
             self._check_events()
             self.loader = JobLoader(self.text)
@@ -142,19 +142,19 @@ class Reader:
             refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", tab)
         except yaml.reader.ReaderError as error:
             before = self.text[: error.position]
-            here = self.place(before.count("\n") + 1, error.position - before.rfind("\n"))
+            here = self.position(before.count("\n") + 1, error.position - before.rfind("\n"))
             refuse(here, f"not YAML: the character {error.character!r}", "a job file is printable text")
         except (
             ValueError,
             OverflowError,
         ) as error:  # an escape such as "\UFFFFFFFF", which PyYAML lets through
-            refuse(self.place(1, 1), f"not YAML: {error}", "a backslash in double quotes starts an escape")
-        start = self.place(1, 1) if node is None or not base else self._at(node.start_mark)
-        self.places[base] = (start, start if node is None else self._at(node.start_mark))
-        return Document(None if node is None else self._plain(node, base), self.places)
+            refuse(self.position(1, 1), f"not YAML: {error}", "a backslash in double quotes starts an escape")
+        start = self.position(1, 1) if node is None or not base else self._at(node.start_mark)
+        self.positions[base] = (start, start if node is None else self._at(node.start_mark))
+        return Document(None if node is None else self._plain(node, base), self.positions)
 
-    def _at(self, mark: Any) -> Place:
-        return self.place(mark.line + 1, mark.column + 1) if mark else self.place(1, 1)
+    def _at(self, mark: Any) -> Position:
+        return self.position(mark.line + 1, mark.column + 1) if mark else self.position(1, 1)
 
     def _check_events(self) -> None:
         """Refuses tags, and checks depth and size before any recursion."""
@@ -183,7 +183,7 @@ class Reader:
         if isinstance(node, yaml.SequenceNode):
             values = []
             for index, item in enumerate(node.value):
-                self.places[*path, index] = (self._at(item.start_mark),) * 2
+                self.positions[*path, index] = (self._at(item.start_mark),) * 2
                 values.append(self._plain(item, (*path, index)))
             return values
         return self._scalar(node, path)
@@ -201,10 +201,10 @@ class Reader:
                 refuse(here, f"YAML does not read the key {shortened(key)} as text", "write it in quotes")
             self._check_text(key_node)
             if key in mapping:
-                first = self.places[*path, key][0]
+                first = self.positions[*path, key][0]
                 what = f"the key '{shortened(key)}' is given twice"
                 refuse(here, what, f"the first one is at {first.label}: remove one")
-            self.places[*path, key] = (here, self._at(value_node.start_mark))
+            self.positions[*path, key] = (here, self._at(value_node.start_mark))
             mapping[key] = self._plain(value_node, (*path, key))
         return mapping
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import Place, gather_over_ranks
+from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
@@ -19,7 +19,7 @@ from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
 
-def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
+def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """The task's model on the device, in training mode.
 
     Raises:
@@ -38,27 +38,27 @@ def make_model(task: Task, settings: TrainSettings, place: Place) -> nn.Module:
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
     if settings.sync_batchnorm:
-        if place.device.type != "cuda":
+        if rank_info.device.type != "cuda":
             raise JobError(
-                f"train.sync_batchnorm is true, but this worker runs on {place.device.type}; "
+                f"train.sync_batchnorm is true, but this worker runs on {rank_info.device.type}; "
                 "torch supports it only on GPUs.\nSet resources.gpus_per_worker, or remove sync_batchnorm."
             )
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    model.to(place.device)
+    model.to(rank_info.device)
     return model.train()  # a pretrained model is often in evaluation mode
 
 
-def wrap(model: nn.Module, settings: TrainSettings, place: Place) -> nn.Module:
+def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same
     tensors."""
     # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
     # ones, and a run resumed after it would differ in the last bits.
     module = cast(nn.Module, torch.compile(model, dynamic=False)) if settings.compile else model
-    if place.world_size == 1:
+    if rank_info.world_size == 1:
         return module
     return DistributedDataParallel(
         module,
-        device_ids=[place.device] if place.device.type == "cuda" else None,
+        device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
         find_unused_parameters=settings.find_unused_parameters,
     )
@@ -95,7 +95,7 @@ def settle_buckets(
     restore_rng(random_states, device)
 
 
-def load_datasets(task: Task, data: Mapping[str, Path], place: Place) -> tuple[Any, Any]:
+def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> tuple[Any, Any]:
     """(training data, evaluation data or None).
 
     Raises:
@@ -106,7 +106,7 @@ def load_datasets(task: Task, data: Mapping[str, Path], place: Place) -> tuple[A
         _size(training, f"{type(task).__name__}.train_data()"),
         0 if evaluation is None else _size(evaluation, f"{type(task).__name__}.eval_data()"),
     ]
-    of_ranks = gather_over_ranks(torch.tensor(sizes), place).tolist()
+    of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
     if any(other != of_ranks[0] for other in of_ranks):
         raise JobError(
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"

@@ -17,7 +17,7 @@ COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives u
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """One rank, with its device."""
 
     rank: int
@@ -26,7 +26,7 @@ class Place:
     device: torch.device
 
 
-def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Place:
+def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> RankInfo:
     """Join the process group of torchrun's environment; without that environment, world_size is 1.
 
     Reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL on GPUs, gloo on CPUs.
@@ -37,14 +37,14 @@ def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> Place:
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = _device(local_rank)
     if "RANK" not in os.environ:
-        return Place(rank=0, local_rank=0, world_size=1, device=device)
+        return RankInfo(rank=0, local_rank=0, world_size=1, device=device)
     on_gpu = device.type == "cuda"
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         timeout=timedelta(seconds=timeout_s),
         device_id=device if on_gpu else None,
     )
-    return Place(dist.get_rank(), local_rank, dist.get_world_size(), device)
+    return RankInfo(dist.get_rank(), local_rank, dist.get_world_size(), device)
 
 
 def _device(local_rank: int) -> torch.device:
@@ -67,19 +67,19 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def sum_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
-    """`tensor` summed in place over all ranks; it is on `place.device`."""
-    if place.world_size > 1:
+def sum_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
+    """`tensor` summed in place over all ranks; it is on `rank_info.device`."""
+    if rank_info.world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
-def gather_over_ranks(tensor: torch.Tensor, place: Place) -> torch.Tensor:
+def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
     """The tensors of all ranks, stacked: (world_size, *shape), on the CPU, the same on every rank."""
-    if place.world_size == 1:
+    if rank_info.world_size == 1:
         return tensor.cpu()[None]
-    mine = tensor.to(place.device)
-    of_ranks = [torch.empty_like(mine) for _ in range(place.world_size)]
+    mine = tensor.to(rank_info.device)
+    of_ranks = [torch.empty_like(mine) for _ in range(rank_info.world_size)]
     dist.all_gather(of_ranks, mine)
     return torch.stack(of_ranks).cpu()
 
@@ -100,19 +100,19 @@ class StopLine:
     later, and costs no time. With one rank the requests are read at once.
     """
 
-    def __init__(self, place: Place, requests: Callable[[], Requests]) -> None:
-        self._place = place
+    def __init__(self, rank_info: RankInfo, requests: Callable[[], Requests]) -> None:
+        self._rank_info = rank_info
         self._requests = requests
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._group: Any = None
         # NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
-        self._own_group = place.world_size > 1 and dist.get_backend() != "gloo"
+        self._own_group = rank_info.world_size > 1 and dist.get_backend() != "gloo"
         if self._own_group:
             self._group = dist.new_group(backend="gloo")
 
     def read(self) -> Requests:
         """The requests for all ranks now; the same on every rank."""
-        if self._place.world_size == 1:
+        if self._rank_info.world_size == 1:
             return self._requests()
         if self._pending is None:
             return Requests()
@@ -122,9 +122,9 @@ class StopLine:
 
     def ask(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""
-        if self._place.world_size == 1:
+        if self._rank_info.world_size == 1:
             return
-        asked = self._requests() if self._place.rank == 0 else Requests()
+        asked = self._requests() if self._rank_info.rank == 0 else Requests()
         flags = torch.tensor(asked, dtype=torch.int32)
         work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._pending = (work, flags)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import Place, sum_over_ranks
+from clustertrain.training.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.loading import Collate, Fetch, Loader
 from clustertrain.training.metrics import compute_over_ranks
 from clustertrain.training.precision import Precision
@@ -34,33 +34,35 @@ class Evaluation:
         batch_size: int,
         settings: TrainSettings,
         precision: Precision,
-        place: Place,
+        rank_info: RankInfo,
     ) -> None:
-        self._task, self._model, self._place = task, model, place
+        self._task, self._model, self._rank_info = task, model, rank_info
         self._precision = precision
         self._seed = settings.seed
         self._metrics = dict(task.metrics())
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
         # without a dtype: every rank then evaluates all of these samples by itself.
-        self._counted = place if len(dataset) >= place.world_size else replace(place, rank=0, world_size=1)
+        self._counted = (
+            rank_info if len(dataset) >= rank_info.world_size else replace(rank_info, rank=0, world_size=1)
+        )
         for metric in self._metrics.values():
             if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
-                metric.to(place.device)
+                metric.to(rank_info.device)
                 _sync_over_ranks(metric, self._counted.world_size > 1)
         self._loader = Loader(
             Fetch(dataset, collate),
             evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size),
             processes=settings.loader_workers,
-            device=place.device,
+            device=rank_info.device,
             reuse=True,
         )
 
     def run(self, step: int) -> dict[str, float]:
         """The mean loss and the metrics over all samples, the same on every rank; all of them call it."""
-        random_states = pack_rng(self._place.device)
+        random_states = pack_rng(self._rank_info.device)
         modes = [(module, module.training) for module in self._model.modules()]
         self._broadcast_buffers()
-        seed_all(derive_seed(self._seed, step), self._place.rank)
+        seed_all(derive_seed(self._seed, step), self._rank_info.rank)
         self._model.eval()
         try:
             with (
@@ -70,18 +72,18 @@ class Evaluation:
         finally:
             for module, mode in modes:
                 module.training = mode
-            restore_rng(random_states, self._place.device)
+            restore_rng(random_states, self._rank_info.device)
 
     def _broadcast_buffers(self) -> None:
         """Broadcast rank 0's buffers: BatchNorm's running values differ between ranks."""
-        if self._place.world_size > 1:
+        if self._rank_info.world_size > 1:
             for buffer in self._model.buffers():
                 dist.broadcast(buffer, src=0)
 
     def _measure(self) -> dict[str, float]:
         for metric in self._metrics.values():
             metric.reset()
-        sums = torch.zeros(2, dtype=torch.float64, device=self._place.device)  # loss × samples, samples
+        sums = torch.zeros(2, dtype=torch.float64, device=self._rank_info.device)  # loss × samples, samples
         for key, batch in self._loader:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)

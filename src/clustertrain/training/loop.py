@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
-from clustertrain.training.distributed import Place, Requests, StopLine
+from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.loading import Fetch, Loader
 from clustertrain.training.metrics import Meter, check_weights
@@ -69,7 +69,7 @@ class TrainResult:
 
 
 def train(
-    task: Task, settings: TrainSettings, place: Place, run: Run, data: Mapping[str, Path]
+    task: Task, settings: TrainSettings, rank_info: RankInfo, run: Run, data: Mapping[str, Path]
 ) -> TrainResult:
     """Train to the end, or until a stop request. All ranks call it, in their process group.
 
@@ -80,16 +80,16 @@ def train(
     """
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
-    precision = Precision(settings.precision, place.device)
+    precision = Precision(settings.precision, rank_info.device)
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
-    model = make_model(task, settings, place)
-    training_data, eval_data = load_datasets(task, data, place)
-    sizes = BatchSizes.of(settings, place.world_size, len(training_data))
+    model = make_model(task, settings, rank_info)
+    training_data, eval_data = load_datasets(task, data, rank_info)
+    sizes = BatchSizes.of(settings, rank_info.world_size, len(training_data))
     order = TrainOrder(
         sizes=sizes,
         samples=len(training_data),
         seed=settings.seed,
-        rank=place.rank,
+        rank=rank_info.rank,
         epochs=settings.epochs,
         steps=settings.steps,
         start=Position.of(state),
@@ -103,7 +103,7 @@ def train(
         Fetch(training_data, collate),
         order,
         processes=settings.loader_workers,
-        device=place.device,
+        device=rank_info.device,
         reuse=False,
     )
     evaluation = None
@@ -116,7 +116,7 @@ def train(
             batch_size=sizes.batch_size,
             settings=settings,
             precision=precision,
-            place=place,
+            rank_info=rank_info,
         )
     optimization = Optimization(
         task=task,
@@ -126,11 +126,11 @@ def train(
         total_steps=order.total_steps,
         scaler=precision.scaler,
     )
-    wrapped = wrap(model, settings, place)
+    wrapped = wrap(model, settings, rank_info)
     loop = _Loop(
         task=task,
         settings=settings,
-        place=place,
+        rank_info=rank_info,
         run=run,
         model=model,
         wrapped=wrapped,
@@ -141,7 +141,7 @@ def train(
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
-        settle_buckets(task, wrapped, model, first[1], precision=precision, device=place.device)
+        settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.begin(state)
         finished = loop.steps(chain([first], batches))
     run.finish()
@@ -156,7 +156,7 @@ class _Loop:
         *,
         task: Task,
         settings: TrainSettings,
-        place: Place,
+        rank_info: RankInfo,
         run: Run,
         model: nn.Module,
         wrapped: nn.Module,
@@ -165,20 +165,20 @@ class _Loop:
         optimization: Optimization,
         evaluation: Evaluation | None,
     ) -> None:
-        self._task, self._settings, self._place, self._run = task, settings, place, run
+        self._task, self._settings, self._rank_info, self._run = task, settings, rank_info, run
         self._model, self._wrapped, self._precision = model, wrapped, precision
         self._order, self._optimization, self._evaluation = order, optimization, evaluation
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
         self._reserved = False
         self._best: dict[str, float] = {}  # the lowest evaluation loss, and its step
-        self._meter = Meter(place)
-        self._line = StopLine(place, self._requests)
+        self._meter = Meter(rank_info)
+        self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
 
     def begin(self, state: dict[str, Any] | None) -> None:
         """Load a saved state, and seed every rank's random numbers."""
-        seed_all(derive_seed(self._settings.seed, self.position.step), self._place.rank)
+        seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
         self._load_model(state["model"])
@@ -186,13 +186,13 @@ class _Loop:
         self.metrics, self._best = dict(state["metrics"]), dict(state["best"])
         self._meter.load(state["meter"])
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
-        if len(random_states) == self._place.world_size:
-            restore_rng(random_states[self._place.rank], self._place.device)
+        if len(random_states) == self._rank_info.world_size:
+            restore_rng(random_states[self._rank_info.rank], self._rank_info.device)
         else:
             self._log(
                 "note",
-                text=f"resumed at world size {self._place.world_size}, saved at {len(random_states)}: random "
-                "states are reseeded, and the result is not bit-identical to an uninterrupted run",
+                text=f"resumed at world size {self._rank_info.world_size}, saved at {len(random_states)}: "
+                "random states are reseeded, and the result is not bit-identical to an uninterrupted run",
             )
 
     def _load_model(self, weights: dict[str, Any]) -> None:
@@ -293,7 +293,7 @@ class _Loop:
         loss, samples_per_s = self._meter.read()
         if self._evaluation is None:
             self.metrics = {"loss": loss}
-        if self._place.rank != 0:
+        if self._rank_info.rank != 0:
             return
         record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
         if self._optimization.grad_norm is not None:
@@ -330,7 +330,7 @@ class _Loop:
             self._run.phase("save", self.position.step)
             state = {
                 **self._tensors(),
-                "rng_of_ranks": gather_rng(self._place),
+                "rng_of_ranks": gather_rng(self._rank_info),
                 "best": self._best,
                 "metrics": self.metrics,
                 "meter": self._meter.state(),
@@ -340,7 +340,7 @@ class _Loop:
                 "step": self.position.step,
                 "epoch": self.position.epoch,
                 "samples_seen": self.position.samples_seen,
-                "world_size": self._place.world_size,
+                "world_size": self._rank_info.world_size,
                 "metrics": measured,
                 "reason": reason,
             }
@@ -349,5 +349,5 @@ class _Loop:
             self._run.phase("step", self.position.step)
 
     def _log(self, kind: str, **fields: Any) -> None:
-        if self._place.rank == 0:
+        if self._rank_info.rank == 0:
             self._run.log({"kind": kind, "step": self.position.step, "epoch": self.position.epoch, **fields})

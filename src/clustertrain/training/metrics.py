@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.training.distributed import Place, gather_over_ranks, sum_over_ranks
+from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
 
 
 class NonFiniteLoss(ClusterTrainError):
@@ -61,8 +61,8 @@ class Meter:
     The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, rank_info: RankInfo) -> None:
+        self._rank_info = rank_info
         self._steps: list[int] = []
         self._losses: list[torch.Tensor] = []
         self._counts: list[int] = []
@@ -100,7 +100,7 @@ class Meter:
         counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
         not_finite = losses.isfinite().logical_not()
         sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
-        loss_sum, count, bad = sum_over_ranks(sums, self._place).tolist()
+        loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
         if bad:
             raise self._first_not_finite(losses.tolist(), not_finite.tolist())
         self._loss_sum += loss_sum
@@ -112,7 +112,7 @@ class Meter:
     def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
         mine = next((i for i, bad in enumerate(not_finite) if bad), None)
         found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
-        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._place).tolist()
+        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
         rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
         step, loss = of_ranks[rank]
         return NonFiniteLoss(int(step), rank, loss)
@@ -174,7 +174,7 @@ class Accuracy:
         return float(right / everything) if everything else float("nan")
 
 
-def compute_over_ranks(metrics: Mapping[str, Metric], place: Place) -> dict[str, float]:
+def compute_over_ranks(metrics: Mapping[str, Metric], rank_info: RankInfo) -> dict[str, float]:
     """The value of each metric over all ranks; all of them call it.
 
     Raises:
@@ -184,7 +184,7 @@ def compute_over_ranks(metrics: Mapping[str, Metric], place: Place) -> dict[str,
     for name, metric in metrics.items():
         sums = getattr(metric, "sums", None)
         if isinstance(sums, torch.Tensor):
-            metric.sums = sum_over_ranks(sums.to(place.device), place)  # type: ignore[attr-defined]  # it has one
+            metric.sums = sum_over_ranks(sums.to(rank_info.device), rank_info)  # type: ignore[attr-defined]  # it has one
         result = metric.compute()
         items = result.items() if isinstance(result, Mapping) else [("", result)]
         values |= {f"{name}_{key}" if key else name: _number(name, value) for key, value in items}

@@ -14,7 +14,7 @@ import torch
 from clustertrain.training.distributed import gather_over_ranks
 
 if TYPE_CHECKING:
-    from clustertrain.training.distributed import Place
+    from clustertrain.training.distributed import RankInfo
 
 try:
     import numpy as np
@@ -92,9 +92,9 @@ def restore_rng(packed: torch.Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(of_cuda.clone(), device)
 
 
-def gather_rng(place: Place) -> torch.Tensor:
+def gather_rng(rank_info: RankInfo) -> torch.Tensor:
     """The random states of all ranks: uint8 (world_size, bytes), on every rank. It is a collective."""
-    return gather_over_ranks(pack_rng(place.device), place)
+    return gather_over_ranks(pack_rng(rank_info.device), rank_info)
 
 
 def _pack_python() -> bytes:

@@ -15,7 +15,7 @@ from clustertrain import session, variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
-from clustertrain.training.distributed import Place
+from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train as train_loop
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.rank import WorkerRun
@@ -39,10 +39,10 @@ def train(config: dict[str, Any]) -> None:
         run.attempt.restart(plan.restart).outcome.write(outcome)
 
 
-def _place(context: Any) -> Place:
+def _rank_info(context: Any) -> RankInfo:
     import ray.train.torch
 
-    return Place(
+    return RankInfo(
         rank=context.get_world_rank(),
         local_rank=context.get_local_rank(),
         world_size=context.get_world_size(),
@@ -53,7 +53,7 @@ def _place(context: Any) -> Place:
 def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
     cls = check_task(job.task or "")
     task = make_task(cls, job)
-    result = train_loop(task, settings_of(job), _place(context), run, dict(this_start.data))
+    result = train_loop(task, settings_of(job), _rank_info(context), run, dict(this_start.data))
     return Outcome(result.finished, result.step, result.epoch, dict(result.metrics))
 
 
@@ -92,7 +92,7 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     args = dict(job.args) if isinstance(job.args, dict) else {}
     rank_session = session.Session(
         run=run,
-        place=_place(context),
+        rank_info=_rank_info(context),
         data=dict(this_start.data),
         args=args,
         save_every_steps=job.checkpoint.every.steps,

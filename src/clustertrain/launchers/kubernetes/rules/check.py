@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding
 from clustertrain.launchers.kubernetes.rules.names import label_1123, metadata, subdomain
 from clustertrain.launchers.kubernetes.rules.objects import (
     config_map,
@@ -58,8 +58,8 @@ def check(manifests: Sequence[Mapping[str, Any]], *, pod_security: bool = True) 
     found: list[Finding] = []
     seen: set[tuple[str, str, str]] = set()
     for number, manifest in enumerate(manifests, 1):
-        place = _object(manifest, number)
-        found += [*_identity(place, seen), *_content(place, pod_security)]
+        field = _object(manifest, number)
+        found += [*_identity(field, seen), *_content(field, pod_security)]
     return found
 
 
@@ -79,19 +79,19 @@ def to_error(findings: Sequence[Finding]) -> JobError:
     return JobError("\n".join(lines))
 
 
-def _object(manifest: Any, number: int) -> Place:
+def _object(manifest: Any, number: int) -> Field:
     """Named as its errors name it."""
-    place = Place("", "", manifest)
-    kind, name = place.at("kind").text, place.at("metadata", "name").text
-    return Place(f"{kind or 'Object'} {name or f'number {number}'}", "", manifest)
+    field = Field("", "", manifest)
+    kind, name = field.at("kind").text, field.at("metadata", "name").text
+    return Field(f"{kind or 'Object'} {name or f'number {number}'}", "", manifest)
 
 
-def _identity(place: Place, seen: set[tuple[str, str, str]]) -> Iterator[Finding]:
+def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding]:
     """What every object has: kind, name, namespace, labels."""
-    if not isinstance(place.value, Mapping):
-        yield place.finding(f"is {place.shown}, and must be a mapping", "Look at its indentation.", "api")
+    if not isinstance(field.value, Mapping):
+        yield field.finding(f"is {field.shown}, and must be a mapping", "Look at its indentation.", "api")
         return
-    version, kind, about = place.at("apiVersion"), place.at("kind"), place.at("metadata")
+    version, kind, about = field.at("apiVersion"), field.at("kind"), field.at("metadata")
     for key in (version, kind):
         if not key.text:
             yield key.finding("is missing", "Every object says its apiVersion and kind.", "api")
@@ -110,12 +110,12 @@ def _identity(place: Place, seen: set[tuple[str, str, str]]) -> Iterator[Finding
     key_of_all = (kind.text, namespace.text, name.text)
     if name.text and key_of_all in seen:
         says = "is there twice: the later one replaces the first"
-        yield place.finding(says, "Rename one of them.", "nobody")
+        yield field.finding(says, "Rename one of them.", "nobody")
     seen.add(key_of_all)
 
 
-def _content(place: Place, pod_security: bool) -> Iterator[Finding]:
-    looks: dict[str, Callable[[Place], Iterator[Finding]]] = {
+def _content(field: Field, pod_security: bool) -> Iterator[Finding]:
+    looks: dict[str, Callable[[Field], Iterator[Finding]]] = {
         "RayJob": partial(rayjob, pod_security=pod_security),
         "RayCluster": partial(_raycluster, pod_security=pod_security),
         "ConfigMap": config_map,
@@ -124,10 +124,10 @@ def _content(place: Place, pod_security: bool) -> Iterator[Finding]:
         "NetworkPolicy": network_policy,
         "PodDisruptionBudget": disruption_budget,
     }
-    if look := looks.get(place.at("kind").text):
-        yield from look(place)
+    if look := looks.get(field.at("kind").text):
+        yield from look(field)
 
 
-def _raycluster(cluster: Place, pod_security: bool) -> Iterator[Finding]:
+def _raycluster(cluster: Field, pod_security: bool) -> Iterator[Finding]:
     yield from ray_name(cluster.at("metadata", "name"), LONGEST_RAYCLUSTER)
     yield from cluster_spec(cluster.at("spec"), cluster.at("metadata", "annotations"), pod_security)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding
 from clustertrain.launchers.kubernetes.rules.raycluster import is_autoscaling
 
 # From the least to the most: who deletes more may not do so before who deletes less.
@@ -15,7 +15,7 @@ _STATES = {"jobStatus": ("SUCCEEDED", "FAILED"), "jobDeploymentStatus": ("Failed
 _EITHER = "Give onSuccess and onFailure, or deletionRules."
 
 
-def deletion(spec: Place) -> Iterator[Finding]:
+def deletion(spec: Field) -> Iterator[Finding]:
     """`spec`: of a RayJob."""
     strategy = spec.at("deletionStrategy")
     success, failure, rules = (strategy.at(key) for key in ("onSuccess", "onFailure", "deletionRules"))
@@ -40,7 +40,7 @@ def deletion(spec: Place) -> Iterator[Finding]:
     yield from _order(rules)
 
 
-def _policy(policy: Place, spec: Place) -> Iterator[Finding]:
+def _policy(policy: Field, spec: Field) -> Iterator[Finding]:
     selector = spec.at("clusterSelector").entries()
     is_a_rule = "deletionRules" in policy.path
     if policy.text not in _POLICIES:
@@ -57,7 +57,7 @@ def _policy(policy: Place, spec: Place) -> Iterator[Finding]:
         yield policy.finding(says, "Take shutdownAfterJobFinishes out, or use DeleteCluster.")
 
 
-def _condition(condition: Place) -> Iterator[Finding]:
+def _condition(condition: Field) -> Iterator[Finding]:
     given = [key for key in _STATES if condition.at(key).given]
     if len(given) != 1:
         says = f"has {' and '.join(given) or 'neither jobStatus nor jobDeploymentStatus'}, and must have one"
@@ -72,9 +72,9 @@ def _condition(condition: Place) -> Iterator[Finding]:
         yield ttl.finding(f"is {ttl.number}, and must not be negative", "Give seconds.", "api")
 
 
-def _order(rules: Place) -> Iterator[Finding]:
+def _order(rules: Field) -> Iterator[Finding]:
     """Rules for one end of the job: each policy once, and in the order of what they delete."""
-    found: dict[tuple[str, str], dict[str, Place]] = {}
+    found: dict[tuple[str, str], dict[str, Field]] = {}
     for rule in rules.items():
         condition, policy = rule.at("condition"), rule.at("policy").text
         key = next((key for key in _STATES if condition.at(key).given), "")

@@ -1,6 +1,6 @@
 """What the rules for manifests look at, and what they find: see check.py.
 
-A Place is a value in a manifest with the path to it. Nothing that a user wrote makes it fail: a key that is
+A Field is a value in a manifest with the path to it. Nothing that a user wrote makes it fail: a key that is
 not there, and a value of another type than the rule looks for, read as empty.
 """
 
@@ -34,36 +34,36 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Place:
+class Field:
     """A value in a manifest. `what` is the object's kind and name, `path` leads to the value in it."""
 
     what: str
     path: str
     value: Any
 
-    def at(self, *keys: str) -> Place:
-        """The place below this one; there need be nothing."""
-        place = self
+    def at(self, *keys: str) -> Field:
+        """The field below this one; its value is None where there is nothing."""
+        field = self
         for key in keys:
-            inner = place.value.get(key) if isinstance(place.value, Mapping) else None
-            place = Place(self.what, _joined(place.path, key), inner)
-        return place
+            inner = field.value.get(key) if isinstance(field.value, Mapping) else None
+            field = Field(self.what, _joined(field.path, key), inner)
+        return field
 
-    def items(self) -> list[Place]:
-        """The places of a list."""
+    def items(self) -> list[Field]:
+        """The items of a list."""
         values = self.value if isinstance(self.value, list) else []
-        return [Place(self.what, f"{self.path}[{number}]", value) for number, value in enumerate(values)]
+        return [Field(self.what, f"{self.path}[{number}]", value) for number, value in enumerate(values)]
 
-    def entries(self) -> dict[str, Place]:
-        """The places of a mapping. A key that is no text is its text."""
+    def entries(self) -> dict[str, Field]:
+        """The entries of a mapping by key; a key that is not text is converted to text."""
         values = self.value if isinstance(self.value, Mapping) else {}
         return {
-            str(key): Place(self.what, _joined(self.path, str(key)), value) for key, value in values.items()
+            str(key): Field(self.what, _joined(self.path, str(key)), value) for key, value in values.items()
         }
 
     @property
     def given(self) -> bool:
-        """Whether there is anything; null is nothing to Kubernetes."""
+        """Whether the field is set; Kubernetes treats null as not set."""
         return self.value is not None
 
     @property
@@ -94,20 +94,20 @@ class Place:
         return Finding(f"{self.what}: {self.path}" if self.path else self.what, says, remedy, needs, by)
 
 
-def texts(place: Place, by: By = "api") -> Iterator[Finding]:
+def texts(field: Field, by: By = "api") -> Iterator[Finding]:
     """The values of a mapping must be text; YAML reads 1, 1.10, yes and on as something else."""
-    for entry in place.entries().values():
+    for entry in field.entries().values():
         if entry.given and not isinstance(entry.value, str):
             yield entry.finding(f"is {entry.shown}, and must be text", "Write it in quotes.", by)
 
 
-def duplicates(places: list[Place], key: str) -> Iterator[tuple[Place, str]]:
-    """The places whose `key` an earlier one has, each with what they share."""
+def duplicates(fields: list[Field], key: str) -> Iterator[tuple[Field, str]]:
+    """The fields whose `key` an earlier one has as well, each with that value."""
     seen: set[str] = set()
-    for place in places:
-        name = place.at(key).text
+    for field in fields:
+        name = field.at(key).text
         if name and name in seen:
-            yield place.at(key), name
+            yield field.at(key), name
         seen.add(name)
 
 

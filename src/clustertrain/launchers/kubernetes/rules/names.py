@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding, texts
 
 LONGEST_LABEL = 63
 LONGEST_SUBDOMAIN = 253
@@ -97,10 +97,10 @@ def quantity(value: object) -> Decimal | None:
     return Decimal(match["number"]) * _UNITS.get(match["unit"], Decimal(1))
 
 
-def metadata(place: Place, by: By = "api") -> Iterator[Finding]:
+def metadata(field: Field, by: By = "api") -> Iterator[Finding]:
     """Labels and annotations, of an object or of a pod template."""
-    yield from labels(place.at("labels"), by)
-    annotations = place.at("annotations")
+    yield from labels(field.at("labels"), by)
+    annotations = field.at("annotations")
     yield from texts(annotations)
     for key, entry in annotations.entries().items():
         if problem := qualified(key.lower()):
@@ -114,19 +114,19 @@ def metadata(place: Place, by: By = "api") -> Iterator[Finding]:
         )
 
 
-def labels(place: Place, by: By = "api") -> Iterator[Finding]:
-    yield from texts(place)
-    for key, entry in place.entries().items():
+def labels(field: Field, by: By = "api") -> Iterator[Finding]:
+    yield from texts(field)
+    for key, entry in field.entries().items():
         if problem := qualified(key):
             yield entry.finding(f"is a label whose key {problem}", "Change the key.", by)
         if problem := label_value(entry.text):
             yield entry.finding(f"is {entry.shown}, and a label {problem}", "Change the value.", by)
 
 
-def selector(place: Place) -> Iterator[Finding]:
+def selector(field: Field) -> Iterator[Finding]:
     """A label selector, as policies and budgets have."""
-    yield from labels(place.at("matchLabels"))
-    for each in place.at("matchExpressions").items():
+    yield from labels(field.at("matchLabels"))
+    for each in field.at("matchExpressions").items():
         operator, values = each.at("operator"), each.at("values")
         if problem := qualified(each.at("key").text):
             yield each.at("key").finding(

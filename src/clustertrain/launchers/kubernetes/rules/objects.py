@@ -8,7 +8,7 @@ import re
 from base64 import b64decode
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes.rules.finding import Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.finding import Field, Finding, texts
 from clustertrain.launchers.kubernetes.rules.names import (
     LONGEST_SUBDOMAIN,
     port_name,
@@ -23,15 +23,15 @@ _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _DIRECTIONS = {"Ingress": ("ingress", "from"), "Egress": ("egress", "to")}
 
 
-def config_map(place: Place) -> Iterator[Finding]:
+def config_map(field: Field) -> Iterator[Finding]:
     """Also a Secret, which is the same with `stringData` for text."""
-    is_secret = place.what.startswith("Secret")
+    is_secret = field.what.startswith("Secret")
     plain, coded = (
-        (place.at("stringData"), place.at("data"))
+        (field.at("stringData"), field.at("data"))
         if is_secret
         else (
-            place.at("data"),
-            place.at("binaryData"),
+            field.at("data"),
+            field.at("binaryData"),
         )
     )
     yield from texts(plain)
@@ -50,14 +50,14 @@ def config_map(place: Place) -> Iterator[Finding]:
     size += sum(len(entry.text.encode()) for entry in plain.entries().values())
     if size > LARGEST_CONFIG_MAP_BYTES:
         says = f"has {size} bytes, and at most {LARGEST_CONFIG_MAP_BYTES} = 1 MiB are allowed"
-        yield place.finding(says, "Put the bytes on the storage, or into the image.", "api")
+        yield field.finding(says, "Put the bytes on the storage, or into the image.", "api")
     for key in () if is_secret else sorted({*plain.entries()} & {*coded.entries()}):
         yield coded.at(key).finding("is a key of data too", "Rename one of them.", "api")
 
 
-def network_policy(place: Place) -> Iterator[Finding]:
+def network_policy(field: Field) -> Iterator[Finding]:
     """Who may talk to the pods that it selects, and to whom they may."""
-    spec = place.at("spec")
+    spec = field.at("spec")
     yield from selector(spec.at("podSelector"))
     types = [each.text for each in spec.at("policyTypes").items()]
     for each in spec.at("policyTypes").items():
@@ -74,8 +74,8 @@ def network_policy(place: Place) -> Iterator[Finding]:
                 yield from _peer(peer)
 
 
-def _port(place: Place) -> Iterator[Finding]:
-    protocol, port, end = place.at("protocol"), place.at("port"), place.at("endPort")
+def _port(field: Field) -> Iterator[Finding]:
+    protocol, port, end = field.at("protocol"), field.at("port"), field.at("endPort")
     if protocol.given and protocol.text not in _PROTOCOLS:
         says = f"is {protocol.shown}, and must be {', '.join(_PROTOCOLS)}"
         yield protocol.finding(says, "Name one of them.", "api")
@@ -92,7 +92,7 @@ def _port(place: Place) -> Iterator[Finding]:
         yield end.finding(says, "Give the last port of the range.", "api")
 
 
-def _peer(peer: Place) -> Iterator[Finding]:
+def _peer(peer: Field) -> Iterator[Finding]:
     block = peer.at("ipBlock")
     given = [key for key in ("podSelector", "namespaceSelector", "ipBlock") if peer.at(key).given]
     if not given:
@@ -119,11 +119,11 @@ _CIDR = "must be a network such as 10.0.0.0/8 or fd00::/8"
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def _network(place: Place) -> _Network | None:
-    if not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", place.text):
+def _network(field: Field) -> _Network | None:
+    if not re.fullmatch(r"[0-9a-fA-F.:]+/\d{1,3}", field.text):
         return None
     try:
-        return ipaddress.ip_network(place.text, strict=False)
+        return ipaddress.ip_network(field.text, strict=False)
     except ValueError:
         return None
 
@@ -132,8 +132,8 @@ def _is_inside(inner: _Network, whole: _Network) -> bool:
     return inner.prefixlen > whole.prefixlen and inner.network_address in whole
 
 
-def volume_claim(place: Place) -> Iterator[Finding]:
-    spec = place.at("spec")
+def volume_claim(field: Field) -> Iterator[Finding]:
+    spec = field.at("spec")
     modes, size, name = (
         spec.at("accessModes"),
         spec.at("resources", "requests", "storage"),
@@ -154,8 +154,8 @@ def volume_claim(place: Place) -> Iterator[Finding]:
         yield spec.at(name).finding(says, "`kubectl get storageclasses`.", "api")
 
 
-def disruption_budget(place: Place) -> Iterator[Finding]:
-    spec = place.at("spec")
+def disruption_budget(field: Field) -> Iterator[Finding]:
+    spec = field.at("spec")
     yield from selector(spec.at("selector"))
     if spec.at("minAvailable").given and spec.at("maxUnavailable").given:
         yield spec.finding("has both minAvailable and maxUnavailable", "Leave one of them out.", "api")

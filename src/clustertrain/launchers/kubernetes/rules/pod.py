@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding, duplicates, texts
 from clustertrain.launchers.kubernetes.rules.names import (
     label_1123,
     label_value,
@@ -35,7 +35,7 @@ _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef
 _OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
-def pod_template(template: Place) -> Iterator[Finding]:
+def pod_template(template: Field) -> Iterator[Finding]:
     """`template` has the keys metadata and spec."""
     spec = template.at("spec")
     yield from metadata(template.at("metadata"), "pods")
@@ -53,12 +53,12 @@ def pod_template(template: Place) -> Iterator[Finding]:
     yield from _same_names(containers(spec))
 
 
-def containers(spec: Place) -> list[Place]:
+def containers(spec: Field) -> list[Field]:
     """Of a pod, those that prepare it first."""
     return [*spec.at("initContainers").items(), *spec.at("containers").items()]
 
 
-def _names(spec: Place) -> Iterator[Finding]:
+def _names(spec: Field) -> Iterator[Finding]:
     for key in ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName"):
         name = spec.at(key)
         if name.text and (problem := subdomain(name.text)):
@@ -73,21 +73,21 @@ def _names(spec: Place) -> Iterator[Finding]:
     yield from texts(spec.at("nodeSelector"))
 
 
-def _same_names(places: list[Place]) -> Iterator[Finding]:
-    for name, shared in duplicates(places, "name"):
+def _same_names(fields: list[Field]) -> Iterator[Finding]:
+    for name, shared in duplicates(fields, "name"):
         # Two of a list are distinguished by their name already as the RayJob is taken.
-        by: By = "api" if _is_of_list(name, places, shared) else "pods"
+        by: By = "api" if _is_of_list(name, fields, shared) else "pods"
         yield name.finding(f"is '{shared}', as another one's is", "Give each a name of its own.", by)
 
 
-def _is_of_list(name: Place, places: list[Place], shared: str) -> bool:
+def _is_of_list(name: Field, fields: list[Field], shared: str) -> bool:
     mine = name.path.rpartition("[")[0]
-    return sum(place.at("name").text == shared and place.path.startswith(f"{mine}[") for place in places) > 1
+    return sum(field.at("name").text == shared and field.path.startswith(f"{mine}[") for field in fields) > 1
 
 
-def _one_of(place: Place, *keys: str) -> Iterator[Finding]:
+def _one_of(field: Field, *keys: str) -> Iterator[Finding]:
     for key in keys:
-        chosen = place.at(key)
+        chosen = field.at(key)
         if chosen.given and chosen.value not in _ONE_OF[key]:
             rule = ", ".join(value or "''" for value in _ONE_OF[key])
             yield chosen.finding(f"is {chosen.shown}, and must be one of {rule}", "Name one of them.", "pods")
@@ -96,7 +96,7 @@ def _one_of(place: Place, *keys: str) -> Iterator[Finding]:
 # ------------------------------------------------------------------------------------------------ volumes
 
 
-def _volumes(volumes: Place) -> Iterator[Finding]:
+def _volumes(volumes: Field) -> Iterator[Finding]:
     yield from _same_names(volumes.items())
     for volume in volumes.items():
         name = volume.at("name")
@@ -112,7 +112,7 @@ def _volumes(volumes: Place) -> Iterator[Finding]:
         yield from _volume_source(volume)
 
 
-def _volume_source(volume: Place) -> Iterator[Finding]:
+def _volume_source(volume: Field) -> Iterator[Finding]:
     empty, claim = volume.at("emptyDir"), volume.at("persistentVolumeClaim")
     yield from _one_of(empty, "medium")
     limit = empty.at("sizeLimit")
@@ -134,7 +134,7 @@ def _volume_source(volume: Place) -> Iterator[Finding]:
 # --------------------------------------------------------------------------------------------- containers
 
 
-def _container(container: Place, volumes: set[str]) -> Iterator[Finding]:
+def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
     name, image = container.at("name"), container.at("image")
     if problem := label_1123(name.text):
         yield name.finding(f"is {name.shown}, and the name of a container {problem}", "Rename it.", "pods")
@@ -158,7 +158,7 @@ def _container(container: Place, volumes: set[str]) -> Iterator[Finding]:
         yield where.finding("is false while privileged is true", "Take privileged: true out.", "pods")
 
 
-def _mounts(mounts: Place, volumes: set[str]) -> Iterator[Finding]:
+def _mounts(mounts: Field, volumes: set[str]) -> Iterator[Finding]:
     for mount in mounts.items():
         name, path = mount.at("name"), mount.at("mountPath")
         if name.text not in volumes:
@@ -178,7 +178,7 @@ def _mounts(mounts: Place, volumes: set[str]) -> Iterator[Finding]:
         yield path.finding(f"is '{shared}', as another mount's is", "Mount one volume there.", "api")
 
 
-def _environment(env: Place) -> Iterator[Finding]:
+def _environment(env: Field) -> Iterator[Finding]:
     for variable in env.items():
         name, value, source = variable.at("name"), variable.at("value"), variable.at("valueFrom")
         if not name.text or "=" in name.text or not name.text.isascii() or not name.text.isprintable():
@@ -201,7 +201,7 @@ def _environment(env: Place) -> Iterator[Finding]:
         yield name.finding(f"is '{shared}', as another variable's is", "Set it once.", "api")
 
 
-def _ports(ports: Place) -> Iterator[Finding]:
+def _ports(ports: Field) -> Iterator[Finding]:
     for port in ports.items():
         number, name = port.at("containerPort"), port.at("name")
         if number.number is not None and not 1 <= number.number <= 65535:
@@ -213,13 +213,13 @@ def _ports(ports: Place) -> Iterator[Finding]:
         yield name.finding(f"is '{shared}', as another port's is", "Give each a name of its own.", "pods")
 
 
-def _hooks(container: Place) -> Iterator[Finding]:
+def _hooks(container: Field) -> Iterator[Finding]:
     lifecycle = container.at("lifecycle")
-    places = [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
-    for place in filter(lambda each: each.given, places):
-        given = [key for key in _HANDLERS if place.at(key).given]
+    fields = [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
+    for field in filter(lambda each: each.given, fields):
+        given = [key for key in _HANDLERS if field.at(key).given]
         if len(given) != 1:
-            yield place.finding(
+            yield field.finding(
                 f"must do exactly one thing, and says {' and '.join(given) or 'none'}",
                 f"Give one of {', '.join(_HANDLERS)}.",
                 "pods",
@@ -233,9 +233,9 @@ def _hooks(container: Place) -> Iterator[Finding]:
 # ------------------------------------------------------------------------- resources, and where pods may go
 
 
-def resources(place: Place) -> Iterator[Finding]:
+def resources(field: Field) -> Iterator[Finding]:
     """Requests and limits of a container."""
-    limits, requests = place.at("limits").entries(), place.at("requests").entries()
+    limits, requests = field.at("limits").entries(), field.at("requests").entries()
     for name, amount in [*limits.items(), *requests.items()]:
         yield from _quantity(amount)
         if "/" not in name and name not in _OWN_RESOURCES and not name.startswith("hugepages-"):
@@ -265,7 +265,7 @@ def resources(place: Place) -> Iterator[Finding]:
             yield amount.finding(f"is {amount.shown}, and must be a whole number", "Give 1 or more.", "pods")
 
 
-def _quantity(amount: Place) -> Iterator[Finding]:
+def _quantity(amount: Field) -> Iterator[Finding]:
     number = quantity(amount.value)
     if number is None:
         remedy = "Quantities are written as 4, 500m, 16Gi or 500M; write 0.5 in quotes."
@@ -274,7 +274,7 @@ def _quantity(amount: Place) -> Iterator[Finding]:
         yield amount.finding(f"is {amount.shown}, and must not be negative", "Give 0 or more.", "pods")
 
 
-def _tolerations(tolerations: Place) -> Iterator[Finding]:
+def _tolerations(tolerations: Field) -> Iterator[Finding]:
     for each in tolerations.items():
         key, operator, value = each.at("key"), each.at("operator"), each.at("value")
         finding: Callable[[str, str], Finding] = partial(operator.finding, by="pods")

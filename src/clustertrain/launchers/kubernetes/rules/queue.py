@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding
 from clustertrain.launchers.kubernetes.rules.names import qualified, subdomain
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
@@ -24,7 +24,7 @@ _SLICE, _SLICE_SIZE = "kueue.x-k8s.io/podset-slice-required-topology", "kueue.x-
 _BOOLEANS = ("1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False")
 
 
-def queueing(job: Place) -> Iterator[Finding]:
+def queueing(job: Field) -> Iterator[Finding]:
     """Of a RayJob."""
     labels = job.at("metadata", "labels")
     asked = [key for key in (KUEUE_QUEUE, VOLCANO_QUEUE, YUNIKORN_QUEUE, KAI_QUEUE) if labels.at(key).text]
@@ -46,7 +46,7 @@ def queueing(job: Place) -> Iterator[Finding]:
         yield job.at("spec", "submissionMode").finding(says, "Use HTTPMode or SidecarMode.", "kai")
 
 
-def _kueue(job: Place) -> Iterator[Finding]:
+def _kueue(job: Field) -> Iterator[Finding]:
     spec = job.at("spec")
     cluster, groups = spec.at("rayClusterSpec"), spec.at("rayClusterSpec", "workerGroupSpecs")
     if not spec.at("shutdownAfterJobFinishes").yes:
@@ -64,7 +64,7 @@ def _kueue(job: Place) -> Iterator[Finding]:
         yield time.finding(f"is {time.shown}, and must be a number of seconds above 0", "Change it.", "kueue")
 
 
-def _podsets(spec: Place, groups: Place) -> Iterator[Finding]:
+def _podsets(spec: Field, groups: Field) -> Iterator[Finding]:
     """Kueue counts kinds of pods: the head's, each group's, and the submitter's where there is one."""
     has_submitter = spec.at("submissionMode").text in ("", "K8sJobMode")
     count, most = len(groups.items()), _KUEUE_MOST_PODSETS - 1 - has_submitter
@@ -86,7 +86,7 @@ def _podsets(spec: Place, groups: Place) -> Iterator[Finding]:
             yield name.finding(says, "Rename the group.", "nobody")
 
 
-def _kueue_topology(job: Place) -> Iterator[Finding]:
+def _kueue_topology(job: Field) -> Iterator[Finding]:
     """Annotations of the pods of the cluster, read whether the job has a queue or not."""
     cluster = job.at("spec", "rayClusterSpec")
     for group in (cluster.at("headGroupSpec"), *cluster.at("workerGroupSpecs").items()):
@@ -109,7 +109,7 @@ def _kueue_topology(job: Place) -> Iterator[Finding]:
         yield from _slices(group, annotations)
 
 
-def _slices(group: Place, annotations: Place) -> Iterator[Finding]:
+def _slices(group: Field, annotations: Field) -> Iterator[Finding]:
     level, size = annotations.at(_SLICE), annotations.at(_SLICE_SIZE)
     if level.given != size.given:
         missing, there = (size, _SLICE) if level.given else (level, _SLICE_SIZE)
@@ -126,7 +126,7 @@ def _slices(group: Place, annotations: Place) -> Iterator[Finding]:
         yield size.finding(f"is {size.text}, and there are {pods} pods", f"Give {pods} or less.", "kueue")
 
 
-def _volcano(job: Place) -> Iterator[Finding]:
+def _volcano(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     if job.at("spec", "clusterSelector").entries():
         says = "is given, and Volcano's operator plugin schedules a job with its own cluster alone"
@@ -139,7 +139,7 @@ def _volcano(job: Place) -> Iterator[Finding]:
         yield tier.finding(f"is {tier.shown}, and must be a whole number", "Give such as '1'.", "nobody")
 
 
-def _yunikorn(job: Place) -> Iterator[Finding]:
+def _yunikorn(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     application, gang = labels.at("yunikorn.apache.org/app-id"), labels.at("ray.io/gang-scheduling-enabled")
     if not application.text:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes.rules.finding import Finding, Place, duplicates, texts
+from clustertrain.launchers.kubernetes.rules.finding import Field, Finding, duplicates, texts
 from clustertrain.launchers.kubernetes.rules.names import label_value, labels
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
 from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
@@ -32,7 +32,7 @@ _RAY_IMAGES = ("ray", "ray-ml", "ray-llm")
 _SAME = "One version in all three: rayVersion, the head's image and the workers'."
 
 
-def cluster_spec(spec: Place, annotations: Place, pod_security: bool) -> Iterator[Finding]:
+def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterator[Finding]:
     """`annotations`: of the object that the specification is in."""
     head, groups = spec.at("headGroupSpec"), spec.at("workerGroupSpecs").items()
     yield from _group(head, "the head's group")
@@ -60,17 +60,17 @@ def ray_version(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
-def is_autoscaling(spec: Place) -> bool:
+def is_autoscaling(spec: Field) -> bool:
     return spec.at("enableInTreeAutoscaling").yes
 
 
-def ray_container(group: Place) -> Place:
+def ray_container(group: Field) -> Field:
     """The first container is Ray's, whatever its name."""
     found = group.at("template", "spec", "containers").items()
     return found[0] if found else group.at("template", "spec", "containers", "0")
 
 
-def _variable(group: Place, name: str) -> Place | None:
+def _variable(group: Field, name: str) -> Field | None:
     """An environment variable of the Ray container."""
     return next(
         (each for each in ray_container(group).at("env").items() if each.at("name").text == name), None
@@ -80,7 +80,7 @@ def _variable(group: Place, name: str) -> Place | None:
 # ------------------------------------------------------------------------------------------------- groups
 
 
-def _group(group: Place, which: str) -> Iterator[Finding]:
+def _group(group: Field, which: str) -> Iterator[Finding]:
     parameters, own = group.at("rayStartParams"), group.at("resources")
     found = group.at("template", "spec", "containers")
     if not found.items():
@@ -100,7 +100,7 @@ def _group(group: Place, which: str) -> Iterator[Finding]:
         yield from _image(container.at("image"))
 
 
-def _first_container(found: Place) -> Iterator[Finding]:
+def _first_container(found: Field) -> Iterator[Finding]:
     names = [container.at("name").text for container in found.items()]
     late = [name for name in names[1:] if name.startswith("ray")]
     if late and not names[0].startswith("ray"):
@@ -108,14 +108,14 @@ def _first_container(found: Place) -> Iterator[Finding]:
         yield found.finding(says, f"Put {late[0]} first.", "nobody")
 
 
-def _image(image: Place) -> Iterator[Finding]:
+def _image(image: Field) -> Iterator[Finding]:
     name = image.text.rpartition("/")[2]
     if name and ":" not in name and "@" not in name:
         says = f"is {image.shown}, without a tag: each node runs what 'latest' was when it pulled"
         yield image.finding(says, "Name a tag or a digest.", "nobody")
 
 
-def _replicas(group: Place, spec: Place) -> Iterator[Finding]:
+def _replicas(group: Field, spec: Field) -> Iterator[Finding]:
     least, most, asked = (group.at(key) for key in ("minReplicas", "maxReplicas", "replicas"))
     for count in (least, most):
         if count.number is not None and count.number < 0:
@@ -136,7 +136,7 @@ def _replicas(group: Place, spec: Place) -> Iterator[Finding]:
         yield name.finding(f"is {name.shown}, and a label of its pods {problem}", "Rename it.", "pods")
 
 
-def _idle_timeout(group: Place, spec: Place) -> Iterator[Finding]:
+def _idle_timeout(group: Field, spec: Field) -> Iterator[Finding]:
     idle, variable = group.at("idleTimeoutSeconds"), _variable(spec.at("headGroupSpec"), _V2)
     if idle.number is None:
         return
@@ -147,7 +147,7 @@ def _idle_timeout(group: Place, spec: Place) -> Iterator[Finding]:
         yield idle.finding(says, "Set autoscalerOptions.version: v2, or leave it out.")
 
 
-def _suspended(group: Place, spec: Place) -> Iterator[Finding]:
+def _suspended(group: Field, spec: Field) -> Iterator[Finding]:
     if group.at("suspend").yes and is_autoscaling(spec):
         says = "is true while enableInTreeAutoscaling is true"
         yield group.at("suspend").finding(says, "Leave one of them out.")
@@ -156,7 +156,7 @@ def _suspended(group: Place, spec: Place) -> Iterator[Finding]:
 # ------------------------------------------------------------------------------ the cluster as a whole
 
 
-def _fault_tolerance(spec: Place, annotations: Place) -> Iterator[Finding]:
+def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
     head, options = spec.at("headGroupSpec"), spec.at("gcsFaultToleranceOptions")
     instead = "Give it in gcsFaultToleranceOptions alone."
     if annotations.at(_FT).text and options.given:
@@ -183,7 +183,7 @@ def _fault_tolerance(spec: Place, annotations: Place) -> Iterator[Finding]:
         yield head.at("rayStartParams", "redis-username").finding("is not taken there", instead)
 
 
-def _autoscaler(spec: Place, pod_security: bool) -> Iterator[Finding]:
+def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
     options, head = spec.at("autoscalerOptions"), spec.at("headGroupSpec")
     variable, idle = _variable(head, _V2), options.at("idleTimeoutSeconds")
     if idle.number is not None and idle.number < 0:
@@ -207,11 +207,11 @@ def _autoscaler(spec: Place, pod_security: bool) -> Iterator[Finding]:
         yield added_without_context(where, "a container for the autoscaler", remedy)
 
 
-def _is_on(variable: Place | None) -> bool:
+def _is_on(variable: Field | None) -> bool:
     return variable is not None and variable.at("value").text in ("1", "true")
 
 
-def _token(spec: Place) -> Iterator[Finding]:
+def _token(spec: Field) -> Iterator[Finding]:
     options, version = spec.at("authOptions"), spec.at("rayVersion")
     by_kubernetes = options.at("enableK8sTokenAuth")
     if options.at("mode").text != "token":
@@ -237,7 +237,7 @@ def _token(spec: Place) -> Iterator[Finding]:
         yield options.at("secretName").finding(says, "Leave one of them out.")
 
 
-def _versions(spec: Place) -> Iterator[Finding]:
+def _versions(spec: Field) -> Iterator[Finding]:
     """Ray's version in the tag of a Ray image, the only ones whose tag is Ray's version."""
     stated = ray_version(spec.at("rayVersion").text)
     for group in (spec.at("headGroupSpec"), *spec.at("workerGroupSpecs").items()):
@@ -251,12 +251,12 @@ def _versions(spec: Place) -> Iterator[Finding]:
             yield image.finding(says, _SAME, "nobody")
 
 
-def _newer_fields(spec: Place) -> Iterator[Finding]:
+def _newer_fields(spec: Field) -> Iterator[Finding]:
     for version, sections in NEWER.items():
         for path, keys in sections.items():
             section = spec.at(*path)
-            for place in section.items() or [section]:
-                for field in (place.at(key) for key in keys):
-                    if field.given:
+            for field in section.items() or [section]:
+                for newer in (field.at(key) for key in keys):
+                    if newer.given:
                         remedy = f"Operators before {version} do not know it: kubectl refuses it there."
-                        yield field.finding(f"is known since {version}", remedy, "api", needs=version)
+                        yield newer.finding(f"is known since {version}", remedy, "api", needs=version)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 import yaml
 
 from clustertrain.launchers.kubernetes.rules.deletion import deletion
-from clustertrain.launchers.kubernetes.rules.finding import By, Finding, Place, texts
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding, texts
 from clustertrain.launchers.kubernetes.rules.names import label_1035
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
 from clustertrain.launchers.kubernetes.rules.queue import queueing
@@ -27,7 +27,7 @@ _SELECTOR = "ray.io/cluster"
 _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 
 
-def rayjob(job: Place, pod_security: bool) -> Iterator[Finding]:
+def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
     """A whole RayJob."""
     spec = job.at("spec")
     yield from ray_name(job.at("metadata", "name"), LONGEST_RAYJOB)
@@ -54,7 +54,7 @@ def rayjob(job: Place, pod_security: bool) -> Iterator[Finding]:
     yield from queueing(job)
 
 
-def ray_name(name: Place, longest: int) -> Iterator[Finding]:
+def ray_name(name: Field, longest: int) -> Iterator[Finding]:
     """Of a RayJob or a RayCluster."""
     if len(name.text) > longest:
         says = f"is {name.shown}, {len(name.text)} characters long, and at most {longest} are allowed"
@@ -63,7 +63,7 @@ def ray_name(name: Place, longest: int) -> Iterator[Finding]:
         yield name.finding(f"is {name.shown}, and {problem}", "Rename it.")
 
 
-def _times(spec: Place) -> Iterator[Finding]:
+def _times(spec: Field) -> Iterator[Finding]:
     ends, ttl = spec.at("shutdownAfterJobFinishes"), spec.at("ttlSecondsAfterFinished")
     if (ttl.number or 0) < 0:
         yield ttl.finding(f"is {ttl.number}, and must not be negative", "Give seconds, such as 600.")
@@ -88,7 +88,7 @@ def _times(spec: Place) -> Iterator[Finding]:
         yield limit.finding(f"is {limit.number}, and must not be negative", "Give 0 for no second cluster.")
 
 
-def _cluster_or_selector(spec: Place) -> Iterator[Finding]:
+def _cluster_or_selector(spec: Field) -> Iterator[Finding]:
     selector, cluster = spec.at("clusterSelector"), spec.at("rayClusterSpec")
     if not selector.entries():
         if not cluster.given:
@@ -107,7 +107,7 @@ def _cluster_or_selector(spec: Place) -> Iterator[Finding]:
         yield spec.at("backoffLimit").finding(says, "Set it to 0.")
 
 
-def _submission(spec: Place) -> Iterator[Finding]:
+def _submission(spec: Field) -> Iterator[Finding]:
     mode = spec.at("submissionMode")
     if mode.given and mode.text not in MODES:
         near = get_close_matches(mode.text, MODES, n=1, cutoff=0.4)
@@ -131,7 +131,7 @@ def _submission(spec: Place) -> Iterator[Finding]:
         yield stated.finding(says, "Give the image's version of Ray.", "nobody")
 
 
-def _sidecar(spec: Place, pod_security: bool) -> Iterator[Finding]:
+def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
     mode = spec.at("submissionMode")
     if mode.text != "SidecarMode":
         return
@@ -149,7 +149,7 @@ def _sidecar(spec: Place, pod_security: bool) -> Iterator[Finding]:
         yield added_without_context(mode, "the submitter to the head's pod", "Use K8sJobMode.")
 
 
-def _submitter(spec: Place, pod_security: bool) -> Iterator[Finding]:
+def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
     """The pod that runs `ray job submit` in K8sJobMode. It is refused when the cluster is up: late."""
     if spec.at("submissionMode").text not in ("", "K8sJobMode"):
         return
@@ -174,12 +174,12 @@ def _submitter(spec: Place, pod_security: bool) -> Iterator[Finding]:
     yield from restricted(template) if pod_security else ()
 
 
-def _submitters(spec: Place) -> list[Place]:
+def _submitters(spec: Field) -> list[Field]:
     """The container that submits, where it is given: the first."""
     return spec.at("submitterPodTemplate", "spec", "containers").items()[:1]
 
 
-def _runtime_environment(spec: Place) -> Iterator[Finding]:
+def _runtime_environment(spec: Field) -> Iterator[Finding]:
     text = spec.at("runtimeEnvYAML")
     if text.given and not isinstance(text.value, str):
         says = f"is {text.shown}, and must be text that holds YAML"
@@ -195,11 +195,11 @@ def _runtime_environment(spec: Place) -> Iterator[Finding]:
         yield text.finding(says, "Write a mapping, or leave it out.")
 
 
-def _manager(manager: Place) -> Iterator[Finding]:
+def _manager(manager: Field) -> Iterator[Finding]:
     if manager.given and manager.value not in _MANAGERS:
         says = f"is {manager.shown}, and must be {' or '.join(_MANAGERS)}"
         yield manager.finding(says, "Leave it out.", "api")
 
 
-def _said(place: Place) -> str:
-    return place.shown if place.given else "missing"
+def _said(field: Field) -> str:
+    return field.shown if field.given else "missing"

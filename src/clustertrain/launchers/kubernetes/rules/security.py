@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clustertrain.launchers.kubernetes.rules.finding import Finding, Place
+from clustertrain.launchers.kubernetes.rules.finding import Field, Finding
 from clustertrain.launchers.kubernetes.rules.pod import containers
 
 _RULE = "Pod Security 'restricted' wants"
@@ -48,7 +48,7 @@ CONTEXT = (
 )
 
 
-def restricted(template: Place) -> Iterator[Finding]:
+def restricted(template: Field) -> Iterator[Finding]:
     """Of a pod template; `template` has the keys metadata and spec."""
     spec = template.at("spec")
     for key in ("hostNetwork", "hostPID", "hostIPC"):
@@ -69,13 +69,13 @@ def restricted(template: Place) -> Iterator[Finding]:
         yield from _container(container, spec.at("securityContext"))
 
 
-def added_without_context(where: Place, what: str, remedy: str) -> Finding:
+def added_without_context(where: Field, what: str, remedy: str) -> Finding:
     """The operator's own containers have no securityContext, and the pod with them is refused."""
     wants = "allowPrivilegeEscalation: false and capabilities.drop: [ALL] of each container"
     return _wrong(where, f"makes the operator add {what} without a securityContext", wants, remedy)
 
 
-def _volumes(volumes: Place) -> Iterator[Finding]:
+def _volumes(volumes: Field) -> Iterator[Finding]:
     for volume in volumes.items():
         for kind in volume.entries():
             if kind != "name" and volume.at(kind).given and kind not in _VOLUMES:
@@ -85,7 +85,7 @@ def _volumes(volumes: Place) -> Iterator[Finding]:
                 )
 
 
-def _context(context: Place) -> Iterator[Finding]:
+def _context(context: Field) -> Iterator[Finding]:
     """What a pod and a container have alike, wrong wherever it is said."""
     if context.at("runAsNonRoot").value is False:
         yield _wrong(context.at("runAsNonRoot"), "is false", "true", "Set it to true.")
@@ -106,27 +106,27 @@ def _context(context: Place) -> Iterator[Finding]:
         yield _wrong(context.at("windowsOptions", "hostProcess"), "is true", "false", "Take it out.")
 
 
-def _container(container: Place, of_pod: Place) -> Iterator[Finding]:
+def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
     context = container.at("securityContext")
     if context.at("allowPrivilegeEscalation").value is not False:
-        place = context.at("allowPrivilegeEscalation")
-        yield _wrong(place, f"is {_said(place)}", "false", f"Give the container {CONTEXT}.")
+        field = context.at("allowPrivilegeEscalation")
+        yield _wrong(field, f"is {_said(field)}", "false", f"Give the container {CONTEXT}.")
     if context.at("privileged").yes:
         yield _wrong(context.at("privileged"), "is true", "false", "Take it out.")
     dropped = [each.text for each in context.at("capabilities", "drop").items()]
     if "ALL" not in dropped:
-        place = context.at("capabilities", "drop")
-        yield _wrong(place, f"is {', '.join(dropped) or 'missing'}", "ALL in it", "Give drop: [ALL].")
+        field = context.at("capabilities", "drop")
+        yield _wrong(field, f"is {', '.join(dropped) or 'missing'}", "ALL in it", "Give drop: [ALL].")
     for added in context.at("capabilities", "add").items():
         if added.text != "NET_BIND_SERVICE":
             yield _wrong(added, f"adds {added.shown}", "no capability added", "Take it out.")
     if not (context.at("runAsNonRoot").given or of_pod.at("runAsNonRoot").given):
-        place = context.at("runAsNonRoot")
-        yield _wrong(place, "is missing here and for the pod", "true", "Give it to the pod or the container.")
+        field = context.at("runAsNonRoot")
+        yield _wrong(field, "is missing here and for the pod", "true", "Give it to the pod or the container.")
     if not (context.at("seccompProfile", "type").given or of_pod.at("seccompProfile", "type").given):
-        place = context.at("seccompProfile")
+        field = context.at("seccompProfile")
         remedy = "Give seccompProfile: {type: RuntimeDefault}."
-        yield _wrong(place, "is missing here and for the pod", "RuntimeDefault or Localhost", remedy)
+        yield _wrong(field, "is missing here and for the pod", "RuntimeDefault or Localhost", remedy)
     if context.at("procMount").text not in ("", "Default"):
         yield _wrong(
             context.at("procMount"), f"is {context.at('procMount').shown}", "Default", "Take it out."
@@ -134,24 +134,24 @@ def _container(container: Place, of_pod: Place) -> Iterator[Finding]:
     yield from _reach(container)
 
 
-def _reach(container: Place) -> Iterator[Finding]:
+def _reach(container: Field) -> Iterator[Finding]:
     """What a container reaches of its node: ports, and hosts that the kubelet would ask for it."""
     for port in container.at("ports").items():
         if port.at("hostPort").number:
-            place = port.at("hostPort")
-            yield _wrong(place, f"is {place.shown}", "it absent", "Take it out: pods have addresses.")
+            field = port.at("hostPort")
+            yield _wrong(field, f"is {field.shown}", "it absent", "Take it out: pods have addresses.")
     lifecycle = container.at("lifecycle")
     hooks = [*map(container.at, _PROBES), lifecycle.at("postStart"), lifecycle.at("preStop")]
     for hook in hooks:
         for kind in ("httpGet", "tcpSocket"):
             if hook.at(kind, "host").text:
-                place = hook.at(kind, "host")
-                yield _wrong(place, f"is {place.shown}", "it absent", "Take it out: the pod itself is asked.")
+                field = hook.at(kind, "host")
+                yield _wrong(field, f"is {field.shown}", "it absent", "Take it out: the pod itself is asked.")
 
 
-def _wrong(place: Place, says: str, wants: str, remedy: str) -> Finding:
-    return place.finding(f"{says}, and {_RULE} {wants}", remedy, "pod-security")
+def _wrong(field: Field, says: str, wants: str, remedy: str) -> Finding:
+    return field.finding(f"{says}, and {_RULE} {wants}", remedy, "pod-security")
 
 
-def _said(place: Place) -> str:
-    return place.shown if place.given else "missing"
+def _said(field: Field) -> str:
+    return field.shown if field.given else "missing"
