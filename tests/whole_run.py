@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clustertrain.checkpoints.read import bring
+from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.file import load_job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
@@ -122,7 +122,7 @@ class Run:
         """The model of the newest checkpoint."""
         import torch
 
-        newest = bring(self.run_dir.checkpoints, self.result.checkpoint, self.folder / "brought")
+        newest = fetch_checkpoint(self.run_dir.checkpoints, self.result.checkpoint, self.folder / "brought")
         return torch.load(newest.path / "model.pt", weights_only=True)
 
     @property

@@ -160,7 +160,7 @@ def current() -> Session:
     return _current
 
 
-def begin(session: Session) -> None:
+def start_session(session: Session) -> None:
     """Called by the worker before the user's function."""
     global _current  # noqa: PLW0603  one worker process runs one session; a global is what it is
     _current = session

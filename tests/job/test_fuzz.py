@@ -27,7 +27,7 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.checkpoints.read import verify
 from clustertrain.errors import DataError
-from clustertrain.staging.archive import Limits, extract
+from clustertrain.staging.archive import ArchiveLimits, extract
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from shelves import shelf_at
@@ -36,7 +36,7 @@ EXAMPLES = int(os.environ.get("CLUSTERTRAIN_FUZZ_EXAMPLES", "150"))
 CORPUS = Path(__file__).parents[1] / "corpus"
 MANIFESTS = {path.name: path.read_bytes() for path in sorted((CORPUS / "manifest").iterdir())}
 ARCHIVES = {path.name: path.read_bytes() for path in sorted((CORPUS / "archive").iterdir())}
-LIMITS = Limits(members=100, total_bytes=1 << 20)
+LIMITS = ArchiveLimits(members=100, total_bytes=1 << 20)
 
 
 def fuzz(examples=EXAMPLES):

@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run.begin import Options, _asks_for_more, begin
+from clustertrain.run.begin import Options, _asks_for_more, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
@@ -21,7 +21,7 @@ __all__ = ["job"]
 def begun(job, options=None, sizes=(1,), said=None, **more):
     """(run, attempt or result) of a start that has room for these numbers of workers."""
     say = said.append if said is not None else [].append
-    return begin(job, options or Options(), lambda: sizes, say, launcher="local", **more)
+    return claim_next_attempt(job, options or Options(), lambda: sizes, say, launcher="local", **more)
 
 
 def finished(job, state="done", cause="finished"):

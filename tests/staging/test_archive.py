@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging import archive as archive_module
-from clustertrain.staging.archive import Limits, extract
+from clustertrain.staging.archive import ArchiveLimits, extract
 from clustertrain.staging.folder_digest import contents_of
 
 TAR_MODES = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
@@ -202,13 +202,13 @@ def test_nothing_is_overwritten(tmp_path, kind, members):
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_many_members(tmp_path, kind):
     path = make(kind, tmp_path / "a.x", [(str(n), b"") for n in range(5)])
-    assert "'4': it has more than 4 members" in refusal_of(path, tmp_path, limits=Limits(members=4))
+    assert "'4': it has more than 4 members" in refusal_of(path, tmp_path, limits=ArchiveLimits(members=4))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_large_in_all(tmp_path, kind):
     path = make(kind, tmp_path / "a.x", [("a", b"x" * 600), ("b", b"x" * 600)])
-    text = refusal_of(path, tmp_path, limits=Limits(total_bytes=1000))
+    text = refusal_of(path, tmp_path, limits=ArchiveLimits(total_bytes=1000))
     assert "'b': the unpacked files would take 1200 bytes, the limit is 1000" in text
     assert files_under(tmp_path / "out") == {"a": b"x" * 600}
 

@@ -157,11 +157,11 @@ def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
 
 def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
     from clustertrain.errors import ClusterError
-    from clustertrain.training.distributed import join
+    from clustertrain.training.distributed import init_process_group
 
     monkeypatch.setitem(os.environ, "LOCAL_RANK", str(torch.cuda.device_count()))
     with pytest.raises(ClusterError, match="Start one process per GPU"):
-        join()
+        init_process_group()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler's advice on number formats and GPU size

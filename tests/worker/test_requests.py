@@ -8,7 +8,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.record_file import encoded
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.worker import requests
-from clustertrain.worker.requests import Requests
+from clustertrain.worker.requests import RequestPoller
 from fault_proxy import FaultProxy, stall
 
 
@@ -32,7 +32,7 @@ def attempt(request, tmp_path, monkeypatch):
 
 
 def test_a_save_is_told_once_for_each_request(attempt):
-    with Requests(attempt) as asked:
+    with RequestPoller(attempt) as asked:
         assert asked.take() == (False, False)
         attempt.save.write(SaveRequest(time=1.0))
         assert taken_within(asked) == (False, True)
@@ -43,7 +43,7 @@ def test_a_save_is_told_once_for_each_request(attempt):
 
 def test_a_request_of_an_earlier_start_is_old_news(attempt):
     attempt.save.write(SaveRequest(time=1.0))
-    with Requests(attempt) as asked:
+    with RequestPoller(attempt) as asked:
         attempt.stop.write(StopRequest("user"))
         assert taken_within(asked) == (True, False)
         assert asked.take() == (True, False)  # a stop stays
@@ -53,7 +53,7 @@ def test_a_stop_from_another_machine_comes_through_s3(moto_s3, tmp_path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(requests, "LOOK_EVERY_S_ON_S3", 0.2)
     attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
-    with Requests(attempt) as asked:
+    with RequestPoller(attempt) as asked:
         attempt.run.store.write_atomic(
             attempt.stop.key, encoded(StopRequest("user"))
         )  # not by this machine's disk
@@ -65,7 +65,7 @@ def test_storage_that_hangs_holds_nothing_up_and_this_machine_is_still_heard(mot
     with FaultProxy(moto_s3.endpoint) as proxy:
         run = RunDir.newest(moto_s3.through(proxy.endpoint, retry_s=0.2).location("runs"), "digits")
         attempt = run.attempt(1)
-        with Requests(attempt) as asked:
+        with RequestPoller(attempt) as asked:
             proxy.down()
             began = time.monotonic()
             for _ in range(1000):

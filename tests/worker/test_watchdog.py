@@ -3,17 +3,17 @@ import sys
 import time
 
 from clustertrain.run.folder import RunDir
-from clustertrain.worker.watchdog import EXIT_CODE, Watchdog
+from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 
 STUCK = """
 import time
 from pathlib import Path
-from clustertrain.worker.watchdog import Watchdog
+from clustertrain.worker.watchdog import WatchdogThread
 
 def where_it_hangs():
     time.sleep(600)
 
-with Watchdog({"step": 0.2}, lambda text: Path("expired").write_text(text)) as watchdog:
+with WatchdogThread({"step": 0.2}, lambda text: Path("expired").write_text(text)) as watchdog:
     watchdog.beat("step")
     where_it_hangs()
 """
@@ -31,7 +31,7 @@ def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
 
 def test_beats_and_phases_without_a_limit_keep_it_quiet():
     expired = []
-    with Watchdog({"step": 1.0}, expired.append) as watchdog:
+    with WatchdogThread({"step": 1.0}, expired.append) as watchdog:
         for _ in range(6):
             watchdog.beat("step")
             time.sleep(0.25)  # the time that passes is what is tested
@@ -54,7 +54,7 @@ def where_this_rank_stands():
 
 attempt = RunDir.newest(sys.argv[1], "digits").attempt(1)
 rank, limit_s = int(sys.argv[2]), float(sys.argv[3])
-with watchdog.Watchdog({"step": limit_s}, print, Stacks(attempt.restart(0), rank, 2)) as dog:
+with watchdog.WatchdogThread({"step": limit_s}, print, Stacks(attempt.restart(0), rank, 2)) as dog:
     dog.beat("step")
     where_this_rank_stands()
 """

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from clustertrain.checkpoints.manifest import Shelf
-from clustertrain.checkpoints.read import Checkpoint, bring
+from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
 from clustertrain.checkpoints.save import MODEL_FILE
 from clustertrain.errors import JobError, StorageError
 
@@ -32,7 +32,7 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     if there := [path for path in (to, page) if path.exists()]:
         raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
-        checkpoint = bring(shelf, name, Path(temporary) / "brought")
+        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought")
         weights = _weights(checkpoint)
     provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
     try:
@@ -44,7 +44,7 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     return to, page
 
 
-def _weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+def _weights(checkpoint: VerifiedCheckpoint) -> dict[str, torch.Tensor]:
     file = checkpoint.path / MODEL_FILE
     if not file.exists():
         raise JobError(

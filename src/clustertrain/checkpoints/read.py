@@ -29,7 +29,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class VerifiedCheckpoint:
     """A verified checkpoint in a folder of this node."""
 
     name: CheckpointName
@@ -50,7 +50,7 @@ def verify(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     return manifest
 
 
-def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
+def fetch_checkpoint(shelf: Shelf, name: CheckpointName | str, into: Path) -> VerifiedCheckpoint:
     """A verified checkpoint as a folder of this node. On a file system it is verified in place; from S3 it is
     copied into the folder `into` and verified during the copy. An existing copy is used; older ones are
     removed.
@@ -62,10 +62,10 @@ def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
     parsed, manifest = _own_manifest(shelf, name)
     in_place = shelf.store.local_folder(f"{shelf.key}/{parsed}")
     if in_place is not None:
-        return Checkpoint(parsed, in_place, verify(shelf, parsed))
+        return VerifiedCheckpoint(parsed, in_place, verify(shelf, parsed))
     folder = into / str(parsed)
     if (folder / MANIFEST).exists():
-        return Checkpoint(parsed, folder, manifest)
+        return VerifiedCheckpoint(parsed, folder, manifest)
     shutil.rmtree(into, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
@@ -74,7 +74,7 @@ def bring(shelf: Shelf, name: CheckpointName | str, into: Path) -> Checkpoint:
         (folder / MANIFEST).write_bytes(manifest.to_bytes())
     except OSError as error:
         raise refused(folder, "written", error) from error
-    return Checkpoint(parsed, folder, manifest)
+    return VerifiedCheckpoint(parsed, folder, manifest)
 
 
 def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], to: Path) -> None:
@@ -136,11 +136,11 @@ def newest_verified(
     shelf: Shelf,
     on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
     into: Path,
-) -> Checkpoint | None:
+) -> VerifiedCheckpoint | None:
     """The newest checkpoint that verifies, falling back one at a time; None if there are no checkpoints.
 
     Args:
-        into: the folder for a copy from S3; see `bring`.
+        into: the folder for a copy from S3; see `fetch_checkpoint`.
 
     Raises:
         StorageError: there are checkpoints and none verifies. A restart from step 0 would hide the loss.
@@ -148,7 +148,7 @@ def newest_verified(
     candidates = names(shelf)
     for name in reversed(candidates):
         try:
-            return bring(shelf, name, into)
+            return fetch_checkpoint(shelf, name, into)
         except CheckpointDamaged as error:
             on_damaged(name, error)
     if candidates:

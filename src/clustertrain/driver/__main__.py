@@ -138,7 +138,7 @@ def _trainer(run: _Run) -> Any:
     if run.cluster.has_worker_slots:
         resources[WORKER_SLOT] = 1.0
     return KitTrainer(
-        worker.train,
+        worker.train_loop_per_worker,
         outlives_run=run.cluster.outlives_run,
         train_loop_config={},
         torch_config=KitTorchConfig(

@@ -67,7 +67,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
         group = None
         try:
             group = Group(worker_group, attempt)
-            worker_group.execute(setup.prepare, plan)
+            worker_group.execute(setup.set_up_process, plan)
             self._probe(worker_group)
             self._stage(worker_group, plan)
             if backend_config.is_script:
@@ -98,7 +98,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
 
     def _stage(self, worker_group: Any, plan: Plan) -> None:
         firsts = _first_of_each_node(worker_group)
-        ray.get([w.execute_async(setup.bring_checkpoint) for w in firsts])
+        ray.get([w.execute_async(setup.copy_checkpoint) for w in firsts])
         if not plan.job.data:
             return
         ray.get(worker_group.execute_single_async(0, setup.stage_data, "cluster"))

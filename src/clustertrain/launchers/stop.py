@@ -21,7 +21,7 @@ def not_running(status: Status) -> JobError:
     return JobError(f"{status.run.name} does not run: {number}{status.state}.\nThere is nothing to stop.")
 
 
-def request_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
+def request_user_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
     """Write the request that the workers read between two steps."""
     attempt.stop.write(StopRequest("user"))
     echo(f"asked {status.runner} to save and end")

@@ -31,7 +31,7 @@ class Options:
     retry: bool = False
 
 
-def begin(
+def claim_next_attempt(
     job: Job,
     options: Options,
     world_sizes: Callable[[], Sequence[int]],
@@ -56,7 +56,7 @@ def begin(
         ClusterError: another process runs it, or there is room for too few workers.
         StorageError: the storage is not writable.
     """
-    probe_storage(job.storage.location)
+    check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
     previous = run.newest_attempt()
     if previous is not None:
@@ -79,7 +79,7 @@ def begin(
     return run, attempt
 
 
-def probe_storage(location: Location) -> None:
+def check_storage(location: Location) -> None:
     """Check that the storage can be written. Gives up after half a minute, not after ten: a user waits for
     it."""
     probe(open_store(location.with_patience(_PROBE_RETRY_S)))

@@ -40,7 +40,7 @@ _RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """The limits of an unpacked archive. The free space of the disk is another limit."""
 
     members: int = 20_000_000
@@ -63,7 +63,7 @@ def extract(
     archive: Path,
     into: Path,
     *,
-    limits: Limits | None = None,
+    limits: ArchiveLimits | None = None,
     tick: Callable[[int, int], None] = lambda *_: None,
 ) -> Contents:
     """Unpack `archive` into `into`, a folder that does not exist yet. Returns the contents of the folder.
@@ -76,7 +76,7 @@ def extract(
         DataError: names the member, the rule it breaks, and the remedy. The caller has to remove `into`.
         StorageError: it does not fit on the disk, or cannot be written.
     """
-    unpacking = _Unpacking(archive, into, limits or Limits())
+    unpacking = _Unpacking(archive, into, limits or ArchiveLimits())
     into.mkdir()
     with archive.open("rb") as file, unpacking.explained():
 
@@ -92,7 +92,7 @@ def extract(
 class _Unpacking:
     """Applies the rules to one member after another."""
 
-    def __init__(self, archive: Path, into: Path, limits: Limits) -> None:
+    def __init__(self, archive: Path, into: Path, limits: ArchiveLimits) -> None:
         self._archive = archive
         self._into = into
         self._limits = limits

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustertrain.staging.running_hash import Descriptor, Follower
+from clustertrain.staging.running_hash import Descriptor, RunningHash
 from clustertrain.storage.posix import refused
 
 PIECE_BYTES = 8 << 20
@@ -96,7 +96,7 @@ class Part:
             self._write_header()
         except OSError as error:
             raise refused(self.path, "written", error) from error
-        self._follower = Follower(self._file)
+        self._running_hash = RunningHash(self._file)
 
     def _open(self, folder: Path, validator: str | None, total_bytes: int | None) -> None:
         self.path = folder / "download"
@@ -138,10 +138,10 @@ class Part:
                 part._believe(index, done if part._proves(index, done, crc, tick) else 0, crc)
         except OSError:
             return None  # unreadable: restart with new files
-        part._follower = Follower(part._file)
+        part._running_hash = RunningHash(part._file)
         if part.size_bytes == 0:
             return None
-        part._follower.advance(part.frontier)
+        part._running_hash.advance(part.frontier)
         return part
 
     def _proves(self, index: int, done: int, crc: int, tick: Tick) -> bool:
@@ -193,7 +193,7 @@ class Part:
             self._pieces[index] = (within + len(chunk), crc)
             self.size_bytes += len(chunk)
             self._move_frontier()
-            self._follower.advance(self.frontier)
+            self._running_hash.advance(self.frontier)
         self._note(index)
 
     def _note(self, index: int) -> None:
@@ -271,11 +271,11 @@ class Part:
     def sha256(self, tick: Tick) -> str:
         """The sha256 of the bytes up to the first gap; waits until all of them are hashed."""
         try:
-            while not self._follower.caught_up(_LOOK_EVERY_S):
+            while not self._running_hash.caught_up(_LOOK_EVERY_S):
                 tick(self.size_bytes, self.total_bytes)
         except OSError as error:
             raise refused(self.path, "read", error) from error
-        return self._follower.hexdigest()
+        return self._running_hash.hexdigest()
 
     def forget(self) -> None:
         """Delete the progress file, so that no other process resumes from this download."""
@@ -283,7 +283,7 @@ class Part:
 
     def close(self) -> None:
         """End the hashing; the bytes stay."""
-        self._follower.end()
+        self._running_hash.end()
 
     def __enter__(self) -> Part:
         return self

@@ -30,7 +30,7 @@ class Descriptor:
             os.close(self.fd)
 
 
-class Follower:
+class RunningHash:
     """Hashes `file` from its start up to the position given by `advance`; hashlib releases the GIL."""
 
     def __init__(self, file: Descriptor) -> None:

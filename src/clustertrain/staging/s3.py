@@ -9,7 +9,7 @@ from typing import Any
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.source import CutShort, Stream
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import code_of, connect, explained, may_pass, status_of
+from clustertrain.storage.s3_client import code_of, connect, explained, http_status_of, may_pass
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class S3Source:
         except Exception as error:
             if may_pass(error):
                 raise CutShort(_said(error)) from error
-            if status_of(error) in (412, 416):
+            if http_status_of(error) in (412, 416):
                 raise _NotThatRange from error
-            if status_of(error) == 404 and code_of(error) != "NoSuchBucket":
+            if http_status_of(error) == 404 and code_of(error) != "NoSuchBucket":
                 raise self._missing(error) from error
             raise DataError(str(explained(self.location, "GET", self.key, error))) from error
 
@@ -85,7 +85,7 @@ class S3Source:
         if self._is_prefix():
             return _names_no_object(f"s3://{self.bucket}/{self.key}")
         return DataError(
-            f"{what} was refused: HTTP {status_of(error)} {code_of(error)}: there is no such object.\n"
+            f"{what} was refused: HTTP {http_status_of(error)} {code_of(error)}: there is no such object.\n"
             "Correct the key; `aws s3 ls` shows what is there."
         )
 
@@ -134,6 +134,6 @@ def _names_no_object(uri: str) -> DataError:
 
 
 def _said(error: Exception) -> str:
-    if status_of(error):
-        return f"HTTP {status_of(error)} {code_of(error)}".rstrip()
+    if http_status_of(error):
+        return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
     return f"{type(error).__name__}: {error}"

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import connect, explained, persistently, status_of
+from clustertrain.storage.s3_client import connect, explained, http_status_of, persistently
 
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
@@ -69,7 +69,7 @@ class Bucket:
         try:
             self._ask("PUT", key, lambda: self._put(key, data, writer, IfNoneMatch="*"), answers=(412, 501))
         except ClientError as error:
-            return status_of(error)
+            return http_status_of(error)
         return 200
 
     def get(self, key: str) -> tuple[bytes, str] | None:
@@ -102,11 +102,12 @@ class Bucket:
                 try:
                     block = self._ask("GET", key, lambda: reading.next(block_bytes), answers=(404, 412))
                 except ClientError as error:
-                    if reading.offset == 0 and status_of(error) == 404:
+                    if reading.offset == 0 and http_status_of(error) == 404:
                         raise FileNotFoundError(f"s3://{self.name}/{key} does not exist") from error
                     raise StorageError(
                         f"s3://{self.name}/{key} was changed or removed while it was read "
-                        f"(HTTP {status_of(error)} at byte {reading.offset}).\nRun again to read it again."
+                        f"(HTTP {http_status_of(error)} at byte {reading.offset}).\n"
+                        "Run again to read it again."
                     ) from error
                 if not block:
                     return

@@ -119,7 +119,7 @@ def persistently(
             return request()
         except Exception as error:
             if not may_pass(error):
-                if status_of(error) in answers and code_of(error) != "NoSuchBucket":
+                if http_status_of(error) in answers and code_of(error) != "NoSuchBucket":
                     raise
                 raise explained(location, action, key, error) from error
             left_s = ends - time.monotonic()
@@ -130,7 +130,7 @@ def persistently(
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def status_of(error: BaseException) -> int:
+def http_status_of(error: BaseException) -> int:
     """The HTTP status of botocore's ClientError; 0 for anything else."""
     response = getattr(error, "response", None)
     if not isinstance(response, dict):
@@ -152,7 +152,7 @@ def may_pass(error: BaseException) -> bool:
     from urllib3.exceptions import HTTPError
 
     if isinstance(error, ClientError):
-        status, code = status_of(error), code_of(error)
+        status, code = http_status_of(error), code_of(error)
         full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting does not free space
         server_fault = status >= 500 and status != _LACKING
         return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
@@ -170,7 +170,7 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
     bucket, _ = location.bucket_and_key
     what = f"{action} s3://{bucket}/{key}{_at(location)}"
     if isinstance(error, ClientError):
-        status, code = status_of(error), code_of(error)
+        status, code = http_status_of(error), code_of(error)
         said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         cause = _CAUSES.get(code)
         if cause is None:
@@ -191,7 +191,11 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
 
 def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
     bucket, _ = location.bucket_and_key
-    said = f"HTTP {status_of(error)} {code_of(error)}".strip() if status_of(error) else _first_line(error)
+    said = (
+        f"HTTP {http_status_of(error)} {code_of(error)}".strip()
+        if http_status_of(error)
+        else _first_line(error)
+    )
     return StorageError(
         f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of retries; "
         f"the last error was: {said}.\n"

@@ -26,7 +26,7 @@ class RankInfo:
     device: torch.device
 
 
-def join(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> RankInfo:
+def init_process_group(timeout_s: float = COLLECTIVE_TIMEOUT_S) -> RankInfo:
     """Join the process group of torchrun's environment; without that environment, world_size is 1.
 
     Reads RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. NCCL on GPUs, gloo on CPUs.
@@ -61,8 +61,8 @@ def _device(local_rank: int) -> torch.device:
     return device
 
 
-def leave() -> None:
-    """Leave the process group, if there is one."""
+def destroy_process_group() -> None:
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -95,8 +95,8 @@ class Requests(NamedTuple):
 class StopLine:
     """Distributes rank 0's requests to all ranks, for the same step, without blocking a step.
 
-    After each step every rank calls `read`, acts, and calls `ask`. `ask` starts an asynchronous all_reduce;
-    `read` after the next step waits for it, when it is long complete. So a request takes effect one step
+    After each step every rank calls `read`, acts, and calls `broadcast`. `broadcast` starts an asynchronous
+    all_reduce; `read` after the next step waits for it, when it is long complete. So a request takes effect one step
     later, and costs no time. With one rank the requests are read at once.
     """
 
@@ -120,7 +120,7 @@ class StopLine:
         work.wait()
         return Requests(*(bool(flag) for flag in flags.tolist()))
 
-    def ask(self) -> None:
+    def broadcast(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""
         if self._rank_info.world_size == 1:
             return

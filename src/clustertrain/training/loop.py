@@ -217,7 +217,7 @@ class _Loop:
             self._reserve()
             if self._between_steps():
                 break
-            self._line.ask()
+            self._line.broadcast()
         self._line.close()
         return self._order.done(self.position)
 
@@ -250,18 +250,18 @@ class _Loop:
 
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step; True if the run ends here."""
-        asked, step = self._line.read(), self.position.step
+        requests, step = self._line.read(), self.position.step
         ended = self._order.done(self.position)
         if ended or step % self._settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}
         if ended or (
-            not asked.stop and self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
+            not requests.stop and self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
         ):
             measured = self._evaluate()
-        if reason := self._why_save(ended, asked):
+        if reason := self._why_save(ended, requests):
             self._save(reason, measured)
-        return ended or asked.stop
+        return ended or requests.stop
 
     def _due(self, every_steps: int | None, every_epochs: int | None) -> bool:
         epoch_ended = self.position.offset == 0
@@ -270,15 +270,15 @@ class _Loop:
             or (every_epochs and epoch_ended and self.position.epoch % every_epochs == 0)
         )
 
-    def _why_save(self, ended: bool, asked: Requests) -> str | None:
+    def _why_save(self, ended: bool, requests: Requests) -> str | None:
         settings = self._settings
         reasons = {
             "end": ended,
-            "stop": asked.stop,
-            "save": asked.save,
+            "stop": requests.stop,
+            "save": requests.save,
             "steps": self._due(settings.save_every_steps, None),
             "epochs": self._due(None, settings.save_every_epochs),
-            "minutes": asked.save_timer,
+            "minutes": requests.save_timer,
         }
         return next((reason for reason, due in reasons.items() if due), None)
 

@@ -15,10 +15,10 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
 from clustertrain.version import __version__
 from clustertrain.worker.plan import Plan
-from clustertrain.worker.requests import Requests
+from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.tensorboard import Board
-from clustertrain.worker.watchdog import Watchdog
+from clustertrain.worker.watchdog import WatchdogThread
 
 
 class WorkerRun:
@@ -30,7 +30,7 @@ class WorkerRun:
         restart = self.attempt.restart(plan.restart)
         self.step = 0
         self.last_metrics: dict[str, float] = {}
-        self._requests = Requests(self.attempt) if rank == 0 else None
+        self._requests = RequestPoller(self.attempt) if rank == 0 else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._board = Board(self.attempt.tensorboard) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
@@ -42,7 +42,7 @@ class WorkerRun:
             "evaluation": watch.evaluation_s,
             "save": watch.save_s,
         }
-        self._watchdog = Watchdog(
+        self._watchdog = WatchdogThread(
             limits_s,
             lambda text: self._note("watchdog", text=text, rank=rank),
             Stacks(restart, rank, world_size),

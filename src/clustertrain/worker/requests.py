@@ -13,7 +13,7 @@ LOOK_EVERY_S = 0.2
 LOOK_EVERY_S_ON_S3 = 2.0
 
 
-class Requests:
+class RequestPoller:
     """Looks for requests in a thread of its own: a storage that is slow or down never delays a step.
 
     A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
@@ -32,7 +32,7 @@ class Requests:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
 
-    def __enter__(self) -> Requests:
+    def __enter__(self) -> RequestPoller:
         self._thread.start()
         return self
 

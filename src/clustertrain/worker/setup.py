@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clustertrain.checkpoints.read import bring
+from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.places import DataEntry
 from clustertrain.node.signals import REQUESTS_TO_END
@@ -22,28 +22,28 @@ from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.plan import Plan, start_line
-from clustertrain.worker.requests import Requests
+from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.user_code import code_folder
-from clustertrain.worker.watchdog import Watchdog
+from clustertrain.worker.watchdog import WatchdogThread
 
 
 @dataclass
-class Start:
+class WorkerState:
     """What this process got before training. A worker process serves one start of one worker group."""
 
     plan: Plan | None = None
     data: dict[str, Path] = field(default_factory=dict)
 
 
-this_start = Start()
+worker_state = WorkerState()
 
 
-def prepare(plan: Plan) -> None:
+def set_up_process(plan: Plan) -> None:
     """Remember the plan and send this process's output to a file of its rank."""
     import ray.train
 
-    this_start.plan = plan
+    worker_state.plan = plan
     attempt = plan.ref.open()
     rank = ray.train.get_context().get_world_rank()
     log = attempt.rank_log(socket.gethostname(), rank)
@@ -78,8 +78,8 @@ def stage_data(per: str) -> None:
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
     with (
-        Watchdog(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog,
-        Requests(attempt) as requests,
+        WatchdogThread(limit_s, lambda text: events.write("watchdog", text=text, rank=_rank())) as watchdog,
+        RequestPoller(attempt) as requests,
     ):
         seen: set[Any] = set()
 
@@ -115,7 +115,7 @@ def find_data() -> None:
     plan = planned()
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
-        this_start.data[name] = stage(
+        worker_state.data[name] = stage(
             name,
             plan.job.data_location(name),
             sha256=entry.sha256,
@@ -138,13 +138,13 @@ def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
         remove_nonce(attempt, plan.restart, node_rank)
 
 
-def bring_checkpoint() -> None:
+def copy_checkpoint() -> None:
     """Copy the checkpoint to resume from to this node, where storage is S3; runs on one rank per node."""
     plan = planned()
     attempt = plan.ref.open()
     shelf = attempt.run.checkpoints
     if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
-        bring(shelf, plan.checkpoint, attempt.checkpoint_copy)
+        fetch_checkpoint(shelf, plan.checkpoint, attempt.checkpoint_copy)
 
 
 def _rank() -> int:
@@ -158,8 +158,8 @@ def _as_event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def planned() -> Plan:
-    if this_start.plan is None:
+    if worker_state.plan is None:
         raise ClusterTrainError(
             "The worker was started without a plan. This is a bug of clustertrain: please report it."
         )
-    return this_start.plan
+    return worker_state.plan

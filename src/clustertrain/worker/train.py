@@ -1,7 +1,7 @@
 """What runs in each Ray Train worker, for the three ways in.
 
-`prepare` and `stage_data` run before the process group exists; `train` is the function that TorchTrainer
-calls. All of them run in the worker's process.
+`set_up_process` and `stage_data` run before the process group exists; `train_loop_per_worker` is the function
+that TorchTrainer calls. All of them run in the worker's process.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
-from clustertrain.training.loop import train as train_loop
+from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.script import run_script, torchrun_environment
-from clustertrain.worker.setup import planned, this_start
+from clustertrain.worker.setup import planned, worker_state
 from clustertrain.worker.user_code import check_function, check_task, code_folder, make_task
 
 
-def train(config: dict[str, Any]) -> None:
+def train_loop_per_worker(config: dict[str, Any]) -> None:
     """The train function that TorchTrainer calls on each rank."""
     import ray.train
 
@@ -53,7 +53,7 @@ def _rank_info(context: Any) -> RankInfo:
 def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
     cls = check_task(job.task or "")
     task = make_task(cls, job)
-    result = train_loop(task, settings_of(job), _rank_info(context), run, dict(this_start.data))
+    result = train(task, settings_of(job), _rank_info(context), run, dict(worker_state.data))
     return Outcome(result.finished, result.step, result.epoch, dict(result.metrics))
 
 
@@ -93,12 +93,12 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     rank_session = session.Session(
         run=run,
         rank_info=_rank_info(context),
-        data=dict(this_start.data),
+        data=dict(worker_state.data),
         args=args,
         save_every_steps=job.checkpoint.every.steps,
         save_every_minutes=job.checkpoint.every.minutes,
     )
-    session.begin(rank_session)
+    session.start_session(rank_session)
     run.phase("first_step", 0)
     function(args)
     run.finish()
@@ -123,7 +123,7 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         variables.CHECKPOINT_DIR: str(shelf),
         variables.ATTEMPT: str(run.plan.ref.attempt),
         variables.RESTART: str(run.plan.restart),
-        **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in this_start.data.items()},
+        **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in worker_state.data.items()},
     }
     code = Path(code_folder(job))
     args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []

@@ -22,7 +22,7 @@ _QUIET_S = 10.0  # after this time without progress, a rank checks whether anoth
 _TELL_S = 10.0  # maximum: storage that does not answer must not keep the process alive
 
 
-class Watchdog:
+class WatchdogThread:
     """`beat(phase)` restarts the timer of that phase; `limits_s` has the limit of each phase in seconds."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Watchdog:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> WatchdogThread:
         self._thread.start()
         return self
 

@@ -11,7 +11,7 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.job.kubernetes import Volume
-from clustertrain.launchers.kubernetes.capacity import needs_of, why_no_nodes, why_no_quota
+from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes, why_no_quota
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.preflight import check_cluster, check_image, why_not_for_all
 from clustertrain.launchers.kubernetes.render.manifests import manifests
@@ -39,7 +39,7 @@ def make_job(tmp_path, monkeypatch):
 
 
 def needs(job):
-    return needs_of(manifests(job)[-1])
+    return pod_groups_of(manifests(job)[-1])
 
 
 def node(name="n1", labels=None, taints=(), **allocatable):

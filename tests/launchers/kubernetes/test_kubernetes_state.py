@@ -5,7 +5,14 @@ import json
 import pytest
 
 from clustertrain.launchers.kubernetes.pod_problems import seconds, time_of, troubles
-from clustertrain.launchers.kubernetes.state import ANY, NATIVE_STATES, Seen, exit_code, join, native_of
+from clustertrain.launchers.kubernetes.state import (
+    ANY,
+    NATIVE_STATES,
+    Seen,
+    exit_code,
+    native_of,
+    standing_of,
+)
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import STATES
 
@@ -127,16 +134,16 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
     ],
 )
 def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over):
-    standing = join(Seen(rayjob(deployment), ALL), stored)
+    standing = standing_of(Seen(rayjob(deployment), ALL), stored)
     assert (standing.state, standing.over) == (state, over)
     assert standing.cause in STATES[state].causes
 
 
 def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
     over = Seen(rayjob("Complete", "SUCCEEDED"))
-    assert join(over, StoredStatus()).state == "lost"
-    assert join(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
-    assert join(over, None).state == "done"  # nothing but its word is known
+    assert standing_of(over, StoredStatus()).state == "lost"
+    assert standing_of(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
+    assert standing_of(over, None).state == "done"  # nothing but its word is known
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,7 @@ def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
 def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, code):
     seen = Seen(rayjob("Failed", "FAILED", reason, message))
     for stored in (None, StoredStatus(), ended(at=MADE_AT - 900)):
-        standing = join(seen, stored)
+        standing = standing_of(seen, stored)
         assert (standing.state, standing.cause, standing.over) == (state, cause, True)
         assert exit_code(seen, stored, standing) == code
 
@@ -163,25 +170,28 @@ def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
     message = (
         "Job entrypoint command failed with exit code 2, last available logs:\nx\nerror: wrong\nmend it\n"
     )
-    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", message)), None).text == "failed\nwrong\nmend it"
+    assert (
+        standing_of(Seen(rayjob("Failed", "FAILED", "AppFailed", message)), None).text
+        == "failed\nwrong\nmend it"
+    )
 
 
 def test_a_deadline_names_what_the_pods_waited_for():
     seen = Seen(rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed"), (pending(),))
-    assert "1 Insufficient cpu" in join(seen, None).text
+    assert "1 Insufficient cpu" in standing_of(seen, None).text
 
 
 def test_the_result_counts_when_the_rayjob_failed():
     stored = ended("stopped", "user", 75)
     seen = Seen(rayjob("Failed", "FAILED", "AppFailed"))
-    standing = join(seen, stored)
+    standing = standing_of(seen, stored)
     assert (standing.state, standing.over, exit_code(seen, stored, standing)) == ("stopped", True, 75)
 
 
 def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
     seen = Seen(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
     stored = ended("preempted", "preempted", 75, restarts=True)
-    standing = join(seen, stored)
+    standing = standing_of(seen, stored)
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
     assert standing.text == "reached kubernetes.deadline; submit it again to go on"
     assert exit_code(seen, stored, standing) == 75
@@ -189,25 +199,25 @@ def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
 
 def test_a_failure_that_kuberay_retries_is_not_the_end():
     stored = ended("failed", "error", 1)
-    assert join(Seen(rayjob(backoffLimit=0), ALL), stored).over
-    assert not join(Seen(rayjob(backoffLimit=1), ALL), stored).over
-    assert join(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
+    assert standing_of(Seen(rayjob(backoffLimit=0), ALL), stored).over
+    assert not standing_of(Seen(rayjob(backoffLimit=1), ALL), stored).over
+    assert standing_of(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
 
 
 def test_without_a_rayjob_the_files_alone_tell():
-    assert join(Seen(None), ended("stopped", "user", 75)).state == "stopped"
-    assert join(Seen(None), StoredStatus()).state == "cancelled"
-    assert join(Seen(None), running()).state == "lost"
+    assert standing_of(Seen(None), ended("stopped", "user", 75)).state == "stopped"
+    assert standing_of(Seen(None), StoredStatus()).state == "cancelled"
+    assert standing_of(Seen(None), running()).state == "lost"
 
 
 def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
     waits = Seen(
         rayjob(), (HEAD, WORKERS[1], pending(message="0/1 nodes: 1 node(s) were unschedulable"), SUBMITTER)
     )
-    standing = join(waits, running("waiting", "workers"))
+    standing = standing_of(waits, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
-    assert "its driver has not begun" in join(Seen(rayjob(), ALL), StoredStatus()).text
-    assert join(Seen(rayjob(), WORKERS), None).cause == "nodes"
+    assert "its driver has not begun" in standing_of(Seen(rayjob(), ALL), StoredStatus()).text
+    assert standing_of(Seen(rayjob(), WORKERS), None).cause == "nodes"
 
 
 # ------------------------------------------------------------------------------------------------------ Kueue
@@ -223,7 +233,7 @@ NO_QUOTA = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "me
 
 def test_kueue_says_why_a_run_is_queued():
     seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(NO_QUOTA))
-    standing = join(seen, None)
+    standing = standing_of(seen, None)
     assert (standing.state, standing.cause) == ("queued", "scheduler")
     assert standing.text == "waits in queue team of Kueue: Pending: insufficient quota"
 
@@ -231,15 +241,15 @@ def test_kueue_says_why_a_run_is_queued():
 def test_a_preempted_run_is_queued_again():
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "to make room"}
     seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(evicted, NO_QUOTA))
-    standing = join(seen, ended("preempted", "preempted", 75, restarts=True))
+    standing = standing_of(seen, ended("preempted", "preempted", 75, restarts=True))
     assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
     assert "evicted (Preempted): to make room; Pending: insufficient quota; it goes on after" in standing.text
 
 
 def test_a_run_that_no_queue_has_is_held():
-    standing = join(Seen(rayjob("Suspended", "", suspend=True)), None)
+    standing = standing_of(Seen(rayjob("Suspended", "", suspend=True)), None)
     assert (standing.state, standing.cause) == ("queued", "held")
-    assert "Kueue has not looked" in join(Seen(rayjob("Suspended", "", labels=QUEUED)), None).text
+    assert "Kueue has not looked" in standing_of(Seen(rayjob("Suspended", "", labels=QUEUED)), None).text
 
 
 # --------------------------------------------------------------------------------------------------- troubles
@@ -329,7 +339,7 @@ def test_a_pod_that_is_leaving_has_no_trouble():
 def test_a_pod_that_is_not_even_made(reason, kind, there, said):
     message = '(combined from similar events): pods "digits-x" is forbidden: exceeded quota: small'
     seen = Seen(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
-    assert said in join(seen, None).text
+    assert said in standing_of(seen, None).text
     assert Seen(rayjob(), ALL, seen.events).troubles == []  # it is there by now
 
 

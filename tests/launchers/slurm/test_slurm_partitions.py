@@ -7,7 +7,7 @@ import yaml
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.slurm.partitions import Need, Nodes, check, parse
+from clustertrain.launchers.slurm.partitions import JobRequest, Nodes, check_partition, parse
 from clustertrain.launchers.slurm.script import render
 
 # A made-up site, in the columns of the real command: %P|%a|%l|%L|%s|%D|%c|%B|%m|%G
@@ -22,15 +22,15 @@ closed|drain|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
 """
 
 
-def need(**slurm):
+def request(**slurm):
     resources = slurm.pop("resources", {"workers": 2, "nodes": 2})
     job = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
-    return Need.of(parse_job(yaml.safe_dump(job), "job.yaml"))
+    return JobRequest.of(parse_job(yaml.safe_dump(job), "job.yaml"))
 
 
 def refusal(wanted, **slurm):
     with pytest.raises(ClusterError) as caught:
-        check(need(**slurm), parse(SITE), wanted)
+        check_partition(request(**slurm), parse(SITE), wanted)
     lines = str(caught.value).splitlines()
     assert len(lines) == 2
     return lines
@@ -72,7 +72,7 @@ FITS = {
 
 @pytest.mark.parametrize(("wanted", "slurm"), FITS.values(), ids=FITS)
 def test_what_fits_is_let_through(wanted, slurm):
-    chosen = check(need(**slurm), parse(SITE), wanted)
+    chosen = check_partition(request(**slurm), parse(SITE), wanted)
     assert chosen.name in (wanted or "cpu").split(",")
 
 
@@ -148,7 +148,7 @@ def test_what_can_never_run_is_refused_with_the_arithmetic(wanted, slurm, said, 
 
 def test_a_cluster_without_a_default_partition():
     with pytest.raises(ClusterError, match=r"has no default.\nName one: gpu, mig"):
-        check(need(), [partition for partition in parse(SITE) if not partition.is_default], None)
+        check_partition(request(), [partition for partition in parse(SITE) if not partition.is_default], None)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_is_checked_is_what_is_asked_for(resources):
     job = parse_job(yaml.safe_dump({"name": "a", "function": "m:f", "resources": resources}), "job.yaml")
     script = render(job, job_path="job.yaml", python="python3", lead_s=60).script.decode()
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script, re.MULTILINE))
-    wants = Need.of(job)
+    wants = JobRequest.of(job)
     assert wants.nodes == int(asked["nodes"].partition("-")[0])
     assert wants.cpus == int(asked["cpus-per-task"])
     assert wants.gpus == int(asked.get("gres", "gpu:0").removeprefix("gpu:"))

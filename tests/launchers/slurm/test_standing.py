@@ -1,7 +1,7 @@
 import pytest
 
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
-from clustertrain.launchers.slurm.state import Files, join
+from clustertrain.launchers.slurm.state import Files, standing_of
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
@@ -94,7 +94,7 @@ CASES = {
 def test_where_a_run_stands(case):
     its_files, said, beats, stands, over = CASES[case]
     queued, silence = (None, DOWN) if said is DOWN else (said, None)
-    standing = join(its_files, queued, silence, lambda: beats)
+    standing = standing_of(its_files, queued, silence, lambda: beats)
     assert (f"{standing.state} ({standing.cause})", standing.over) == (stands, over)
     assert standing.cause in STATES[standing.state].causes
     assert standing.of_result == (its_files.result is not None and standing.state == its_files.result.state)
@@ -108,7 +108,7 @@ def test_every_state_of_slurm_leads_somewhere_that_agrees_with_itself(native, re
     def heartbeat():
         raise AssertionError("SLURM tells; nobody waits for a heartbeat")
 
-    standing = join(files(restart, result), job(native, restarts), None, heartbeat)
+    standing = standing_of(files(restart, result), job(native, restarts), None, heartbeat)
     state = STATES[standing.state]
     assert standing.cause in state.causes
     assert not (standing.over and not state.final)
@@ -116,14 +116,14 @@ def test_every_state_of_slurm_leads_somewhere_that_agrees_with_itself(native, re
 
 
 def test_what_is_said_of_a_job_that_waits():
-    first = join(NEVER, job("PENDING", reason="Priority"), None, lambda: None)
+    first = standing_of(NEVER, job("PENDING", reason="Priority"), None, lambda: None)
     assert first.text == "PENDING (Priority: jobs of higher priority come first)"
-    again = join(files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, lambda: None)
+    again = standing_of(files(0, PREEMPTED), job("PENDING", 1, "BeginTime"), None, lambda: None)
     assert again.text.endswith("; requeued after attempt 3")
 
 
 def test_who_runs_it_is_the_job_and_its_nodes():
     assert (
-        join(FIRST, job("RUNNING", nodes="node[1-2]"), None, lambda: None).runner
+        standing_of(FIRST, job("RUNNING", nodes="node[1-2]"), None, lambda: None).runner
         == "SLURM job 12 on node[1-2]"
     )

@@ -62,16 +62,16 @@ def hooks(killer):
     victim = killer.victim
 
     def worker(module):
-        prepare = module.prepare
+        set_up_process = module.set_up_process
 
-        @functools.wraps(prepare)
+        @functools.wraps(set_up_process)
         def prepared(plan):
             import ray.train
 
-            prepare(plan)
+            set_up_process(plan)
             killer.register(ray.train.get_context().get_world_rank())
 
-        module.prepare = prepared
+        module.set_up_process = prepared
 
     def tree(module):
         create = module.PosixTree.create

@@ -24,8 +24,8 @@ _ON_DEMAND = (
 
 
 @dataclass(frozen=True)
-class Need:
-    """Pods of one kind, and what the scheduler looks at. `limits` count for quotas alone."""
+class PodGroup:
+    """Pods of one kind: what they request of a node. `limits` count for quotas alone."""
 
     role: str
     pods: int
@@ -39,28 +39,28 @@ class Need:
         return {"head": "The head's pod", "submitter": "The submitter's pod"}.get(self.role, "A worker's pod")
 
 
-def needs_of(rayjob: Object) -> list[Need]:
+def pod_groups_of(rayjob: Object) -> list[PodGroup]:
     """The least that must be there for a RayJob to begin."""
     spec = rayjob["spec"]
     cluster = spec["rayClusterSpec"]
-    found = [_need("head", 1, cluster["headGroupSpec"]["template"]["spec"])]
+    found = [_group("head", 1, cluster["headGroupSpec"]["template"]["spec"])]
     for group in cluster.get("workerGroupSpecs", ()):
         least = group.get("minReplicas", group.get("replicas", 1))
-        found.append(_need(str(group["groupName"]), int(least), group["template"]["spec"]))
+        found.append(_group(str(group["groupName"]), int(least), group["template"]["spec"]))
     if "submitterPodTemplate" in spec:
-        found.append(_need("submitter", 1, spec["submitterPodTemplate"]["spec"]))
+        found.append(_group("submitter", 1, spec["submitterPodTemplate"]["spec"]))
     return found
 
 
-def need_of_pod(pod: Object) -> Need:
+def group_of_pod(pod: Object) -> PodGroup:
     """What a pod that is there takes of a quota."""
-    return _need("pod", 1, pod["spec"])
+    return _group("pod", 1, pod["spec"])
 
 
-def _need(role: str, pods: int, spec: Object) -> Need:
+def _group(role: str, pods: int, spec: Object) -> PodGroup:
     tolerations = tuple(spec.get("tolerations", ()))
     requests, limits = (_amounts(spec, kind) for kind in ("requests", "limits"))
-    return Need(role, pods, requests, limits, spec.get("nodeSelector", {}), tolerations)
+    return PodGroup(role, pods, requests, limits, spec.get("nodeSelector", {}), tolerations)
 
 
 def _amounts(spec: Object, kind: str) -> dict[str, Decimal]:
@@ -86,37 +86,37 @@ def _of_container(container: Object, kind: str) -> dict[str, Decimal]:
 # ------------------------------------------------------------------------------------------------- the nodes
 
 
-def why_no_nodes(needs: Sequence[Need], nodes: Sequence[Object]) -> str | None:
+def why_no_nodes(groups: Sequence[PodGroup], nodes: Sequence[Object]) -> str | None:
     """Why no node, or too few, can ever hold the pods; None where they can."""
-    return next((text for need in needs if (text := _why_no_node(need, nodes)) is not None), None)
+    return next((text for group in groups if (text := _why_no_node(group, nodes)) is not None), None)
 
 
-def _why_no_node(need: Need, nodes: Sequence[Object]) -> str | None:
-    labelled = [node for node in nodes if _has_labels(node, need.selector)]
+def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
+    labelled = [node for node in nodes if _has_labels(node, group.selector)]
     if not labelled:
-        wanted = ", ".join(f"{key}={value}" for key, value in need.selector.items())
+        wanted = ", ".join(f"{key}={value}" for key, value in group.selector.items())
         shown = "`kubectl get nodes --show-labels` shows what they have."
         return f"None of {len(nodes)} nodes has {wanted} (kubernetes.node_selector).\n{shown}"
-    eligible = [node for node in labelled if not _repelling(node, need)]
+    eligible = [node for node in labelled if not _repelling(node, group)]
     if not eligible:
-        taints = sorted({taint for node in labelled for taint in _repelling(node, need)})
+        taints = sorted({taint for node in labelled for taint in _repelling(node, group)})
         return (
-            f"{need.text} may run on none of {len(labelled)} nodes, whose taint is {', '.join(taints)}.\n"
+            f"{group.text} may run on none of {len(labelled)} nodes, whose taint is {', '.join(taints)}.\n"
             "Name it under kubernetes.tolerations, or choose other nodes with kubernetes.node_selector."
         )
-    for name, amount in need.requests.items():
+    for name, amount in group.requests.items():
         most = max(_allocatable(node, name) for node in eligible)
         if most < amount:
             has = "no node has any" if most == 0 else f"the largest node has {amount_text(name, most)}"
-            return f"{need.text} asks for {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
-    held = sum(_fits(need, node) for node in eligible)
-    asked = _amounts_text(need.requests)
+            return f"{group.text} asks for {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
+    held = sum(_fits(group, node) for node in eligible)
+    requested = _amounts_text(group.requests)
     if held == 0:
-        return f"{need.text} asks for {asked}, and no node has all of it.\n{_ON_DEMAND}"
-    if held < need.pods:
+        return f"{group.text} asks for {requested}, and no node has all of it.\n{_ON_DEMAND}"
+    if held < group.pods:
         return (
-            f"{need.pods} pods of workers ask for {asked} each, and all nodes together hold {held} of them.\n"
-            f"{_ON_DEMAND}"
+            f"{group.pods} pods of workers ask for {requested} each, and all nodes together hold {held} of "
+            f"them.\n{_ON_DEMAND}"
         )
     return None
 
@@ -126,11 +126,11 @@ def _has_labels(node: Object, selector: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def _repelling(node: Object, need: Need) -> list[str]:
+def _repelling(node: Object, group: PodGroup) -> list[str]:
     """The taints that keep the pods away for good."""
     taints = [t for t in node["spec"].get("taints", ()) if not t["key"].startswith(_OF_A_MOMENT)]
     hard = [t for t in taints if t["effect"] in ("NoSchedule", "NoExecute")]
-    return [_taint_text(t) for t in hard if not any(_tolerates(each, t) for each in need.tolerations)]
+    return [_taint_text(t) for t in hard if not any(_tolerates(each, t) for each in group.tolerations)]
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -150,16 +150,16 @@ def _allocatable(node: Object, name: str) -> Decimal:
     return _amount(node["status"].get("allocatable", {}).get(name))
 
 
-def _fits(need: Need, node: Object) -> int:
+def _fits(group: PodGroup, node: Object) -> int:
     """How many of the pods an empty node holds."""
-    amounts = {**need.requests, "pods": Decimal(1)}
+    amounts = {**group.requests, "pods": Decimal(1)}
     return min(int(_allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
 
 
 # ------------------------------------------------------------------------------------------------ the quotas
 
 
-def why_no_quota(needs: Sequence[Need], quotas: Sequence[Object], own: Sequence[Need]) -> str | None:
+def why_no_quota(groups: Sequence[PodGroup], quotas: Sequence[Object], own: Sequence[PodGroup]) -> str | None:
     """Which quota cannot admit the pods; None where each can.
 
     Args:
@@ -170,9 +170,9 @@ def why_no_quota(needs: Sequence[Need], quotas: Sequence[Object], own: Sequence[
             continue  # it counts some pods and not others
         used = quota.get("status", {}).get("used", {})
         for key, hard in quota["spec"].get("hard", {}).items():
-            needed = [(need, _of_quota(need, key)) for need in needs]
-            total = Decimal(sum(need.pods * amount for need, amount in needed))
-            returned = Decimal(sum(_of_quota(need, key) for need in own))
+            needed = [(group, _of_quota(group, key)) for group in groups]
+            total = Decimal(sum(group.pods * amount for group, amount in needed))
+            returned = Decimal(sum(_of_quota(group, key) for group in own))
             limit, taken = _amount(hard), _amount(used.get(key)) - returned
             if total and limit - taken < total:
                 left, all_of_it, gone = (amount_text(key, x) for x in (limit - taken, limit, taken))
@@ -189,20 +189,20 @@ def _amount(value: object) -> Decimal:
     return quantity(value) or Decimal(0)
 
 
-def _of_quota(need: Need, key: str) -> Decimal:
+def _of_quota(group: PodGroup, key: str) -> Decimal:
     """What one of the pods counts under a key of a quota; 0 for keys that are not of pods."""
     if key in ("pods", "count/pods"):
         return Decimal(1)
     if key.startswith("limits."):
-        return need.limits.get(key.removeprefix("limits."), Decimal(0))
-    return need.requests.get(key.removeprefix("requests."), Decimal(0))
+        return group.limits.get(key.removeprefix("limits."), Decimal(0))
+    return group.requests.get(key.removeprefix("requests."), Decimal(0))
 
 
-def _parts(needed: Sequence[tuple[Need, Decimal]], key: str) -> Iterator[str]:
-    for need, amount in needed:
-        times = f"{need.pods} × " if need.pods != 1 else ""
+def _parts(needed: Sequence[tuple[PodGroup, Decimal]], key: str) -> Iterator[str]:
+    for group, amount in needed:
+        times = f"{group.pods} × " if group.pods != 1 else ""
         if amount:
-            yield f"{times}{amount_text(key, amount)} ({need.role})"
+            yield f"{times}{amount_text(key, amount)} ({group.role})"
 
 
 def amount_text(name: str, amount: Decimal) -> str:

@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, n
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
-from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, join
+from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
 
@@ -48,7 +48,7 @@ class View:
 
     @cached_property
     def standing(self) -> Standing:
-        return join(self.seen, self.stored)
+        return standing_of(self.seen, self.stored)
 
     @property
     def is_its(self) -> bool:

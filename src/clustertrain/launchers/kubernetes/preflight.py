@@ -21,8 +21,8 @@ from clustertrain.job.kubernetes import Volume
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
-    need_of_pod,
-    needs_of,
+    group_of_pod,
+    pod_groups_of,
     why_no_nodes,
     why_no_quota,
 )
@@ -57,11 +57,11 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
     nodes = look.all("nodes")
     for volume in volumes(job):
         _check_claim(job, volume, look, len(nodes or ()))
-    needs = needs_of(rayjob)
-    _refuse(why_no_nodes(needs, nodes) if nodes else None)
+    groups = pod_groups_of(rayjob)
+    _refuse(why_no_nodes(groups, nodes) if nodes else None)
     if quotas := look.all("resourcequotas"):
-        own = [need_of_pod(pod) for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _counts(pod)]
-        _refuse(why_no_quota(needs, quotas, own))
+        own = [group_of_pod(pod) for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _counts(pod)]
+        _refuse(why_no_quota(groups, quotas, own))
     return look.notes
 
 

@@ -198,7 +198,7 @@ class Seen:
         return f"head {how}, {run} of {of} workers run"
 
 
-def join(seen: Seen, stored: StoredStatus | None) -> Standing:
+def standing_of(seen: Seen, stored: StoredStatus | None) -> Standing:
     """Where the run stands.
 
     Args:

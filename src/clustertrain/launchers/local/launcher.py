@@ -10,7 +10,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Echo, Target
-from clustertrain.launchers.stop import not_running, request_stop, wait_for_result
+from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import Status, read_files, status_by_files
 from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
@@ -48,7 +48,7 @@ class Local(FromStorage):
         status = self.status_of(target.visible_run())
         if status.runner is None or status.attempt is None:
             raise not_running(status)
-        request_stop(status.attempt, status, echo)
+        request_user_stop(status.attempt, status, echo)
         if wait:
             wait_for_result(status.attempt, echo)
 

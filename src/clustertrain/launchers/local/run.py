@@ -10,7 +10,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
-from clustertrain.run.begin import Options, begin
+from clustertrain.run.begin import Options, claim_next_attempt
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
@@ -28,9 +28,9 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
     """Run the job to its end, or leave it as it is where it is finished already.
 
     Raises:
-        ClusterTrainError: as `begin`.
+        ClusterTrainError: as `claim_next_attempt`.
     """
-    run, begun = begin(job, options, lambda: _that_fit(job), screen.say, launcher="local")
+    run, begun = claim_next_attempt(job, options, lambda: _that_fit(job), screen.say, launcher="local")
     if isinstance(begun, Result):
         return run, begun
     send_leftovers(run, screen.say)

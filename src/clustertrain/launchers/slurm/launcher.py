@@ -12,7 +12,7 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.launchers.slurm import status
 from clustertrain.launchers.slurm.stop import stop_run
-from clustertrain.launchers.slurm.submit import prepare, submit, what_next
+from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_next
 from clustertrain.observe.status import Status
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.begin import Options
@@ -25,11 +25,11 @@ class Slurm(FromStorage):
     name = "slurm"
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
-        prepare(with_site(load_job(job_file, sets)), job_file)
+        render_for_submit(with_site(load_job(job_file, sets)), job_file)
         return [f"{job_file}: it renders; `clustertrain submit --to slurm` holds it against the cluster"]
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
-        rendered, _ = prepare(with_site(load_job(job_file, sets)), job_file)
+        rendered, _ = render_for_submit(with_site(load_job(job_file, sets)), job_file)
         if sets:
             note(f"note: sent by hand, sbatch's job reads {job_file} as it is, without --set")
         return rendered.script.decode()

@@ -21,7 +21,7 @@ from clustertrain.launchers.slurm.script import (
     gpus_per_node,
     memory_per_node_bytes,
 )
-from clustertrain.launchers.slurm.times import duration_s
+from clustertrain.launchers.slurm.times import slurm_duration_s
 from clustertrain.units import duration_text
 
 ANSWER_S = 20.0
@@ -59,7 +59,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Need:
+class JobRequest:
     """What a job asks for: `nodes` at least, the rest on each of them. `sums`: how the numbers come about."""
 
     nodes: int
@@ -71,7 +71,7 @@ class Need:
     sums: Mapping[str, str]
 
     @classmethod
-    def of(cls, job: Job) -> Need:
+    def of(cls, job: Job) -> JobRequest:
         shape = job.resources
         each_mib = (shape.memory_per_worker_bytes or 0) / _MIB
         workers = f"{shape.workers_per_node} workers ×"
@@ -115,8 +115,8 @@ def parse(printed: str) -> list[Partition]:
             name=name.rstrip("*"),
             is_default=name.endswith("*"),
             availability=availability,
-            most_s=duration_s(most),
-            default_s=duration_s(default),
+            most_s=slurm_duration_s(most),
+            default_s=slurm_duration_s(default),
             most_nodes=None if most_nodes == _NO_LIMIT else most_nodes,
             nodes=(*(before.nodes if before else ()), kind),
         )
@@ -147,7 +147,7 @@ def _gpus(gres: str) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------- the checks
 
 
-def check(need: Need, known: Sequence[Partition], wanted: str | None) -> Partition:
+def check_partition(request: JobRequest, known: Sequence[Partition], wanted: str | None) -> Partition:
     """The first of the wanted partitions that can run the job.
 
     Args:
@@ -159,11 +159,11 @@ def check(need: Need, known: Sequence[Partition], wanted: str | None) -> Partiti
     chosen = _chosen(known, wanted)
     problems = []
     for partition in chosen:
-        problem = _problem(need, partition)
+        problem = _problem(request, partition)
         if problem is None:
             return partition
         problems.append(problem)
-    others = [p.name for p in known if p not in chosen and _problem(need, p) is None]
+    others = [p.name for p in known if p not in chosen and _problem(request, p) is None]
     remedy = (
         f"Partitions that could run it: {_listed(others)}." if others else "No partition here could run it."
     )
@@ -194,36 +194,38 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more if names else "none"
 
 
-def _problem(need: Need, partition: Partition) -> str | None:
+def _problem(request: JobRequest, partition: Partition) -> str | None:
     """Why the job could never run there; None where it could."""
     name = f"partition {partition.name}"
     if partition.availability != "up":
         return f"{name} is {partition.availability}: SLURM starts nothing there."
-    if need.time_s is not None and partition.most_s is not None and need.time_s > partition.most_s:
+    if request.time_s is not None and partition.most_s is not None and request.time_s > partition.most_s:
         limit = duration_text(partition.most_s)
-        return f"slurm.time_limit is {duration_text(need.time_s)}, and {name} allows {limit}."
-    if partition.most_nodes is not None and need.nodes > partition.most_nodes:
-        return f"resources.nodes is {need.nodes}, and {name} allows a job {partition.most_nodes}."
-    return _shortage(need, partition)
+        return f"slurm.time_limit is {duration_text(request.time_s)}, and {name} allows {limit}."
+    if partition.most_nodes is not None and request.nodes > partition.most_nodes:
+        return f"resources.nodes is {request.nodes}, and {name} allows a job {partition.most_nodes}."
+    return _shortage(request, partition)
 
 
-def _shortage(need: Need, partition: Partition) -> str | None:
+def _shortage(request: JobRequest, partition: Partition) -> str | None:
     """One resource after another, on nodes that have what was asked before it."""
     name, left = f"partition {partition.name}", list(partition.nodes)
-    gpus = f"GPUs of type {need.gpu_type}" if need.gpu_type else "GPUs"
+    gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"
     asked: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
-        ("cpus", "CPUs", need.cpus, lambda node: node.cpus),
-        ("memory", "MiB of memory", need.memory_mib, lambda node: node.memory_mib),
-        ("gpus", gpus, need.gpus, lambda node: node.gpus_of(need.gpu_type)),
+        ("cpus", "CPUs", request.cpus, lambda node: node.cpus),
+        ("memory", "MiB of memory", request.memory_mib, lambda node: node.memory_mib),
+        ("gpus", gpus, request.gpus, lambda node: node.gpus_of(request.gpu_type)),
     ]
     for key, what, least, amount in asked:
         fitting = [node for node in left if amount(node) >= least]
         if not fitting:
             most = max((amount(node) for node in left), default=0)
-            return f"{need.sums[key]} = {least} {what} on each node, and a node of {name} has {most} at most."
+            return (
+                f"{request.sums[key]} = {least} {what} on each node, and a node of {name} has {most} at most."
+            )
         left = fitting
     count = sum(node.count for node in left)
-    if count < need.nodes:
+    if count < request.nodes:
         each = ", ".join(f"{least} {what}" for _, what, least, _ in asked if least)
-        return f"resources.nodes is {need.nodes}, with {each} each, and {name} has {count} such nodes."
+        return f"resources.nodes is {request.nodes}, with {each} each, and {name} has {count} such nodes."
     return None

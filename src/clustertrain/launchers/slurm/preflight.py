@@ -16,9 +16,15 @@ from pathlib import Path
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.shell import Done, run
-from clustertrain.launchers.slurm.partitions import ANSWER_S, Need, Partition, check, partitions
+from clustertrain.launchers.slurm.partitions import (
+    ANSWER_S,
+    JobRequest,
+    Partition,
+    check_partition,
+    partitions,
+)
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
-from clustertrain.run.begin import probe_storage
+from clustertrain.run.begin import check_storage
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 
@@ -42,7 +48,7 @@ def check_here(job: Job, environ: Mapping[str, str]) -> None:
     check_controller(environ)
     check_output(job)
     check_container_files(job)
-    probe_storage(job.storage.location)
+    check_storage(job.storage.location)
 
 
 def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
@@ -52,7 +58,11 @@ def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[st
         ClusterError: says which, with the arithmetic.
     """
     wanted = job.slurm.partition or environ.get("SBATCH_PARTITION")
-    partition = None if is_elsewhere(job, environ) else check(Need.of(job), partitions(environ), wanted)
+    partition = (
+        None
+        if is_elsewhere(job, environ)
+        else check_partition(JobRequest.of(job), partitions(environ), wanted)
+    )
     check_time(job, lead_s, partition)
     test_only(job, rendered, environ)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
-from clustertrain.launchers.slurm.times import time_s
+from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.run.states import STATES
 
 ANSWER_S = 10.0  # a controller that is down makes squeue try for 18 s; somebody waits for this
@@ -215,7 +215,7 @@ def _parsed(line: str) -> QueueState:
         nodes=nodes,
         time_left=left if left == "UNLIMITED" or re.fullmatch(r"[\d:-]+", left) else "",
         cluster=cluster,
-        submitted_at=time_s(submitted),
+        submitted_at=slurm_time_s(submitted),
         exit_code=_exit_code(status),
     )
 

@@ -49,7 +49,7 @@ class Files:
     cancelled: bool = False
 
 
-def join(
+def standing_of(
     files: Files, job: QueueState | None, silence: str | None, who_runs: Callable[[], str | None]
 ) -> Standing:
     """Where a run stands that a scheduler has, or had.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from clustertrain.launchers.slurm.queue import Answer, QueueState, ask
-from clustertrain.launchers.slurm.state import Files, join
+from clustertrain.launchers.slurm.state import Files, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status import (
     Row,
@@ -198,4 +198,4 @@ def _in_a_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
         live=live_state(attempt) if its and attempt and read.files.result is None else "waiting",
         cancelled=job.taken_out,
     )
-    return join(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)
+    return standing_of(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.slurm.queue import QueueState, cancel, look_up
 from clustertrain.launchers.slurm.status import SlurmStatus, statuses
-from clustertrain.launchers.stop import not_running, request_stop, wait_for_result
+from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Cancellation
@@ -49,7 +49,7 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
     if status.attempt is None or status.standing.cause == "nodes":
         _cancel_before_its_attempt(run, _job_id(status), echo)
         return
-    request_stop(status.attempt, status, echo)
+    request_user_stop(status.attempt, status, echo)
     if wait:
         _wait_for_the_end(status.attempt, status, echo)
 

@@ -64,7 +64,7 @@ def submit(job: Job, job_path: str, options: Options, say: Callable[[str], None]
     """
     job = with_site(job)
     check_here(job, environment(job))
-    rendered, lead_s = prepare(job, job_path)
+    rendered, lead_s = render_for_submit(job, job_path)
     check_there(job, rendered, lead_s, environment(job))
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, say)
@@ -85,7 +85,7 @@ def submit(job: Job, job_path: str, options: Options, say: Callable[[str], None]
     return _send(job, rendered, submission, say)
 
 
-def prepare(job: Job, job_path: str) -> tuple[Rendered, float]:
+def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
     """What is sent for a job that is merged with the site file, and the lead time in it (seconds), which
     follows the saves of the run's last attempts.
 

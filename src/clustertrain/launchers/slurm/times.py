@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 
-def duration_s(text: str) -> int | None:
+def slurm_duration_s(text: str) -> int | None:
     """`10:00` (minutes, seconds), `1:00:00` or `2-00:00:00`; None for `UNLIMITED`, `infinite`, `n/a`."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
@@ -15,7 +15,7 @@ def duration_s(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def time_s(text: str) -> float | None:
+def slurm_time_s(text: str) -> float | None:
     """`2026-11-21T16:09:55`, in the cluster's time zone, in seconds since 1970; None where it is no time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()

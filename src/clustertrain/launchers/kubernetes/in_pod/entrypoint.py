@@ -21,7 +21,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.begin import Options, begin, is_same_start
+from clustertrain.run.begin import Options, claim_next_attempt, is_same_start
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
@@ -95,7 +95,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     followed = _follow_the_one_before(job, allocation, screen)
     if followed is not None:
         return followed
-    run, begun = begin(
+    run, begun = claim_next_attempt(
         job, options, lambda: job.world_sizes, screen.say, launcher="kubernetes", allocation=allocation
     )
     if isinstance(begun, Result):

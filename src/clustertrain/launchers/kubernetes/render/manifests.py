@@ -25,9 +25,9 @@ from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
     head_parameters,
     head_template,
-    labels,
     memory_text,
     pods,
+    run_labels,
     submitter_template,
     worker_parameters,
     worker_template,
@@ -58,7 +58,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
             "image is not given, and pods are made from one.\n"
             "Add image: …, the kit's own (`make image`) or one made from it: see docs/docker.md."
         )
-    config = config_map(job)
+    config = job_config_map(job)
     objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
     if job.kubernetes.network_policies:
         objects += network_policies(in_pods(job))
@@ -93,7 +93,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def config_map(job: Job) -> Manifest:
+def job_config_map(job: Job) -> Manifest:
     """The job and its code.
 
     Raises:
@@ -117,7 +117,7 @@ def config_map(job: Job) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": labels(job)},
+        "metadata": {"name": name, "labels": run_labels(job)},
         "immutable": True,
         **content,
     }
@@ -143,7 +143,7 @@ def ray_job(job: Job, config: str, options: Options) -> Manifest:
         spec["submitterPodTemplate"] = submitter_template(job, entrypoint)
     metadata = {
         "name": job.name,
-        "labels": labels(job) | _queue_labels(job, section.queue),
+        "labels": run_labels(job) | _queue_labels(job, section.queue),
         "annotations": {_STORAGE: in_pods(job).storage.uri, _VERSION: __version__},
     }
     rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
@@ -204,7 +204,7 @@ def _claim(job: Job, volume: Volume) -> Manifest:
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
     if volume.storage_class is not None:
         spec["storageClassName"] = volume.storage_class
-    common = {key: value for key, value in labels(job).items() if key != RUN_LABEL}  # it outlives the run
+    common = {key: value for key, value in run_labels(job).items() if key != RUN_LABEL}  # it outlives the run
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -217,6 +217,6 @@ def _disruption_budget(job: Job) -> Manifest:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": job.name, "labels": labels(job)},
+        "metadata": {"name": job.name, "labels": run_labels(job)},
         "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {RUN_LABEL: job.name}}},
     }

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, labels
+from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 
 DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
 _OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # by Helm and by kustomize alike
@@ -49,7 +49,7 @@ def _policy(
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": f"{job.name}-{role}", "labels": labels(job)},
+        "metadata": {"name": f"{job.name}-{role}", "labels": run_labels(job)},
         "spec": {
             "podSelector": {"matchLabels": {RUN_LABEL: job.name, ROLE_LABEL: role}},
             "policyTypes": ["Ingress", "Egress"],

@@ -46,7 +46,7 @@ def grace_s(job: Job) -> int:
     return math.ceil(job.failures.grace_s) + _MARGIN_S
 
 
-def labels(job: Job, role: str | None = None) -> dict[str, str]:
+def run_labels(job: Job, role: str | None = None) -> dict[str, str]:
     """What every object of the run is found by."""
     own = {
         "app.kubernetes.io/name": "clustertrain",
@@ -102,7 +102,7 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
     spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_TMP]}
-    return {"metadata": {"labels": labels(job, "submitter")}, "spec": spec}
+    return {"metadata": {"labels": run_labels(job, "submitter")}, "spec": spec}
 
 
 def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives_s: int) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": labels(job, "reader")},
+        "metadata": {"name": name, "labels": run_labels(job, "reader")},
         "spec": spec,
     }
 
@@ -182,7 +182,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
             "volumeMounts": mounts,
         }
         spec["initContainers"] = [unpack]
-    return {"metadata": {"labels": labels(job, role)}, "spec": spec}
+    return {"metadata": {"labels": run_labels(job, role)}, "spec": spec}
 
 
 def _pod(job: Job) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from clustertrain.errors import EXIT_DONE, ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
-from clustertrain.launchers.slurm.agent.node import Node, Start, arrive, join, start_ray
+from clustertrain.launchers.slurm.agent.node import Node, Start, arrive, prepare_node, start_ray
 from clustertrain.node.network import interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.begin import begin, is_same_start
+from clustertrain.run.begin import claim_next_attempt, is_same_start
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result
@@ -48,7 +48,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
                 f"{start.run.name} was stopped by its user, and SLURM started it again: nothing to do."
             )
             return None
-    run, begun = begin(
+    run, begun = claim_next_attempt(
         start.job,
         start.options,
         lambda: _world_sizes(start.job, start.allocation.nodes),
@@ -87,7 +87,7 @@ def _supervise(
     start: Start, attempt: Attempt, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen
 ) -> Result:
     try:
-        node = join(start, _towards(start))
+        node = prepare_node(start, _towards(start))
         _publish(start, node, attempt)
         screen.say(
             f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}, SLURM job "

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain import variables
-from clustertrain.launchers.slurm.times import duration_s, time_s
+from clustertrain.launchers.slurm.times import slurm_duration_s, slurm_time_s
 from clustertrain.waiting import wait_until
 
 _ANSWER_WITHIN_S = 5.0
@@ -94,10 +94,10 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: f
     kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)
     wait_s = float(kill_wait.group(1)) if kill_wait else _KILL_WAIT_S
     state = fields.get("JobState", "")
-    ends_at_s = time_s(fields.get("EndTime", "")) if state == "RUNNING" else None
+    ends_at_s = slurm_time_s(fields.get("EndTime", "")) if state == "RUNNING" else None
     ends_in_s = max(0.0, ends_at_s - wall_s) if ends_at_s is not None else 0.0
     deadline = now + ends_in_s + wait_s - _MARGIN_S
-    if time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
+    if slurm_time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
         return Ending("preempted", deadline)
     if int(fields.get("Restarts") or 0) > restart:
         return Ending("requeued", deadline)
@@ -111,5 +111,8 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: f
 
 
 def _at_its_limit(fields: Mapping[str, str]) -> bool:
-    limit_s, run_s = duration_s(fields.get("TimeLimit", "")), duration_s(fields.get("RunTime", ""))
+    limit_s, run_s = (
+        slurm_duration_s(fields.get("TimeLimit", "")),
+        slurm_duration_s(fields.get("RunTime", "")),
+    )
     return limit_s is not None and run_s is not None and run_s >= limit_s

@@ -81,15 +81,15 @@ def read_start(argument: str, folder: Path) -> Start:
     return Start(job, run, options, allocation, folder, str(folder / "code"))
 
 
-def join(start: Start, towards: str) -> Node:
-    """Find out what this node has for the job: address, interface, ports, token.
+def prepare_node(start: Start, towards: str) -> Node:
+    """Check this node and prepare it for Ray: address, interface, ports, token, folder for temporary files.
 
     Args:
-        towards: a node to be reached; its own name where there is only one.
+        towards: the node to connect to; its own name where there is only one.
 
     Raises:
-        ClusterError: there is no Ray here, the allocation is smaller than the job, or there is no way to the
-            other node.
+        ClusterError: Ray is not installed here, the allocation is smaller than the job, or there is no route
+            to the other node.
     """
     allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
     _check_installed(allocation)

@@ -8,7 +8,14 @@ import time
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
-from clustertrain.launchers.slurm.agent.node import NodeLost, Start, arrive, join, ray_ended, start_ray
+from clustertrain.launchers.slurm.agent.node import (
+    NodeLost,
+    Start,
+    arrive,
+    prepare_node,
+    ray_ended,
+    start_ray,
+)
 from clustertrain.node.network import answers, is_refused
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
@@ -38,7 +45,7 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
     attempt, rendezvous = found
     try:
         _check_version(rendezvous, allocation)
-        node = join(start, rendezvous.head_address)
+        node = prepare_node(start, rendezvous.head_address)
         arrive(start, node, attempt)
         with Shipping(attempt, screen.say):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
