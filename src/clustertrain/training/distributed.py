@@ -96,8 +96,8 @@ class StopLine:
     """Distributes rank 0's requests to all ranks, for the same step, without blocking a step.
 
     After each step every rank calls `read`, acts, and calls `broadcast`. `broadcast` starts an asynchronous
-    all_reduce; `read` after the next step waits for it, when it is long complete. So a request takes effect one step
-    later, and costs no time. With one rank the requests are read at once.
+    all_reduce; `read` after the next step waits for it, when it is long complete. So a request takes effect
+    one step later, and costs no time. With one rank the requests are read at once.
     """
 
     def __init__(self, rank_info: RankInfo, requests: Callable[[], Requests]) -> None:
