@@ -59,10 +59,10 @@ def test_saves_are_due_by_the_clock_since_the_last_one(begin):
 def test_requests_are_passed_on_and_a_stop_is_remembered(begin):
     run, s = begin()
     run.asked = (False, True)
-    assert s.step_done(1) == session.Asked(stop=False, save=True)
+    assert s.step_done(1) == session.StepRequests(stop=False, save=True)
     assert not s.stopped
     run.asked = (True, False)
-    assert s.step_done(2) == session.Asked(stop=True, save=False)
+    assert s.step_done(2) == session.StepRequests(stop=True, save=False)
     s.save(step=2, state={})
     assert run.saves[0][1]["reason"] == "stop"
     assert s.stopped

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class StepRequests:
     """What all ranks agreed to do after a step: both are the same on every rank."""
 
     stop: bool
@@ -88,7 +88,7 @@ class Session:
             restore_rng(rng[self.rank], self.device)
         return state
 
-    def step_done(self, step: int) -> Asked:
+    def step_done(self, step: int) -> StepRequests:
         """Tell the kit that `step` is finished; every rank calls it. One small all_reduce of two numbers.
 
         `save` is true when the job's `checkpoint.every` is due or somebody asked; `stop` when the run
@@ -109,7 +109,7 @@ class Session:
         due = self._every_steps is not None and step % self._every_steps == 0
         if stop:
             self._stopped = True
-        return Asked(stop=stop, save=save or due)
+        return StepRequests(stop=stop, save=save or due)
 
     def save(
         self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None

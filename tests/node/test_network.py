@@ -13,7 +13,7 @@ from clustertrain.node.network import (
     answers,
     interface_of,
     is_refused,
-    nccl_needs_to_know,
+    nccl_needs_interface,
     wait_for_answer,
 )
 
@@ -63,7 +63,7 @@ def test_the_route_decides_between_two_interfaces():
 )
 def test_nccl_is_told_where_it_could_choose_another(monkeypatch, interfaces, needs):
     monkeypatch.setattr(network, "_interfaces", lambda: interfaces)
-    assert nccl_needs_to_know("eth0") is needs
+    assert nccl_needs_interface("eth0") is needs
 
 
 def test_whether_somebody_answers():

@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
-from clustertrain.observe.logs import Wanted, log_lines
+from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
@@ -39,7 +39,7 @@ def put(attempt, node, name, text):
 
 
 def shown(run, **wanted):
-    return list(log_lines(run, Wanted(**wanted), status_of, follow=False))
+    return list(log_lines(run, LogSelection(**wanted), status_of, follow=False))
 
 
 def test_a_nodes_logs_are_told_apart_line_by_line(run, attempt):
@@ -86,7 +86,7 @@ def test_the_first_line_of_a_run_that_failed_is_the_cause(run, attempt):
 def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
     log = EventLog(attempt.events)
     log.write("note", text="it began")
-    lines = log_lines(run, Wanted(), status_of, follow=True)
+    lines = log_lines(run, LogSelection(), status_of, follow=True)
     assert next(lines).endswith("it began")
     log.write("note", text="it goes on")
     assert next(lines).endswith("it goes on")
@@ -96,7 +96,7 @@ def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
 
 def test_who_follows_a_rank_waits_until_it_has_a_log(run):
     attempt = claim_attempt(run)
-    lines = log_lines(run, Wanted(rank=0), status_of, follow=True)
+    lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)
     later = threading.Timer(0.3, put, (attempt, "node1", "rank-0.log", "at last\n"))
     later.start()
     assert next(lines) == "at last"
@@ -104,7 +104,7 @@ def test_who_follows_a_rank_waits_until_it_has_a_log(run):
 
 
 def test_who_follows_a_node_sees_logs_that_come_later(run, attempt):
-    lines = log_lines(run, Wanted(node="node1"), status_of, follow=True)
+    lines = log_lines(run, LogSelection(node="node1"), status_of, follow=True)
     assert [next(lines) for _ in range(3)][2] == "ray | Ray of node1"
     put(attempt, "node1", "rank-7.log", "late\n")
     assert next(lines) == "rank-7 | late"
@@ -146,7 +146,7 @@ def test_a_run_that_never_started_says_that_it_is_queued(run, no_slurm):
 
 def test_who_follows_a_run_that_is_queued_sees_it_start_and_end(run, no_slurm):
     submit(run)
-    lines = log_lines(run, Wanted(rank=0), status_of, follow=True)
+    lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)
     assert next(lines).startswith("queued (scheduler): ")
     allocation = SchedulerStart("slurm", "sim", "12", nodes=("node1",))
     attempt = claim_attempt(run, launcher="slurm", allocation=allocation)

@@ -45,8 +45,8 @@ def test_a_reader_that_went_away_does_not_end_the_run():
             raise BrokenPipeError
 
     screen = Lines(Gone())
-    screen.say("one")
-    screen.say("two")
+    screen.echo("one")
+    screen.echo("two")
     screen.close()
 
 
@@ -82,7 +82,7 @@ def test_the_bar_takes_every_kind(capsys):
             record("eval", step=10, loss=0.4, accuracy=0.9),
         ]
     )
-    bar.say("[not markup]")
+    bar.echo("[not markup]")
     bar.close()
     out = capsys.readouterr().out
     assert "evaluated at step 10: loss 0.4, accuracy 0.9" in out

@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run.begin import Options, _asks_for_more, claim_next_attempt
+from clustertrain.run.begin import Options, _trains_longer, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
@@ -20,8 +20,8 @@ __all__ = ["job"]
 
 def begun(job, options=None, sizes=(1,), said=None, **more):
     """(run, attempt or result) of a start that has room for these numbers of workers."""
-    say = said.append if said is not None else [].append
-    return claim_next_attempt(job, options or Options(), lambda: sizes, say, launcher="local", **more)
+    echo = said.append if said is not None else [].append
+    return claim_next_attempt(job, options or Options(), lambda: sizes, echo, launcher="local", **more)
 
 
 def finished(job, state="done", cause="finished"):
@@ -49,8 +49,8 @@ def test_fewer_epochs_of_a_finished_run_train_nothing(job):
 
 
 def test_more_epochs_ask_for_more(job):
-    assert _asks_for_more(job(), job(train={"epochs": 3, "batch_size": 8}))
-    assert not _asks_for_more(job(), job())
+    assert _trains_longer(job(), job(train={"epochs": 3, "batch_size": 8}))
+    assert not _trains_longer(job(), job())
 
 
 def test_another_job_of_the_name_is_refused_with_the_difference(job):

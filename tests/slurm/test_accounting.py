@@ -5,7 +5,7 @@ import time
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
-from clustertrain.launchers.slurm.queue import ask, look_up
+from clustertrain.launchers.slurm.queue import look_up, query_queue
 from slurm.login import Login
 
 
@@ -37,7 +37,7 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
     while look_up(jobs):
         assert time.monotonic() < ends
         time.sleep(1)
-    answer = ask(jobs)
+    answer = query_queue(jobs)
     assert answer.silence is None
     assert [answer.jobs[job].meaning.state for job in jobs] == ["cancelled", "lost", "lost"]
     assert [answer.jobs[job].native for job in jobs] == ["CANCELLED", "COMPLETED", "FAILED"]

@@ -336,9 +336,11 @@ def test_a_server_that_promises_ranges_and_gives_none(web, into):
 
 
 @pytest.mark.parametrize("gives_ranges", [True, False])
-def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(web, tmp_path, gives_ranges):
+def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
+    web, tmp_path, supports_ranges
+):
     web.accepts_ranges = False
-    web.answers = [Answer(ignores_range=not gives_ranges)] * 50
+    web.answers = [Answer(ignores_range=not supports_ranges)] * 50
     with Part(tmp_path, '"one"', len(BODY)) as part:
         for index in (0, 2, 3, 7):
             part.write(index * PIECE, BODY[index * PIECE : (index + 1) * PIECE])
@@ -347,7 +349,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(w
         open_source(location), tmp_path, uri=location.uri, sha256=SHA256, tick=lambda *_: None
     )
     assert part.path.read_bytes() == BODY
-    if not gives_ranges:
+    if not supports_ranges:
         assert len(web.ranges) == 1  # the answer begins at 0: what was there is given up for it
 
 

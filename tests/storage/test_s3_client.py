@@ -9,7 +9,7 @@ from urllib3.exceptions import IncompleteRead, ProtocolError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
-from clustertrain.storage.s3_client import connect, may_pass, persistently
+from clustertrain.storage.s3_client import connect, is_transient, persistently
 
 HERE = Location("s3://bucket/p", endpoint="http://127.0.0.1:1", region="eu", retry_s=60)
 
@@ -128,8 +128,8 @@ def test_the_end_of_the_tries_says_what_was_met_last():
 
 
 def test_nothing_else_is_taken_for_a_fault():
-    assert not may_pass(KeyError())
-    assert not may_pass(PermissionError())
+    assert not is_transient(KeyError())
+    assert not is_transient(PermissionError())
 
 
 def test_a_client_is_shared_in_a_process_and_not_with_a_child(aws_environment):

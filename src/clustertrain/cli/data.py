@@ -30,7 +30,7 @@ from clustertrain.storage.posix import refused
 from clustertrain.storage.posix_tree import remove_tree
 from clustertrain.units import aligned, size_text, time_text
 
-_SAY_EVERY_S = 2.0
+_PRINT_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def _state(each: DataSet) -> tuple[str, str, str, str]:
     return "partly", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
 
 
-def fetch_data(sets: list[DataSet], say: Callable[[str], None]) -> None:
-    """Bring the data sets here now; `say` gets a line every few seconds.
+def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
+    """Bring the data sets here now; `echo` gets a line every few seconds.
 
     Raises:
         as clustertrain.staging.stage.stage
@@ -115,26 +115,26 @@ def fetch_data(sets: list[DataSet], say: Callable[[str], None]) -> None:
             sha256=each.sha256,
             extract=each.extract,
             into=each.into,
-            on_event=_Teller(say),
+            on_event=_ProgressLines(echo),
         )
-        say(f"data {each.name}: {path}")
+        echo(f"data {each.name}: {path}")
 
 
-class _Teller:
+class _ProgressLines:
     """Turns the events of `stage` into lines."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._said_at = 0.0
+    def __init__(self, echo: Callable[[str], None]) -> None:
+        self._echo = echo
+        self._printed_at = 0.0
         self._first: tuple[str, float, int] | None = None
 
     def __call__(self, event: dict[str, Any]) -> None:
         line = line_of({**event, "kind": event["event"]})
-        if line is None and time.monotonic() - self._said_at >= _SAY_EVERY_S:
+        if line is None and time.monotonic() - self._printed_at >= _PRINT_EVERY_S:
             line = self._progress(event)
         if line is not None:
-            self._said_at = time.monotonic()
-            self._say(line)
+            self._printed_at = time.monotonic()
+            self._echo(line)
 
     def _progress(self, event: dict[str, Any]) -> str:
         phase, done, total, seconds = (event[key] for key in ("phase", "bytes", "total_bytes", "seconds"))

@@ -210,10 +210,10 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print what happened in a run, or what a rank or a node printed."""
     from clustertrain.launchers.find import find
-    from clustertrain.observe.logs import Wanted
+    from clustertrain.observe.logs import LogSelection
 
     launcher, run = find(target, sets, to, note)
-    for line in launcher.logs(run, Wanted(**wanted), follow=follow):
+    for line in launcher.logs(run, LogSelection(**wanted), follow=follow):
         click.echo(line)
 
 
@@ -244,7 +244,7 @@ def ckpt_ls(target: str, to: str | None) -> None:
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, (), to, note)
-    here = launcher.sees_storage
+    here = launcher.reads_storage
     echo_lines(list_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt ls"))
 
 
@@ -257,7 +257,7 @@ def ckpt_verify(target: str, to: str | None) -> None:
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, (), to, note)
-    here = launcher.sees_storage
+    here = launcher.reads_storage
     echo_lines(verify_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt verify"))
 
 
@@ -271,7 +271,7 @@ def ckpt_export(target: str, name: str | None, to: str) -> None:
     from clustertrain.launchers.find import find
 
     launcher, found = find(target, (), None, note)
-    if not launcher.sees_storage:
+    if not launcher.reads_storage:
         echo_lines(launcher.read_storage(found, "ckpt export"))
         return
     run = found.visible_run()

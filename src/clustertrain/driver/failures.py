@@ -113,33 +113,33 @@ class Group:
         return dead
 
     def _note_state(self, rank: int) -> None:
-        state = self._ask_node(rank, process_state, self._workers[rank].metadata.pid)
+        state = self._call_on_node(rank, process_state, self._workers[rank].metadata.pid)
         known = f"its process is in state {state}" if state else "the state of its process is unknown"
         text = f"{self._who(rank)} does not answer; {known}"
         EventLog(self._attempt.events).write("warning", text=text)
 
-    def _ask_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+    def _call_on_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
         """The result of a function in a rank or, if the rank does not answer, in another process of its node:
         in this process if it is on that node, in another rank there, or in a new Ray task. None if none
         answers."""
         host = self._limits[rank].host
         neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
-        for asked in (rank, *neighbours):
+        for target in (rank, *neighbours):
             try:
-                answer: _T = ray.get(self._workers[asked].execute_async(function, *args), timeout=_ANSWER_S)
+                answer: _T = ray.get(self._workers[target].execute_async(function, *args), timeout=_ANSWER_S)
             except ray.exceptions.RayError:  # dead, stopped, or without a free file descriptor
                 if host == this_host():
                     return function(*args)
             else:
                 return answer
-        return self._ask_anew(rank, function, *args)
+        return self._call_in_new_process(rank, function, *args)
 
-    def _ask_anew(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+    def _call_in_new_process(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
         """Run the function in a new Ray task: the rank was the only worker of its node, as in a pod."""
         there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
-        asked = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        target = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         try:
-            answer: _T = ray.get(asked.remote(*args), timeout=_STARTS_S)
+            answer: _T = ray.get(target.remote(*args), timeout=_STARTS_S)
         except ray.exceptions.RayError:  # the node is gone as well
             return None
         return answer
@@ -209,7 +209,7 @@ class Group:
             tail=tail,
             killed=failure.signal == signal.SIGKILL,
             before=before,
-            now=self._ask_node(rank, read_limits, [group.path for group in before.cgroups]),
+            now=self._call_on_node(rank, read_limits, [group.path for group in before.cgroups]),
         )
         if found is None:
             return failure

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from clustertrain.errors import JobError
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Target
-from clustertrain.observe.logs import Wanted, log_lines
+from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.observe.status import Row, Status, runs_of
 from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row, status_rows
 from clustertrain.run.folder import RunDir
@@ -18,7 +18,7 @@ class FromStorage(ABC):
     """Status and logs of runs by their files, joined with what the launcher's scheduler says."""
 
     name: str
-    sees_storage = True
+    reads_storage = True
 
     @abstractmethod
     def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
@@ -30,8 +30,8 @@ class FromStorage(ABC):
     def status(self, target: Target) -> list[Row]:
         return status_rows(self.status_of(target.visible_run()))
 
-    def logs(self, target: Target, wanted: Wanted, *, follow: bool) -> Iterator[str]:
-        return log_lines(target.visible_run(), wanted, self.status_of, follow=follow)
+    def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
+        return log_lines(target.visible_run(), selection, self.status_of, follow=follow)
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         rows = [RunRow(each.name, "unknown", where=each.where, text=_not_visible(each)) for each in known]

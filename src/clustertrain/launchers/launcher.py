@@ -16,7 +16,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.observe.logs import Wanted
+from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status import Row, Status, find_run
 from clustertrain.observe.tables import RunRow
 from clustertrain.run.begin import Options
@@ -62,7 +62,7 @@ class Launcher(Protocol):
     """How jobs of one kind of place are checked, submitted and observed."""
 
     name: str
-    sees_storage: bool
+    reads_storage: bool
     """Whether its commands read the run's storage on this machine; else they reach it through the cluster."""
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
@@ -95,7 +95,7 @@ class Launcher(Protocol):
     def status(self, target: Target) -> list[Row]:
         """The table of `status`."""
 
-    def logs(self, target: Target, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+    def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:

@@ -41,7 +41,7 @@ def interface_of(address: str) -> str | None:
     return next((name for name, has in _interfaces().items() if has == address), None)
 
 
-def nccl_needs_to_know(interface: str) -> bool:
+def nccl_needs_interface(interface: str) -> bool:
     """Whether NCCL could choose another interface. It ignores only lo and docker interfaces, and uses
     InfiniBand by itself where there is any."""
     if list(Path("/sys/class/infiniband").glob("*")):

@@ -27,7 +27,7 @@ Lives = Callable[[Attempt], bool]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LogSelection:
     """Selects the lines: by default the events; `rank` and `node` together select that rank's log on that
     node."""
 
@@ -37,7 +37,7 @@ class Wanted:
     attempt: int | None = None
 
 
-def log_lines(run: RunDir, wanted: Wanted, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
+def log_lines(run: RunDir, selection: LogSelection, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
     """The lines, oldest first; for a failed run the cause comes first. With `follow` it ends when no process
     runs the attempt and, unless an attempt was selected, no scheduler will start another one.
 
@@ -45,20 +45,20 @@ def log_lines(run: RunDir, wanted: Wanted, status_of: StatusOf, *, follow: bool)
         JobError: there is no such attempt or log.
     """
     lives = partial(_lives, status_of) if follow else _not_followed
-    if wanted.attempt is not None:
-        yield from _lines(_numbered(run, wanted.attempt), wanted, None, lives)
+    if selection.attempt is not None:
+        yield from _lines(_numbered(run, selection.attempt), selection, None, lives)
         return
     status = status_of(run) if is_scheduled(run) else None
     attempt = run.newest_attempt()
     if attempt is None and status is None:
         raise never_started(run)
     if attempt is not None:
-        yield from _lines(attempt, wanted, status, lives)
+        yield from _lines(attempt, selection, status, lives)
     if status is not None:
-        printed = _stands(status) if attempt is not None and status.state == "lost" else ""
+        printed = _state_line(status) if attempt is not None and status.state == "lost" else ""
         shown = attempt.n if attempt else 0
         yield from _between_attempts(
-            run, wanted, status_of, lives if follow else None, shown=shown, printed=printed
+            run, selection, status_of, lives if follow else None, shown=shown, printed=printed
         )
 
 
@@ -70,7 +70,13 @@ def _numbered(run: RunDir, n: int) -> Attempt:
 
 
 def _between_attempts(
-    run: RunDir, wanted: Wanted, status_of: StatusOf, lives: Lives | None, *, shown: int, printed: str
+    run: RunDir,
+    selection: LogSelection,
+    status_of: StatusOf,
+    lives: Lives | None,
+    *,
+    shown: int,
+    printed: str,
 ) -> Iterator[str]:
     """The state of the run in its scheduler, or the end of its job. With `lives`, follows each later
     attempt."""
@@ -79,12 +85,12 @@ def _between_attempts(
         newest = status.attempt
         if newest is not None and newest.n > shown:
             shown, printed = newest.n, ""
-            yield from _lines(newest, wanted, None, lives or _not_followed)
+            yield from _lines(newest, selection, None, lives or _not_followed)
             continue
-        stands = _stands(status)
+        state_line = _state_line(status)
         is_shown = status.standing.of_result and status.standing.over
-        if status.runner is None and stands != printed and not is_shown:
-            printed = stands
+        if status.runner is None and state_line != printed and not is_shown:
+            printed = state_line
             yield printed
         if status.standing.over or lives is None:
             return
@@ -99,19 +105,19 @@ def _wait_for_an_attempt(run: RunDir, shown: int) -> None:
     wait_until(is_there, _QUEUE_POLL_S, _poll_s(run))
 
 
-def _stands(status: Status) -> str:
+def _state_line(status: Status) -> str:
     text = f": {status.standing.text}" if status.standing.text else ""
     note = f" ({status.note})" if status.note else ""
     return f"{status.state} ({status.standing.cause}){text}{note}"
 
 
-def _lines(attempt: Attempt, wanted: Wanted, status: Status | None, lives: Lives) -> Iterator[str]:
-    if wanted.driver:
+def _lines(attempt: Attempt, selection: LogSelection, status: Status | None, lives: Lives) -> Iterator[str]:
+    if selection.driver:
         yield from _file_lines(attempt, attempt.driver_log_key, lives)
-    elif wanted.rank is not None:
-        yield from _file_lines(attempt, _rank_log(attempt, wanted.rank, wanted.node, lives), lives)
-    elif wanted.node is not None:
-        yield from _node_lines(attempt, wanted.node, lives)
+    elif selection.rank is not None:
+        yield from _file_lines(attempt, _rank_log(attempt, selection.rank, selection.node, lives), lives)
+    elif selection.node is not None:
+        yield from _node_lines(attempt, selection.node, lives)
     else:
         cause = _why_it_failed(attempt, status)
         if cause is not None:
@@ -128,7 +134,7 @@ def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
     if result is not None:
         return f"failed ({result.cause}): {result.text}" if result.state == "failed" else None
     if status is not None and status.state == "lost":
-        return _stands(status)
+        return _state_line(status)
     return None
 
 

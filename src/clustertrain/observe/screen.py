@@ -21,7 +21,7 @@ class Screen(Protocol):
 
     def show(self, records: Iterable[Record]) -> None: ...
 
-    def say(self, text: str) -> None: ...
+    def echo(self, text: str) -> None: ...
 
     def close(self) -> None: ...
 
@@ -66,7 +66,7 @@ class Lines:
         self._last_figures = 0.0
         self._pace = _Pace()
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         if self._reader_is_gone:
             return
         try:
@@ -81,13 +81,13 @@ class Lines:
             if record["kind"] == "train":
                 self._figures(record)
             elif (text := line_of(record)) is not None:
-                self.say(text)
+                self.echo(text)
 
     def _figures(self, record: Record) -> None:
         step, figures = self._pace.figures(record)
         if time.monotonic() - self._last_figures >= PLAIN_PERIOD_S:
             self._last_figures = time.monotonic()
-            self.say(f"{step}  {figures}".rstrip())
+            self.echo(f"{step}  {figures}".rstrip())
 
     def close(self) -> None:
         """Does nothing: there is nothing to close."""
@@ -114,7 +114,7 @@ class Bar:
         self._pace = _Pace()
         self._progress.start()
 
-    def say(self, text: str) -> None:
+    def echo(self, text: str) -> None:
         self._progress.console.print(text, markup=False)
 
     def show(self, records: Iterable[Record]) -> None:
@@ -137,7 +137,7 @@ class Bar:
                     self._task, description="workers load the model", total=None, figures=""
                 )
             if (text := line_of(record)) is not None:
-                self.say(text)
+                self.echo(text)
 
     def _figures(self, record: Record) -> None:
         step, figures = self._pace.figures(record)

@@ -14,7 +14,7 @@ from clustertrain.run.folder import RunDir
 _SURE_AFTER = 2
 
 
-def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Status:
+def follow(run: RunDir, status_of: StatusOf, echo: Callable[[str], None]) -> Status:
     """The status of the run at its end.
 
     If the storage or the scheduler is unreachable, it prints a warning and waits: the run may continue.
@@ -30,7 +30,7 @@ def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Stat
             # A job that is being requeued may look for a moment as if it had ended.
             over = over + 1 if status.standing.over else 0
         if line != shown:
-            say(line)
+            echo(line)
             shown = line
         if over == _SURE_AFTER:
             return status
@@ -38,7 +38,7 @@ def follow(run: RunDir, status_of: StatusOf, say: Callable[[str], None]) -> Stat
 
 
 def follow_to_its_end(
-    run: RunDir, status_of: StatusOf, job_file: str, start: str, say: Callable[[str], None]
+    run: RunDir, status_of: StatusOf, job_file: str, start: str, echo: Callable[[str], None]
 ) -> int:
     """Follow a submitted run, print its result, and return its exit code.
 
@@ -46,9 +46,9 @@ def follow_to_its_end(
         start: the command that submitted it, for the hints: `submit --to slurm`.
     """
     try:
-        status = follow(run, status_of, say)
+        status = follow(run, status_of, echo)
     except KeyboardInterrupt:
-        say(f"{run.name} continues; `clustertrain status {job_file}` shows its state")
+        echo(f"{run.name} continues; `clustertrain status {job_file}` shows its state")
         raise
     if status.result is not None:
         return finish(run, status.result, job_file, start=start)

@@ -35,7 +35,7 @@ def claim_next_attempt(
     job: Job,
     options: Options,
     world_sizes: Callable[[], Sequence[int]],
-    say: Callable[[str], None],
+    echo: Callable[[str], None],
     *,
     launcher: str,
     run: RunDir | None = None,
@@ -65,7 +65,7 @@ def claim_next_attempt(
         if options.fresh:
             run = run.fresh()
         else:
-            finished = continue_from(run, previous, job, say)
+            finished = continue_from(run, previous, job, echo)
             if finished is not None:
                 return run, finished
             if not options.retry:
@@ -110,7 +110,7 @@ def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
     previous.stop.write(StopRequest("user", by="takeover"))
 
 
-def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str], None]) -> Result | None:
+def continue_from(run: RunDir, previous: Attempt, job: Job, echo: Callable[[str], None]) -> Result | None:
     """Check that the run under this name is this job. Returns its result where nothing is left to train.
 
     Raises:
@@ -126,9 +126,9 @@ def continue_from(run: RunDir, previous: Attempt, job: Job, say: Callable[[str],
             "Choose another name, or add --fresh to train from the start; the old run is kept."
         )
     result = previous.result.read()
-    if result is None or result.state != "done" or _asks_for_more(old, job):
+    if result is None or result.state != "done" or _trains_longer(old, job):
         return None
-    say(
+    echo(
         f"{job.name} is finished already; nothing was trained. "
         "To train from the start: another name, or --fresh."
     )
@@ -140,7 +140,7 @@ def _recorded(run: RunDir, previous: Attempt) -> Job | None:
     return job_of(previous) or job_at(run, run.job_key)
 
 
-def _asks_for_more(old: Job, new: Job) -> bool:
+def _trains_longer(old: Job, new: Job) -> bool:
     if old.train is None or new.train is None:
         return False
     more_epochs = (new.train.epochs or 0) > (old.train.epochs or 0)
@@ -184,12 +184,12 @@ def check_progress(run: RunDir, attempts: int) -> None:
     Raises:
         ClusterTrainError: names the step, and the error of the last attempt.
     """
-    stands = progress_of(run)
+    progress = progress_of(run)
     in_a_row: list[Attempt] = []
     for attempt in reversed(run.attempts()):
         claim, result = attempt.claim.read(), attempt.result.read()
         state = result.state if result is not None else None
-        if claim is None or claim.progress != stands or state == "done":
+        if claim is None or claim.progress != progress or state == "done":
             break
         if state not in ("stopped", "cancelled"):
             in_a_row.append(attempt)
@@ -201,6 +201,6 @@ def check_progress(run: RunDir, attempts: int) -> None:
     said = (last.text if last is not None else "") or "it ended without a result"
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended without a new committed step "
-        f"(all began at step {stands.resumes}). The last one reported:\n{said}\n"
+        f"(all began at step {progress.resumes}). The last one reported:\n{said}\n"
         "Fix the cause, then add --retry."
     )

@@ -44,13 +44,13 @@ class Shipping:
     Does nothing where the storage is a file system.
     """
 
-    def __init__(self, attempt: Attempt, say: Callable[[str], None]) -> None:
+    def __init__(self, attempt: Attempt, echo: Callable[[str], None]) -> None:
         self._attempt = attempt
-        self._say = say
+        self._echo = echo
         self._ended = threading.Event()
         self._whole_sent: dict[Path, int] = {}
         self._whole_at = 0.0
-        self._told = False
+        self._warned = False
         self._thread = threading.Thread(target=self._send_often, name="shipping", daemon=True)
 
     def start(self) -> Shipping:
@@ -70,7 +70,7 @@ class Shipping:
         try:
             self.send(_LAST_RETRY_S)
         except (StorageError, OSError) as error:
-            self._say(
+            self._echo(
                 f"warning: the end of the logs stays in {self._attempt.path} until the next start: {error}"
             )
             return
@@ -81,11 +81,11 @@ class Shipping:
             due = time.monotonic() - self._whole_at >= _WHOLE_EVERY_S
             try:
                 self.send(_SHORT_RETRY_S, whole=due)
-                self._told = False
+                self._warned = False
             except (StorageError, OSError) as error:
-                if not self._told:
-                    self._say(f"warning: logs stay on this node until S3 answers: {error}")
-                self._told = True
+                if not self._warned:
+                    self._echo(f"warning: logs stay on this node until S3 answers: {error}")
+                self._warned = True
 
     def send(self, retry_s: float, *, whole: bool = True) -> None:
         """Send what is new. `whole`: also the files that are sent as a whole.
@@ -121,10 +121,10 @@ def attempts_here(run: RunDir) -> list[Attempt]:
     return [run.attempt(int(path.name)) for path in sorted(folder.iterdir()) if path.name.isdecimal()]
 
 
-def send_leftovers(run: RunDir, say: Callable[[str], None]) -> None:
+def send_leftovers(run: RunDir, echo: Callable[[str], None]) -> None:
     """Send what a killed start of this run left in the spool of this node. No process may be running it."""
     for attempt in attempts_here(run):
-        with Shipping(attempt, say):
+        with Shipping(attempt, echo):
             pass
 
 

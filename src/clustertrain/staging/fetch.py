@@ -92,7 +92,7 @@ class _Fetching:
     def _transfer(self) -> None:
         """One try: request the first missing bytes, then the other ones."""
         start, end = self.part.gap()
-        if self._source.gives_ranges:  # the answer for one piece contains the total length
+        if self._source.supports_ranges:  # the answer for one piece contains the total length
             piece_end = (start // PIECE_BYTES + 1) * PIECE_BYTES
             end = piece_end if end is None else min(end, piece_end)
         stream = self._source.open(start, self.part.validator, end)

@@ -27,7 +27,7 @@ from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import refused
 
 TIMEOUT_S = 20.0  # to connect, and for every read; also the maximum delay of a stop if a server hangs
-_WORTH_TRYING_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
 class _NothingThere(Exception):
@@ -70,7 +70,7 @@ class FileSource:
 
     path: Path
     retry_s: None = None
-    gives_ranges: bool = False
+    supports_ranges: bool = False
 
     def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
         try:
@@ -125,7 +125,7 @@ class HttpSource:
 
     url: str
     retry_s: None = None
-    gives_ranges: bool = False
+    supports_ranges: bool = False
 
     def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
         headers = {"User-Agent": "clustertrain", "Accept-Encoding": "identity"}
@@ -190,7 +190,7 @@ class HttpSource:
         if error.code == 416:
             total = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
             raise _NothingThere(int(total[1]) if total else None, _validator(error.headers))
-        if error.code in _WORTH_TRYING_AGAIN:
+        if error.code in _RETRYABLE_STATUSES:
             after = error.headers.get("Retry-After", "")
             raise CutShort(said, retry_after_s=float(after) if after.isdecimal() else 0.0)
         remedy = "The server requires credentials: download the file yourself, and use its path as the URI."

@@ -9,7 +9,7 @@ from typing import Any
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.source import CutShort, Stream
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_client import code_of, connect, explained, http_status_of, may_pass
+from clustertrain.storage.s3_client import code_of, connect, explained, http_status_of, is_transient
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class S3Source:
     location: Location
     bucket: str
     key: str
-    gives_ranges: bool = True
+    supports_ranges: bool = True
 
     @classmethod
     def of(cls, location: Location) -> S3Source:
@@ -50,8 +50,8 @@ class S3Source:
         try:
             return client.get_object(Bucket=self.bucket, Key=self.key, **request)
         except Exception as error:
-            if may_pass(error):
-                raise CutShort(_said(error)) from error
+            if is_transient(error):
+                raise CutShort(_value_text(error)) from error
             if http_status_of(error) in (412, 416):
                 raise _NotThatRange from error
             if http_status_of(error) == 404 and code_of(error) != "NoSuchBucket":
@@ -113,9 +113,9 @@ class _Body:
         try:
             data: bytes = self._body.read(size)
         except Exception as error:
-            if not may_pass(error):
+            if not is_transient(error):
                 raise
-            raise CutShort(_said(error)) from error
+            raise CutShort(_value_text(error)) from error
         return data
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ def _names_no_object(uri: str) -> DataError:
     )
 
 
-def _said(error: Exception) -> str:
+def _value_text(error: Exception) -> str:
     if http_status_of(error):
         return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
     return f"{type(error).__name__}: {error}"

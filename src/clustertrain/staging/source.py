@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
     @property
-    def gives_ranges(self) -> bool:
+    def supports_ranges(self) -> bool:
         """Whether ranges are known to be supported before the first answer."""
         ...
 

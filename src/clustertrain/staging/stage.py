@@ -30,7 +30,7 @@ from clustertrain.storage.posix_tree import fsync_folder, remove_tree
 
 _LOOK_EVERY_S = 0.2
 _CHECK_EVERY_S = 0.5
-_TELL_EVERY_S = 0.5
+_EMIT_EVERY_S = 0.5
 
 
 class StagingInterrupted(RunStopped):
@@ -99,7 +99,7 @@ def stage(
                 _bring(entry, lease, report)
         except LeaseLost:
             continue  # another process stages it, or has staged it
-    report.tell("ready", found.size_bytes, found.size_bytes)
+    report.emit("ready", found.size_bytes, found.size_bytes)
     return found.path
 
 
@@ -221,7 +221,7 @@ class _Report:
         self._name = name
         self._on_event = on_event
         self._should_stop = should_stop
-        self._began_at = self._checked_at = self._told_at = time.monotonic()
+        self._began_at = self._checked_at = self._emitted_at = time.monotonic()
         self._phase = ""
 
     def ticker(self, phase: str, lease: Lease) -> Tick:
@@ -231,8 +231,8 @@ class _Report:
             if time.monotonic() - self._checked_at >= _CHECK_EVERY_S:
                 lease.check()
             self.check_stop()
-            if self._phase != phase or time.monotonic() - self._told_at >= _TELL_EVERY_S:
-                self.tell(phase, done_bytes, total_bytes)
+            if self._phase != phase or time.monotonic() - self._emitted_at >= _EMIT_EVERY_S:
+                self.emit(phase, done_bytes, total_bytes)
 
         return tick
 
@@ -245,11 +245,11 @@ class _Report:
 
     def wait(self) -> None:
         if self._phase != "wait":
-            self.tell("wait", None, None)
+            self.emit("wait", None, None)
         self.check_stop()
 
-    def tell(self, phase: str, done_bytes: int | None, total_bytes: int | None) -> None:
-        self._phase, self._told_at = phase, time.monotonic()
+    def emit(self, phase: str, done_bytes: int | None, total_bytes: int | None) -> None:
+        self._phase, self._emitted_at = phase, time.monotonic()
         if self._on_event is not None:
             self._on_event(
                 {

@@ -29,7 +29,7 @@ class S3Store:
     def __init__(self, location: Location) -> None:
         self._bucket = Bucket(location)
         _, self._prefix = location.bucket_and_key
-        self._knows_conditions: bool | None = None
+        self._supports_conditions: bool | None = None
 
     def __repr__(self) -> str:
         return f"S3Store({self.location})"
@@ -121,10 +121,10 @@ class S3Store:
         self._bucket.delete(*(key for key, _ in self._bucket.below(folder)))
 
     def _create(self, key: str, data: bytes) -> bool:
-        if self._knows_conditions is None:
-            self._knows_conditions = self._tries_conditions()
+        if self._supports_conditions is None:
+            self._supports_conditions = self._tries_conditions()
         writer = uuid.uuid4().hex
-        if not self._knows_conditions:
+        if not self._supports_conditions:
             return create_by_contest(self._bucket, key, data, writer)
         if self._bucket.put_if_absent(key, data, writer=writer) == 200:
             return True

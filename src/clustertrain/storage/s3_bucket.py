@@ -61,13 +61,15 @@ class Bucket:
                 raise TooLate
             return self._put(key, data, writer)
 
-        self._ask("PUT", key, put)
+        self._request("PUT", key, put)
 
     def put_if_absent(self, key: str, data: bytes, *, writer: str) -> int:
         """Write an object if it does not exist. Returns the HTTP status: 200, 412 if it exists, 501 if the
         server does not support the condition. A server that ignores the condition always answers 200."""
         try:
-            self._ask("PUT", key, lambda: self._put(key, data, writer, IfNoneMatch="*"), answers=(412, 501))
+            self._request(
+                "PUT", key, lambda: self._put(key, data, writer, IfNoneMatch="*"), answers=(412, 501)
+            )
         except ClientError as error:
             return http_status_of(error)
         return 200
@@ -100,7 +102,7 @@ class Bucket:
         try:
             while True:
                 try:
-                    block = self._ask("GET", key, lambda: reading.next(block_bytes), answers=(404, 412))
+                    block = self._request("GET", key, lambda: reading.next(block_bytes), answers=(404, 412))
                 except ClientError as error:
                     if reading.offset == 0 and http_status_of(error) == 404:
                         raise FileNotFoundError(f"s3://{self.name}/{key} does not exist") from error
@@ -138,14 +140,14 @@ class Bucket:
             self._delete(key)
 
     def _delete(self, key: str) -> None:
-        self._ask("DELETE", key, lambda: self._client.delete_object(Bucket=self.name, Key=key))
+        self._request("DELETE", key, lambda: self._client.delete_object(Bucket=self.name, Key=key))
 
     def _not_deleted(self, keys: Collection[str]) -> Collection[str]:
         """Remove objects by one request. Returns those that it did not remove: all of them if the server does
         not support the request."""
         batch = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
-            answer = self._ask(
+            answer = self._request(
                 "DELETE",
                 next(iter(keys)),
                 lambda: self._client.delete_objects(Bucket=self.name, Delete=batch),
@@ -164,7 +166,7 @@ class Bucket:
         def begin() -> Any:
             return self._client.create_multipart_upload(Bucket=self.name, Key=key)
 
-        return str(self._ask("POST", key, begin)["UploadId"])
+        return str(self._request("POST", key, begin)["UploadId"])
 
     def upload_part(
         self, key: str, upload_id: str, number: int, data: bytearray, pause: Callable[[float], None]
@@ -191,7 +193,7 @@ class Bucket:
             )
 
         try:
-            self._ask("POST", key, complete, answers=(404,))
+            self._request("POST", key, complete, answers=(404,))
         except ClientError as error:
             if (self.head(key) or {}).get("ContentLength") != size_bytes:
                 raise explained(self.location, "POST", key, error) from error
@@ -224,12 +226,14 @@ class Bucket:
             Bucket=self.name, Key=key, Body=data, ContentMD5=_md5(data), Metadata=metadata, **condition
         )
 
-    def _ask(self, action: str, key: str, request: Callable[[], _T], *, answers: Collection[int] = ()) -> _T:
+    def _request(
+        self, action: str, key: str, request: Callable[[], _T], *, answers: Collection[int] = ()
+    ) -> _T:
         return persistently(self.location, action, key, request, answers=answers)
 
     def _unless_absent(self, action: str, key: str, request: Callable[[], _T]) -> _T | None:
         try:
-            return self._ask(action, key, request, answers=(404,))
+            return self._request(action, key, request, answers=(404,))
         except ClientError:
             return None
 
@@ -244,7 +248,7 @@ class Bucket:
             return found
 
         while True:
-            found = self._ask(action, prefix, page, answers=answers)
+            found = self._request(action, prefix, page, answers=answers)
             yield found
             marks = {mark: found[at] for at, mark in _MARKS.items() if found.get(at)}
             if not found.get("IsTruncated") or not marks:

@@ -118,7 +118,7 @@ def persistently(
         try:
             return request()
         except Exception as error:
-            if not may_pass(error):
+            if not is_transient(error):
                 if http_status_of(error) in answers and code_of(error) != "NoSuchBucket":
                     raise
                 raise explained(location, action, key, error) from error
@@ -144,7 +144,7 @@ def code_of(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, SSLError
     from botocore.exceptions import ConnectionError as NotConnected

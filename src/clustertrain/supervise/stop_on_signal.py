@@ -52,7 +52,7 @@ class _StopOnSignal:
         screen: Screen,
     ) -> None:
         self._attempt, self._signals, self._meanings, self._screen = attempt, signals, meanings, screen
-        self._is_asked = False
+        self._is_requested = False
 
     def end_now(self, is_training: bool) -> Result | None:
         numbers = self._signals.numbers
@@ -64,8 +64,8 @@ class _StopOnSignal:
             return ended(self._attempt, state, cause)
         if len(numbers) > 1:
             return ended(self._attempt, "stopped", "interrupted_twice")
-        if not self._is_asked:
-            self._is_asked = True
+        if not self._is_requested:
+            self._is_requested = True
             request_stop(self._attempt, state, cause, self._screen)
             EventLog(self._attempt.launcher_events).write("stop_requested", cause=cause)
         return None

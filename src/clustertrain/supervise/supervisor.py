@@ -80,4 +80,4 @@ def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, te
     try:
         attempt.stop.write(StopRequest(cause, state, text))
     except StorageError as error:
-        screen.say(f"warning: {error}")
+        screen.echo(f"warning: {error}")

@@ -67,15 +67,15 @@ class BatchSizes:
         Raises:
             JobError: global_batch_size is not divisible, or one step needs more samples than there are.
         """
-        share, wanted = world_size * settings.accumulate, settings.global_batch_size
-        if wanted is not None and wanted % share:
-            below, above = wanted // share * share, (wanted // share + 1) * share
+        share, total = world_size * settings.accumulate, settings.global_batch_size
+        if total is not None and total % share:
+            below, above = total // share * share, (total // share + 1) * share
             raise JobError(
-                f"train.global_batch_size is {wanted}, not a multiple of workers × accumulate.\n"
-                f"{world_size} × {settings.accumulate} = {share}; {wanted} % {share} is {wanted % share}.\n"
+                f"train.global_batch_size is {total}, not a multiple of workers × accumulate.\n"
+                f"{world_size} × {settings.accumulate} = {share}; {total} % {share} is {total % share}.\n"
                 f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
             )
-        sizes = cls(settings.batch_size or (wanted or 0) // share, world_size, settings.accumulate)
+        sizes = cls(settings.batch_size or (total or 0) // share, world_size, settings.accumulate)
         if sizes.global_batch_size > samples:
             raise JobError(
                 f"train: a step takes {sizes.global_batch_size} samples; the training data has {samples}.\n"

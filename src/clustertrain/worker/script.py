@@ -21,7 +21,7 @@ from clustertrain.errors import ClusterTrainError, JobError
 # In a session of its own the script would outlive a killed worker. So the child asks the kernel for SIGKILL
 # at its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
 # Python code between fork and exec in a process with many threads.
-_DIE_WITH_PARENT = """
+_END_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 os.execv(sys.argv[1], sys.argv[1:])
@@ -98,7 +98,7 @@ def run_script(
     child_environment = {**os.environ, **environment}
     child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it, for its own debugger
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, sys.executable, "-u", str(script), *args],
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, sys.executable, "-u", str(script), *args],
         cwd=cwd,
         env=child_environment,
         stdin=subprocess.DEVNULL,

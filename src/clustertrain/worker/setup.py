@@ -52,7 +52,7 @@ def set_up_process(plan: Plan) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     print(start_line(plan.restart), flush=True)
-    _hear_no_term()
+    _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     code = code_folder(plan.job)
     if code not in sys.path:
@@ -63,7 +63,7 @@ def set_up_process(plan: Plan) -> None:
         check_gpus(1, plan.job.resources.gpus_per_worker)
 
 
-def _hear_no_term() -> None:
+def _ignore_sigterm() -> None:
     """Ignore TERM: a stop is requested by a file. A scheduler sends TERM to every process of a step, which
     would end this one before the last save. The processes that a data loader forks handle TERM as usual."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)

@@ -19,7 +19,7 @@ from clustertrain.worker.stacks import Stacks, write_stacks
 
 EXIT_CODE = 86  # in logs it shows that the watchdog ended the process
 _QUIET_S = 10.0  # after this time without progress, a rank checks whether another rank has expired
-_TELL_S = 10.0  # maximum: storage that does not answer must not keep the process alive
+_REPORT_S = 10.0  # maximum: storage that does not answer must not keep the process alive
 
 
 class WatchdogThread:
@@ -63,12 +63,12 @@ class WatchdogThread:
         else:
             print(f"clustertrain: {text}", file=sys.stderr, flush=True)
             self._stacks.write("this rank is given up")
-        telling = threading.Thread(target=self._tell, args=(text,), daemon=True)
-        telling.start()
-        telling.join(_TELL_S)
+        reporting = threading.Thread(target=self._report, args=(text,), daemon=True)
+        reporting.start()
+        reporting.join(_REPORT_S)
         os._exit(EXIT_CODE)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self._on_expired(text)
         if self._stacks is not None:
             self._stacks.share()

@@ -42,7 +42,7 @@ class Wrong:
 
     id: str
     by: str
-    says: str
+    message: str
     change: Change
     manifest: Manifest
     finds: int = 1
@@ -56,7 +56,7 @@ def rows(
     by: str, manifest: Manifest, *given: tuple[str, str, Change] | tuple[str, str, Change, int]
 ) -> list[Wrong]:
     """Several that the same refuses."""
-    return [Wrong(name, by, says, change, manifest, *finds) for name, says, change, *finds in given]
+    return [Wrong(name, by, message, change, manifest, *finds) for name, message, change, *finds in given]
 
 
 def variable(name: str, value: Any = "1") -> dict[str, Any]:

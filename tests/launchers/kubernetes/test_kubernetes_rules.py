@@ -23,7 +23,9 @@ def test_nothing_is_found_in_a_right_manifest(manifest):
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.id)
 def test_a_wrong_one_is_refused_for_the_right_reason(wrong):
     found = check([wrong.made])
-    assert any(wrong.says in f"{each.where} {each.says}" and each.by == wrong.by for each in found), found
+    assert any(wrong.message in f"{each.where} {each.message}" and each.by == wrong.by for each in found), (
+        found
+    )
     assert len(found) == wrong.finds, found
 
 
@@ -69,7 +71,7 @@ def test_without_pod_security_the_rest_is_told():
 
 def test_the_same_object_twice_is_told():
     (found,) = check([rayjob(), rayjob()])
-    assert "is there twice" in found.says
+    assert "is there twice" in found.message
 
 
 def test_objects_of_other_kinds_have_names_and_no_more():
@@ -90,7 +92,7 @@ def test_no_manifest_makes_it_fail(seed):
             holder, key = dice.choice([*_places(made)])
             holder[key] = copy.deepcopy(dice.choice(ODD))
         for found in check([made]):
-            assert "\n" not in f"{found.where}{found.says}{found.remedy}", (name, found)
+            assert "\n" not in f"{found.where}{found.message}{found.remedy}", (name, found)
     for odd in ODD:
         assert check([odd]) or isinstance(odd, dict)
 

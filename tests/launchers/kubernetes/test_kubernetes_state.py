@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from clustertrain.launchers.kubernetes.pod_problems import seconds, time_of, troubles
+from clustertrain.launchers.kubernetes.pod_problems import problems, seconds, time_of
 from clustertrain.launchers.kubernetes.state import (
     ANY,
     NATIVE_STATES,
-    Seen,
+    Observed,
     exit_code,
     native_of,
     standing_of,
@@ -113,7 +113,7 @@ def test_a_state_to_come_means_that_the_run_lives():
 
 
 def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
-    assert Seen(rayjob("", "", suspend=True)).native == NATIVE_STATES["Suspended", ANY, ANY]
+    assert Observed(rayjob("", "", suspend=True)).native == NATIVE_STATES["Suspended", ANY, ANY]
 
 
 # ------------------------------------------------------------------------------------------------ the joining
@@ -134,13 +134,13 @@ def test_a_suspended_rayjob_is_suspended_before_the_operator_says_so():
     ],
 )
 def test_a_run_with_pods_stands_as_its_files_say(deployment, stored, state, over):
-    standing = standing_of(Seen(rayjob(deployment), ALL), stored)
+    standing = standing_of(Observed(rayjob(deployment), ALL), stored)
     assert (standing.state, standing.over) == (state, over)
     assert standing.cause in STATES[state].causes
 
 
 def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
-    over = Seen(rayjob("Complete", "SUCCEEDED"))
+    over = Observed(rayjob("Complete", "SUCCEEDED"))
     assert standing_of(over, StoredStatus()).state == "lost"
     assert standing_of(over, ended(at=MADE_AT - 900)).state == "done"  # there was nothing left to do
     assert standing_of(over, None).state == "done"  # nothing but its word is known
@@ -159,11 +159,11 @@ def test_succeeded_without_a_result_is_lost_and_of_an_earlier_result_is_done():
     ],
 )
 def test_a_rayjob_that_failed_without_a_result(reason, message, state, cause, code):
-    seen = Seen(rayjob("Failed", "FAILED", reason, message))
+    observed = Observed(rayjob("Failed", "FAILED", reason, message))
     for stored in (None, StoredStatus(), ended(at=MADE_AT - 900)):
-        standing = standing_of(seen, stored)
+        standing = standing_of(observed, stored)
         assert (standing.state, standing.cause, standing.over) == (state, cause, True)
-        assert exit_code(seen, stored, standing) == code
+        assert exit_code(observed, stored, standing) == code
 
 
 def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
@@ -171,53 +171,53 @@ def test_the_entrypoints_own_error_is_shown_out_of_rays_message():
         "Job entrypoint command failed with exit code 2, last available logs:\nx\nerror: wrong\nmend it\n"
     )
     assert (
-        standing_of(Seen(rayjob("Failed", "FAILED", "AppFailed", message)), None).text
+        standing_of(Observed(rayjob("Failed", "FAILED", "AppFailed", message)), None).text
         == "failed\nwrong\nmend it"
     )
 
 
 def test_a_deadline_names_what_the_pods_waited_for():
-    seen = Seen(rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed"), (pending(),))
-    assert "1 Insufficient cpu" in standing_of(seen, None).text
+    observed = Observed(rayjob("Failed", "", "PreRunningDeadlineExceeded", "has passed"), (pending(),))
+    assert "1 Insufficient cpu" in standing_of(observed, None).text
 
 
 def test_the_result_counts_when_the_rayjob_failed():
     stored = ended("stopped", "user", 75)
-    seen = Seen(rayjob("Failed", "FAILED", "AppFailed"))
-    standing = standing_of(seen, stored)
-    assert (standing.state, standing.over, exit_code(seen, stored, standing)) == ("stopped", True, 75)
+    observed = Observed(rayjob("Failed", "FAILED", "AppFailed"))
+    standing = standing_of(observed, stored)
+    assert (standing.state, standing.over, exit_code(observed, stored, standing)) == ("stopped", True, 75)
 
 
 def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
-    seen = Seen(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
+    observed = Observed(rayjob("Failed", "RUNNING", "DeadlineExceeded", "has passed"))
     stored = ended("preempted", "preempted", 75, restarts=True)
-    standing = standing_of(seen, stored)
+    standing = standing_of(observed, stored)
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
     assert standing.text == "reached kubernetes.deadline; submit it again to go on"
-    assert exit_code(seen, stored, standing) == 75
+    assert exit_code(observed, stored, standing) == 75
 
 
 def test_a_failure_that_kuberay_retries_is_not_the_end():
     stored = ended("failed", "error", 1)
-    assert standing_of(Seen(rayjob(backoffLimit=0), ALL), stored).over
-    assert not standing_of(Seen(rayjob(backoffLimit=1), ALL), stored).over
-    assert standing_of(Seen(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
+    assert standing_of(Observed(rayjob(backoffLimit=0), ALL), stored).over
+    assert not standing_of(Observed(rayjob(backoffLimit=1), ALL), stored).over
+    assert standing_of(Observed(rayjob("Failed", "FAILED", "AppFailed", backoffLimit=1)), stored).over
 
 
 def test_without_a_rayjob_the_files_alone_tell():
-    assert standing_of(Seen(None), ended("stopped", "user", 75)).state == "stopped"
-    assert standing_of(Seen(None), StoredStatus()).state == "cancelled"
-    assert standing_of(Seen(None), running()).state == "lost"
+    assert standing_of(Observed(None), ended("stopped", "user", 75)).state == "stopped"
+    assert standing_of(Observed(None), StoredStatus()).state == "cancelled"
+    assert standing_of(Observed(None), running()).state == "lost"
 
 
 def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
-    waits = Seen(
+    waits = Observed(
         rayjob(), (HEAD, WORKERS[1], pending(message="0/1 nodes: 1 node(s) were unschedulable"), SUBMITTER)
     )
     standing = standing_of(waits, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
-    assert "its driver has not begun" in standing_of(Seen(rayjob(), ALL), StoredStatus()).text
-    assert standing_of(Seen(rayjob(), WORKERS), None).cause == "nodes"
+    assert "its driver has not begun" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
+    assert standing_of(Observed(rayjob(), WORKERS), None).cause == "nodes"
 
 
 # ------------------------------------------------------------------------------------------------------ Kueue
@@ -232,24 +232,26 @@ NO_QUOTA = {"type": "QuotaReserved", "status": "False", "reason": "Pending", "me
 
 
 def test_kueue_says_why_a_run_is_queued():
-    seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(NO_QUOTA))
-    standing = standing_of(seen, None)
+    observed = Observed(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(NO_QUOTA))
+    standing = standing_of(observed, None)
     assert (standing.state, standing.cause) == ("queued", "scheduler")
     assert standing.text == "waits in queue team of Kueue: Pending: insufficient quota"
 
 
 def test_a_preempted_run_is_queued_again():
     evicted = {"type": "Evicted", "status": "True", "reason": "Preempted", "message": "to make room"}
-    seen = Seen(rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(evicted, NO_QUOTA))
-    standing = standing_of(seen, ended("preempted", "preempted", 75, restarts=True))
+    observed = Observed(
+        rayjob("Suspended", "", labels=QUEUED, suspend=True), workload=workload(evicted, NO_QUOTA)
+    )
+    standing = standing_of(observed, ended("preempted", "preempted", 75, restarts=True))
     assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
     assert "evicted (Preempted): to make room; Pending: insufficient quota; it goes on after" in standing.text
 
 
 def test_a_run_that_no_queue_has_is_held():
-    standing = standing_of(Seen(rayjob("Suspended", "", suspend=True)), None)
+    standing = standing_of(Observed(rayjob("Suspended", "", suspend=True)), None)
     assert (standing.state, standing.cause) == ("queued", "held")
-    assert "Kueue has not looked" in standing_of(Seen(rayjob("Suspended", "", labels=QUEUED)), None).text
+    assert "Kueue has not looked" in standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None).text
 
 
 # --------------------------------------------------------------------------------------------------- troubles
@@ -294,33 +296,33 @@ def container(state, **details):
     ],
 )
 def test_what_keeps_a_pod_from_running(thing, events, said):
-    (trouble,) = troubles([thing], events, {})
-    assert said in trouble.text and trouble.text.startswith("pod w1: ") and trouble.blocks
+    (problem,) = problems([thing], events, {})
+    assert said in problem.text and problem.text.startswith("pod w1: ") and problem.blocks
 
 
 def test_the_same_trouble_of_two_pods_is_told_once():
-    (trouble,) = troubles([pending("w1"), pending("w2")], [], {})
-    assert trouble.text.startswith("2 pods (w1, w2): ")
+    (problem,) = problems([pending("w1"), pending("w2")], [], {})
+    assert problem.text.startswith("2 pods (w1, w2): ")
 
 
 @pytest.mark.parametrize("thing", [*ALL, container("waiting", reason="PodInitializing")])
 def test_pods_that_run_or_are_on_their_way_have_no_trouble(thing):
-    assert troubles([thing], [], {}) == []
+    assert problems([thing], [], {}) == []
 
 
 @pytest.mark.parametrize("reason", ["OOMKilled", "Error"])
 def test_a_container_that_was_killed_and_runs_again_blocks_nothing(reason):
     killed = {"terminated": {"reason": reason, "exitCode": 137}}
     again = pod("w1", "worker", containers=[{"name": "c", "state": {"running": {}}, "lastState": killed}])
-    (trouble,) = troubles([again], [], {})
-    assert not trouble.blocks and "started again" in trouble.text
-    assert (reason in trouble.text) == (reason == "OOMKilled")
+    (problem,) = problems([again], [], {})
+    assert not problem.blocks and "started again" in problem.text
+    assert (reason in problem.text) == (reason == "OOMKilled")
 
 
 def test_a_pod_that_is_leaving_has_no_trouble():
     leaving = pending()
     leaving["metadata"]["deletionTimestamp"] = MADE
-    assert troubles([leaving], [], {}) == []
+    assert problems([leaving], [], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -338,9 +340,9 @@ def test_a_pod_that_is_leaving_has_no_trouble():
 )
 def test_a_pod_that_is_not_even_made(reason, kind, there, said):
     message = '(combined from similar events): pods "digits-x" is forbidden: exceeded quota: small'
-    seen = Seen(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
-    assert said in standing_of(seen, None).text
-    assert Seen(rayjob(), ALL, seen.events).troubles == []  # it is there by now
+    observed = Observed(rayjob(), there, (event(reason, message, kind, "digits-abc"),))
+    assert said in standing_of(observed, None).text
+    assert Observed(rayjob(), ALL, observed.events).problems == []  # it is there by now
 
 
 def test_the_time_of_an_event_is_its_last():

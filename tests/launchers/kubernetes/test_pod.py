@@ -86,7 +86,7 @@ def test_a_second_start_follows_the_first_to_its_end(job, capsys):
     said = []
 
     class Screen:
-        def say(self, text):
+        def echo(self, text):
             said.append(text)
             write_result(attempt, Result("done", "finished", 0, step=7))
 

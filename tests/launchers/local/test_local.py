@@ -5,7 +5,7 @@ import os
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.local.run import _that_fit, run_local
+from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
@@ -28,4 +28,5 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
-    assert _that_fit(elastic) == [1, 2]  # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these
+    # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
+    assert _local_world_sizes(elastic) == [1, 2]

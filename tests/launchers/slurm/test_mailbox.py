@@ -72,21 +72,21 @@ def test_a_question_is_answered_by_the_other_side(tmp_path):
         cwd=tmp_path,
     )
     try:
-        assert Mailbox(tmp_path).ask() == "JobState=RUNNING\n"
+        assert Mailbox(tmp_path).query_job() == "JobState=RUNNING\n"
     finally:
         assert shell.wait(10) == 0
 
 
 def test_silence_ends_after_five_seconds(tmp_path):
     began = time.monotonic()
-    assert Mailbox(tmp_path).ask() == ""
+    assert Mailbox(tmp_path).query_job() == ""
     assert 4.9 < time.monotonic() - began < 15
 
 
 def test_an_old_answer_is_not_taken_for_a_new_one(tmp_path, monkeypatch):
     monkeypatch.setattr("clustertrain.launchers.slurm.agent.mailbox._ANSWER_WITHIN_S", 0.3)
     (tmp_path / "answer").write_text("JobState=RUNNING")
-    assert Mailbox(tmp_path).ask() == ""
+    assert Mailbox(tmp_path).query_job() == ""
 
 
 def test_signals_and_the_verdict(tmp_path):

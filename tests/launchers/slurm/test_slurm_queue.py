@@ -9,9 +9,9 @@ from clustertrain.launchers.shell import CommandFailed
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
-    ask,
     cluster_name,
     look_up,
+    query_queue,
     reason_text,
 )
 from clustertrain.run.states import STATES
@@ -64,12 +64,12 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
 
 
 def test_without_squeue_nothing_is_known_and_it_is_said(commands):
-    assert ask(["7"]).silence == "squeue is not on PATH here"
+    assert query_queue(["7"]).silence == "squeue is not on PATH here"
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
     commands(squeue="exit 9")
-    assert ask([]).silence is None
+    assert query_queue([]).silence is None
 
 
 def test_a_controller_that_is_down_is_no_error(commands):
@@ -77,7 +77,7 @@ def test_a_controller_that_is_down_is_no_error(commands):
     with pytest.raises(CommandFailed):
         look_up(["7"])
     said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
-    assert ask(["7"]).silence == said
+    assert query_queue(["7"]).silence == said
 
 
 def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
@@ -102,7 +102,7 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
         sacct="echo '7|CANCELLED by 1000|sim|None assigned'; echo '8|OUT_OF_MEMORY|sim|node[1-2]'",
         scontrol="echo 'ClusterName             = sim'",
     )
-    answer = ask(["7", "8", "9"])
+    answer = query_queue(["7", "8", "9"])
     assert (answer.jobs["7"].meaning.state, answer.jobs["7"].nodes) == ("cancelled", "")
     assert answer.jobs["8"] == QueueState(
         "8", "OUT_OF_MEMORY", restarts=None, nodes="node[1-2]", cluster="sim"
@@ -114,7 +114,7 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
 @pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", None])
 def test_accounting_is_not_needed(commands, sacct):
     commands(squeue=FORGOTTEN, **({"sacct": sacct} if sacct else {}))
-    answer = ask(["7"])
+    answer = query_queue(["7"])
     assert (answer.jobs, answer.silence, answer.cluster) == ({}, None, None)
 
 

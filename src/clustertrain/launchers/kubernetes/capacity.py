@@ -94,9 +94,9 @@ def why_no_nodes(groups: Sequence[PodGroup], nodes: Sequence[Object]) -> str | N
 def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
     labelled = [node for node in nodes if _has_labels(node, group.selector)]
     if not labelled:
-        wanted = ", ".join(f"{key}={value}" for key, value in group.selector.items())
+        selector = ", ".join(f"{key}={value}" for key, value in group.selector.items())
         shown = "`kubectl get nodes --show-labels` shows what they have."
-        return f"None of {len(nodes)} nodes has {wanted} (kubernetes.node_selector).\n{shown}"
+        return f"None of {len(nodes)} nodes has {selector} (kubernetes.node_selector).\n{shown}"
     eligible = [node for node in labelled if not _repelling(node, group)]
     if not eligible:
         taints = sorted({taint for node in labelled for taint in _repelling(node, group)})

@@ -158,14 +158,14 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
             f"The cluster of {where} knows no {kind}: the KubeRay operator is not installed there.\n"
             "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
         )
-    for pattern, kind, text in _SAID:
+    for pattern, kind, text in _KNOWN_ERRORS:
         if pattern.search(said) or (kind is NoAnswer and error.code is None):
             return kind(text.format(last=last, where=where))
     return error
 
 
 # The first that fits counts.
-_SAID: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
+_KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
     (
         re.compile("failed calling webhook"),
         ClusterError,

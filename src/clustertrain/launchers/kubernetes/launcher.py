@@ -13,7 +13,7 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
 from clustertrain.launchers.kubernetes.look import cluster
 from clustertrain.launchers.launcher import Echo, Target
-from clustertrain.observe.logs import Wanted
+from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status import Row, Status, read_files, status_by_files
 from clustertrain.observe.tables import RunRow
 from clustertrain.run.begin import Options
@@ -24,7 +24,7 @@ class Kubernetes:
     """Runs as RayJobs."""
 
     name = "kubernetes"
-    sees_storage = False
+    reads_storage = False
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
         return submit.validate(Path(job_file), sets)
@@ -48,8 +48,8 @@ class Kubernetes:
     def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
         return [status_by_files(read_files(run)) for run in runs]
 
-    def logs(self, target: Target, wanted: Wanted, *, follow: bool) -> Iterator[str]:
-        return logs.log_lines(_job(target), wanted, follow=follow)
+    def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
+        return logs.log_lines(_job(target), selection, follow=follow)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         stop.stop(_job(target), echo, wait=wait)

@@ -18,12 +18,12 @@ from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
 from clustertrain.launchers.shell import CommandFailed
-from clustertrain.observe.logs import Wanted
+from clustertrain.observe.logs import LogSelection
 
 _GONE = (137, 143)  # the pod went, and the command with it
 
 
-def log_lines(job: Job, wanted: Wanted, *, follow: bool) -> Iterator[str]:
+def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[str]:
     """The lines, oldest first. With `follow` until nothing starts the run any more, through every attempt
     unless one was named. Before there is an attempt: why it waits, and what the submitter's pod printed.
 
@@ -36,14 +36,14 @@ def log_lines(job: Job, wanted: Wanted, *, follow: bool) -> Iterator[str]:
     while True:
         view = look(job, kubectl)
         newest = view.stored.attempt if view.stored is not None else None
-        attempt = newest if wanted.attempt is None else wanted.attempt
+        attempt = newest if selection.attempt is None else selection.attempt
         if attempt is not None and attempt > shown.whole:
             yield from shown.more(
-                attempt, _of_attempt(view, kubectl, replace(wanted, attempt=attempt), follow)
+                attempt, _of_attempt(view, kubectl, replace(selection, attempt=attempt), follow)
             )
-        if wanted.attempt is not None and shown.whole:
+        if selection.attempt is not None and shown.whole:
             return
-        if view.line != said and not _is_said(view, attempt):
+        if view.line != said and not _is_shown(view, attempt):
             said = view.line
             yield said
             if attempt is None:
@@ -53,7 +53,7 @@ def log_lines(job: Job, wanted: Wanted, *, follow: bool) -> Iterator[str]:
         time.sleep(POLL_S)
 
 
-def _is_said(view: View, attempt: int | None) -> bool:
+def _is_shown(view: View, attempt: int | None) -> bool:
     """Whether the lines of the attempt tell where the run stands."""
     return attempt is not None and (view.standing.of_result or view.standing.state in ("staging", "running"))
 
@@ -80,14 +80,14 @@ class _Broken(Exception):
     """The way to the pod broke, or the pod went."""
 
 
-def _of_attempt(view: View, kubectl: Kubectl, wanted: Wanted, follow: bool) -> Iterator[str]:
-    arguments = ["logs", JOB_FILE, *_flags(wanted)]
-    if view.seen.head is None:
-        config = config_map_of(view.job, kubectl, view.seen)
+def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
+    arguments = ["logs", JOB_FILE, *_flags(selection)]
+    if view.observed.head is None:
+        config = config_map_of(view.job, kubectl, view.observed)
         printed = read_by_pod(view.job, kubectl, config, arguments) if config is not None else ""
         yield from printed.splitlines()
         return
-    exec_in = ("exec", name_of(view.seen.head), f"--container={HEAD_CONTAINER}", "--")
+    exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
     try:
         yield from kubectl.lines(*exec_in, *CLI, *arguments, *(["--follow"] if follow else []))
     except (NoAnswer, NotFound) as error:
@@ -104,15 +104,15 @@ def _code_there(error: CommandFailed) -> int | None:
     return error.code if ended_there(error.stderr) else None
 
 
-def _flags(wanted: Wanted) -> list[str]:
-    values = {"--attempt": wanted.attempt, "--rank": wanted.rank, "--node": wanted.node}
+def _flags(selection: LogSelection) -> list[str]:
+    values = {"--attempt": selection.attempt, "--rank": selection.rank, "--node": selection.node}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
-    return [*flags, "--driver"] if wanted.driver else flags
+    return [*flags, "--driver"] if selection.driver else flags
 
 
 def _of_submitter(view: View, kubectl: Kubectl) -> Iterator[str]:
     """What the pod that hands the run to Ray printed, where it came so far."""
     started = ("Running", "Succeeded", "Failed")
-    for pod in view.seen.pods:
+    for pod in view.observed.pods:
         if role_of(pod) == "submitter" and pod.get("status", {}).get("phase") in started:
             yield from kubectl("logs", name_of(pod)).stdout.splitlines()

@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, n
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
-from clustertrain.launchers.kubernetes.state import Seen, exit_code, is_its, standing_of
+from clustertrain.launchers.kubernetes.state import Observed, exit_code, is_its, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
 
@@ -42,23 +42,23 @@ class View:
     """One run, at one moment. `notes`: what could not be looked at, a line each."""
 
     job: Job
-    seen: Seen
+    observed: Observed
     stored: StoredStatus | None
     notes: tuple[str, ...] = ()
 
     @cached_property
     def standing(self) -> Standing:
-        return standing_of(self.seen, self.stored)
+        return standing_of(self.observed, self.stored)
 
     @property
     def is_its(self) -> bool:
         """Whether this RayJob made the newest attempt."""
-        return self.stored is not None and is_its(self.seen, self.stored)
+        return self.stored is not None and is_its(self.observed, self.stored)
 
     @property
     def exit_code(self) -> int | None:
         """That of the run as it stands; None where it has not ended."""
-        return exit_code(self.seen, self.stored, self.standing)
+        return exit_code(self.observed, self.stored, self.standing)
 
     @property
     def line(self) -> str:
@@ -78,12 +78,12 @@ def look(job: Job, kubectl: Kubectl) -> View:
         ClusterError: kubectl, or the cluster, says no.
     """
     notes: list[str] = []
-    seen = see(job, kubectl, notes)
-    stored = _read_storage(job, kubectl, seen, notes)
-    return View(job, seen, stored, tuple(notes))
+    observed = observe_run(job, kubectl, notes)
+    stored = _read_storage(job, kubectl, observed, notes)
+    return View(job, observed, stored, tuple(notes))
 
 
-def see(job: Job, kubectl: Kubectl, notes: list[str]) -> Seen:
+def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
     """What the cluster tells. What the account may not look at, and need not, becomes a note.
 
     Raises:
@@ -92,27 +92,29 @@ def see(job: Job, kubectl: Kubectl, notes: list[str]) -> Seen:
     try:
         rayjob = kubectl.get(RAYJOBS, job.name)
     except NotFound:
-        return Seen(None)
-    first = Seen(rayjob)
+        return Observed(None)
+    first = Observed(rayjob)
     pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, first))
-    seen = Seen(rayjob, pods)
+    observed = Observed(rayjob, pods)
     there = [role_of(pod) for pod in pods if is_running(pod)]
-    if all(there.count(role) >= number for role, number in seen.wanted.items()):
+    if all(there.count(role) >= number for role, number in observed.expected_pods.items()):
         events: tuple[Object, ...] = ()
     else:
-        events = _events(kubectl, seen, notes)
-    return Seen(rayjob, pods, events, _workload(kubectl, seen, notes))
+        events = _events(kubectl, observed, notes)
+    return Observed(rayjob, pods, events, _workload(kubectl, observed, notes))
 
 
-def _is_of(pod: Object, seen: Seen) -> bool:
+def _is_of(pod: Object, observed: Observed) -> bool:
     """Pods of the Ray cluster before this one may still be leaving."""
     cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
-    return role_of(pod) != "reader" and cluster in (None, seen.ray_cluster)
+    return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
 
 
-def _events(kubectl: Kubectl, seen: Seen, notes: list[str]) -> tuple[Object, ...]:
+def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Object, ...]:
     """Of the run's objects since the RayJob was made, and of its claims at any time."""
-    names = {name_of(thing) for thing in (seen.rayjob or {}, *seen.pods) if thing} | {seen.ray_cluster}
+    names = {name_of(thing) for thing in (observed.rayjob or {}, *observed.pods) if thing} | {
+        observed.ray_cluster
+    }
     try:
         events = kubectl.list("events")
     except Forbidden as error:
@@ -122,20 +124,20 @@ def _events(kubectl: Kubectl, seen: Seen, notes: list[str]) -> tuple[Object, ...
         event
         for event in events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-        or (event["involvedObject"].get("name") in names and time_of(event) >= seen.made_at)
+        or (event["involvedObject"].get("name") in names and time_of(event) >= observed.made_at)
     )
 
 
-def _workload(kubectl: Kubectl, seen: Seen, notes: list[str]) -> Object | None:
+def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object | None:
     """What Kueue says of a RayJob that waits in a queue of it."""
-    if seen.rayjob is None or not seen.queue or seen.native.state != "queued":
+    if observed.rayjob is None or not observed.queue or observed.native.state != "queued":
         return None
     try:
         workloads = kubectl.list(WORKLOADS)
     except ClusterError as error:
         notes.append(f"Kueue was not asked: {_first_line(error)}")
         return None
-    uid = seen.rayjob["metadata"]["uid"]
+    uid = observed.rayjob["metadata"]["uid"]
     return next((each for each in workloads if uid in _owners(each)), None)
 
 
@@ -146,22 +148,22 @@ def _owners(thing: Object) -> list[str]:
 # ----------------------------------------------------------------------------------------------- the storage
 
 
-def _read_storage(job: Job, kubectl: Kubectl, seen: Seen, notes: list[str]) -> StoredStatus | None:
+def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
     """What the storage says; None where nothing can be asked, which is a note where something should have."""
     arguments = ["status", "--json", JOB_FILE]
-    if seen.head is not None:
+    if observed.head is not None:
         try:
-            done = kubectl.exec(name_of(seen.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
+            done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
         except (Forbidden, NoAnswer):
             raise
         except ClusterError as error:  # it went meanwhile, or has no Python
             notes.append(f"the head's pod was not asked: {_first_line(error)}")
             return None
         return _stored(done.stdout, done.stderr, notes)
-    if seen.rayjob is not None and not seen.is_over:
+    if observed.rayjob is not None and not observed.is_over:
         return None
-    if (config := config_map_of(job, kubectl, seen)) is None:
-        if seen.rayjob is None:
+    if (config := config_map_of(job, kubectl, observed)) is None:
+        if observed.rayjob is None:
             raise not_submitted(job)
         return None
     try:
@@ -190,10 +192,10 @@ def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
     return stored
 
 
-def config_map_of(job: Job, kubectl: Kubectl, seen: Seen) -> str | None:
+def config_map_of(job: Job, kubectl: Kubectl, observed: Observed) -> str | None:
     """The ConfigMap with the job as it was submitted; without a RayJob the newest one of that run."""
-    if seen.rayjob is not None:
-        template = seen.rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    if observed.rayjob is not None:
+        template = observed.rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
         volumes: list[Mapping[str, Any]] = template["spec"].get("volumes", [])
         return next((str(v["configMap"]["name"]) for v in volumes if v["name"] == "job"), None)
     found = kubectl.list("configmaps", f"{RUN_LABEL}={job.name}")

@@ -19,7 +19,7 @@ from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
 Object = Mapping[str, Any]
 _LONGEST = 500
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
-_TOLD_BY_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
+_REASONS_OF_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
 # Who says that a pod could not be made, and the role of that pod; None: of any.
 _MAKERS: Mapping[str, str | None] = {
     "FailedToCreateHeadPod": "head",
@@ -36,28 +36,28 @@ _MAKERS: Mapping[str, str | None] = {
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     """A line; `blocks`: nothing goes on until that is mended, while other troubles are over already."""
 
     text: str
     blocks: bool = True
 
 
-def troubles(pods: Sequence[Object], events: Sequence[Object], wanted: Mapping[str, int]) -> list[Trouble]:
+def problems(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> list[Problem]:
     """All there are, those that keep pods from being made first; the same of several pods is named once.
 
     Args:
         events: of the run's objects and of the claims that it uses, any order.
         wanted: how many pods of each role there should be by now.
     """
-    found = [Trouble(text) for text in _not_made(pods, events, wanted)]
-    of_pods: dict[Trouble, list[str]] = {}
+    found = [Problem(text) for text in _not_made(pods, events, expected)]
+    of_pods: dict[Problem, list[str]] = {}
     for pod in pods:
-        for trouble in () if is_leaving(pod) else _of_pod(pod, events):
-            of_pods.setdefault(trouble, []).append(name_of(pod))
-    for trouble, names in of_pods.items():
+        for problem in () if is_leaving(pod) else _of_pod(pod, events):
+            of_pods.setdefault(problem, []).append(name_of(pod))
+    for problem, names in of_pods.items():
         pods_text = f"pod {names[0]}" if len(names) == 1 else f"{len(names)} pods ({', '.join(names)})"
-        found.append(Trouble(f"{pods_text}: {trouble.text}", trouble.blocks))
+        found.append(Problem(f"{pods_text}: {problem.text}", problem.blocks))
     return found
 
 
@@ -97,9 +97,9 @@ def seconds(timestamp: str) -> float:
 # ------------------------------------------------------------------------------------------------ not made
 
 
-def _not_made(pods: Sequence[Object], events: Sequence[Object], wanted: Mapping[str, int]) -> Iterator[str]:
+def _not_made(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> Iterator[str]:
     there = [role_of(pod) for pod in pods if not is_leaving(pod)]
-    missing = {role for role, number in wanted.items() if there.count(role) < number}
+    missing = {role for role, number in expected.items() if there.count(role) < number}
     for reason, role in _MAKERS.items():
         if role in missing if role is not None else not there:
             last = _last(event for event in events if event["reason"] == reason)
@@ -115,22 +115,22 @@ def _pods_of(role: str | None) -> str:
 # ------------------------------------------------------------------------------------------------- of a pod
 
 
-def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Trouble]:
+def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
     status = pod.get("status", {})
     of_containers = [*_of_containers(pod)]
     yield from of_containers
     if status.get("phase") == "Failed" and status.get("reason"):  # such as Evicted
-        yield Trouble(_one_line(f"{status['reason']}: {status.get('message', '')}"))
+        yield Problem(_one_line(f"{status['reason']}: {status.get('message', '')}"))
     elif status.get("phase") == "Pending" and not of_containers:
         for condition in status.get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
                 words = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-                yield Trouble(_one_line(words + _of_claims(pod, words, events)))
+                yield Problem(_one_line(words + _of_claims(pod, words, events)))
                 return
         own = [e for e in events if _is_of(e, "Pod", name_of(pod)) and e.get("type") == "Warning"]
-        last = _last(event for event in own if event["reason"] not in _TOLD_BY_CONTAINERS)
+        last = _last(event for event in own if event["reason"] not in _REASONS_OF_CONTAINERS)
         if last is not None:
-            yield Trouble(_one_line(f"{last['reason']}: {last['message']}"))
+            yield Problem(_one_line(f"{last['reason']}: {last['message']}"))
 
 
 def _of_claims(pod: Object, words: str, events: Sequence[Object]) -> str:
@@ -147,14 +147,14 @@ def _of_claims(pod: Object, words: str, events: Sequence[Object]) -> str:
     return "".join(stored)
 
 
-def _of_containers(pod: Object) -> Iterator[Trouble]:
+def _of_containers(pod: Object) -> Iterator[Problem]:
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in _containers(pod, key):
-            if (trouble := _of_container(container)) is not None:
-                yield trouble
+            if (problem := _of_container(container)) is not None:
+                yield problem
 
 
-def _of_container(container: Object) -> Trouble | None:
+def _of_container(container: Object) -> Problem | None:
     state, before = container.get("state", {}), container.get("lastState", {})
     ended = state.get("terminated") or before.get("terminated") or {}
     waits = state.get("waiting", {})
@@ -162,19 +162,19 @@ def _of_container(container: Object) -> Trouble | None:
     if ended.get("reason") == "OOMKilled":
         again = ", and started again" if runs else ""
         text = f"container {container['name']} was killed at its memory limit (OOMKilled){again}"
-        return Trouble(text, blocks=not runs)
+        return Problem(text, blocks=not runs)
     if runs and ended:
         text = f"container {container['name']} ended with code {ended.get('exitCode')}, and was started again"
-        return Trouble(text, blocks=False)
+        return Problem(text, blocks=False)
     if waits.get("reason") == "CrashLoopBackOff":
         code = ended.get("exitCode")
-        return Trouble(
+        return Problem(
             f"container {container['name']} ends with code {code}, again and again (CrashLoopBackOff)"
         )
     if waits.get("reason", "") not in _ON_ITS_WAY:
-        return Trouble(_one_line(f"{waits['reason']}: {waits.get('message', '')}"))
+        return Problem(_one_line(f"{waits['reason']}: {waits.get('message', '')}"))
     if state.get("terminated", {}).get("exitCode"):
-        return Trouble(f"container {container['name']} ended with code {ended['exitCode']}")
+        return Problem(f"container {container['name']} ended with code {ended['exitCode']}")
     return None
 
 

@@ -9,7 +9,7 @@ import time
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.pod_problems import Object, name_of, time_of, troubles
+from clustertrain.launchers.kubernetes.pod_problems import Object, name_of, problems, time_of
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 from clustertrain.waiting import wait_until
 
@@ -52,8 +52,8 @@ def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:
     """Without its events where the account may not see them."""
-    found = troubles([pod], _events_of(kubectl, pod), {})
-    return "; ".join(trouble.text for trouble in found if trouble.blocks)
+    found = problems([pod], _events_of(kubectl, pod), {})
+    return "; ".join(problem.text for problem in found if problem.blocks)
 
 
 def _events_of(kubectl: Kubectl, pod: Object) -> list[Object]:

@@ -15,13 +15,13 @@ from functools import cached_property
 from clustertrain.errors import EXIT_FAILED
 from clustertrain.launchers.kubernetes.pod_problems import (
     Object,
-    Trouble,
+    Problem,
     is_leaving,
     is_running,
     name_of,
+    problems,
     role_of,
     seconds,
-    troubles,
 )
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
@@ -91,7 +91,7 @@ def native_of(deployment: str, job: str, reason: str) -> Native:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """What the cluster tells of a run, at one moment.
 
     Attributes:
@@ -159,7 +159,7 @@ class Seen:
         return int(self._status.get("failed") or 0) < int(self._spec.get("backoffLimit") or 0)
 
     @property
-    def gives_up_at(self) -> float | None:
+    def deadline_at(self) -> float | None:
         """When preRunningDeadlineSeconds are over, in seconds since 1970; None where they do not count."""
         started, limit_s = self._status.get("startTime"), self._spec.get("preRunningDeadlineSeconds")
         counts = self._status.get("jobDeploymentStatus") in ("Initializing", "Waiting")
@@ -171,7 +171,7 @@ class Seen:
         return next((pod for pod in self.pods if role_of(pod) == "head" and is_running(pod)), None)
 
     @property
-    def wanted(self) -> dict[str, int]:
+    def expected_pods(self) -> dict[str, int]:
         """How many pods of each role there should be by now."""
         deployment = self._status.get("jobDeploymentStatus", "")
         if deployment not in ("Initializing", "Running"):
@@ -182,8 +182,8 @@ class Seen:
         return {"head": 1, "worker": workers, **({"submitter": 1} if has_submitter else {})}
 
     @cached_property
-    def troubles(self) -> list[Trouble]:
-        return troubles(self.pods, self.events, self.wanted)
+    def problems(self) -> list[Problem]:
+        return problems(self.pods, self.events, self.expected_pods)
 
     @property
     def pods_text(self) -> str:
@@ -194,29 +194,29 @@ class Seen:
         head = next((pod for pod in there if role_of(pod) == "head"), None)
         how = "has no pod" if head is None else "runs" if is_running(head) else "does not run yet"
         run = sum(1 for pod in there if role_of(pod) == "worker" and is_running(pod))
-        of = max(self.wanted.get("worker", 0), sum(1 for pod in there if role_of(pod) == "worker"))
+        of = max(self.expected_pods.get("worker", 0), sum(1 for pod in there if role_of(pod) == "worker"))
         return f"head {how}, {run} of {of} workers run"
 
 
-def standing_of(seen: Seen, stored: StoredStatus | None) -> Standing:
+def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
     """Where the run stands.
 
     Args:
         stored: what the storage says; None where it was not, or could not be read.
     """
-    if seen.rayjob is None:
+    if observed.rayjob is None:
         return _by_the_files(stored)
-    if seen.is_over:
-        return _after_its_end(seen, stored)
-    if stored is not None and is_its(seen, stored) and stored.of_result and stored.over:
-        goes_on = stored.state == "failed" and seen.is_retried
+    if observed.is_over:
+        return _after_its_end(observed, stored)
+    if stored is not None and is_its(observed, stored) and stored.of_result and stored.over:
+        goes_on = stored.state == "failed" and observed.is_retried
         return Standing(stored.state, stored.cause, stored.text, over=not goes_on, of_result=True)
-    if seen.native.state == "queued":
-        return _queued(seen, stored)
-    return _with_pods(seen, stored)
+    if observed.native.state == "queued":
+        return _queued(observed, stored)
+    return _with_pods(observed, stored)
 
 
-def exit_code(seen: Seen, stored: StoredStatus | None, standing: Standing) -> int | None:
+def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standing) -> int | None:
     """That of the run as it stands; None where it has not ended."""
     if standing.of_result and stored is not None:
         return stored.exit_code
@@ -237,9 +237,9 @@ def _by_the_files(stored: StoredStatus | None) -> Standing:
     return Standing("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
 
 
-def _after_its_end(seen: Seen, stored: StoredStatus | None) -> Standing:
-    native = seen.native
-    if stored is not None and stored.of_result and (is_its(seen, stored) or native.state == "done"):
+def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
+    native = observed.native
+    if stored is not None and stored.of_result and (is_its(observed, stored) or native.state == "done"):
         if (stored.state, native.cause) == ("preempted", "time_limit"):  # and nobody brings its pods back
             why = f"{native.text}; submit it again to go on"
             return Standing("stopped", "time_limit", why, over=True, of_result=True)
@@ -248,27 +248,27 @@ def _after_its_end(seen: Seen, stored: StoredStatus | None) -> Standing:
         return Standing("lost", "vanished", f"RayJob {native.text} and left no result", over=True)
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
-        cause = _cause_of_code(seen.message) or cause
-    text = [native.text, *([said] if (said := _essence(seen.message)) else [])]
-    text += [trouble.text for trouble in seen.troubles if state != "done"]
+        cause = _cause_of_code(observed.message) or cause
+    text = [native.text, *([said] if (said := _essence(observed.message)) else [])]
+    text += [problem.text for problem in observed.problems if state != "done"]
     return Standing(state, cause, "\n".join(text), over=True)
 
 
-def _queued(seen: Seen, stored: StoredStatus | None) -> Standing:
-    its = stored is not None and is_its(seen, stored)
+def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
+    its = stored is not None and is_its(observed, stored)
     again = f"; it goes on after attempt {stored.attempt}" if stored is not None and its else ""
-    native = seen.native
+    native = observed.native
     if native.cause == "scheduler" and native.text == "is suspended":
-        text, cause = _why_suspended(seen)
+        text, cause = _why_suspended(observed)
         return Standing("queued", "requeued" if its and cause == "scheduler" else cause, f"{text}{again}")
     return Standing("queued", native.cause, f"{native.text}{again}")
 
 
-def _why_suspended(seen: Seen) -> tuple[str, str]:
+def _why_suspended(observed: Observed) -> tuple[str, str]:
     """In Kueue's own words; the cause."""
-    if not seen.queue:
+    if not observed.queue:
         return "RayJob is suspended (spec.suspend), and no queue has it: somebody holds it", "held"
-    conditions = {c["type"]: c for c in (seen.workload or {}).get("status", {}).get("conditions", ())}
+    conditions = {c["type"]: c for c in (observed.workload or {}).get("status", {}).get("conditions", ())}
     stored = []
     evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
     if evicted.get("status") == "True":
@@ -278,18 +278,20 @@ def _why_suspended(seen: Seen) -> tuple[str, str]:
     elif reserved.get("status") == "True":
         stored.append("admitted, it starts in a moment")
     words = "; ".join(stored) or "Kueue has not looked at it yet"
-    return f"waits in queue {seen.queue} of Kueue: {words}", "scheduler"
+    return f"waits in queue {observed.queue} of Kueue: {words}", "scheduler"
 
 
-def _with_pods(seen: Seen, stored: StoredStatus | None) -> Standing:
-    blocking = "\n".join(trouble.text for trouble in seen.troubles if trouble.blocks)
+def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
+    blocking = "\n".join(problem.text for problem in observed.problems if problem.blocks)
     runner = (
-        None if seen.head is None else f"RayJob {name_of(seen.rayjob or {})}, head pod {name_of(seen.head)}"
+        None
+        if observed.head is None
+        else f"RayJob {name_of(observed.rayjob or {})}, head pod {name_of(observed.head)}"
     )
-    native = seen.native
-    if stored is None or not is_its(seen, stored):
+    native = observed.native
+    if stored is None or not is_its(observed, stored):
         state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
-        if seen.head is None:
+        if observed.head is None:
             cause = "nodes"
         text = native.text if native.state == "waiting" else "its driver has not begun an attempt"
         return Standing(state, cause, blocking or text, runner=runner)
@@ -299,15 +301,15 @@ def _with_pods(seen: Seen, stored: StoredStatus | None) -> Standing:
     if stored.state == "lost":
         text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not said how it ended"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
-    if seen.head is None:
+    if observed.head is None:
         text = f"attempt {stored.attempt} lost its head's pod, and goes on when it is back"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
     return Standing(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
-def is_its(seen: Seen, stored: StoredStatus) -> bool:
+def is_its(observed: Observed, stored: StoredStatus) -> bool:
     """Whether this RayJob made the newest attempt, and not one of the same name before it."""
-    return stored.attempt is not None and stored.began_at >= seen.made_at - _CLOCKS_S
+    return stored.attempt is not None and stored.began_at >= observed.made_at - _CLOCKS_S
 
 
 def _cause_of_code(message: str) -> str | None:

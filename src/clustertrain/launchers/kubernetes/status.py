@@ -10,9 +10,9 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.look import POLL_S, RAYJOBS, View, look, see
+from clustertrain.launchers.kubernetes.look import POLL_S, RAYJOBS, View, look, observe_run
 from clustertrain.launchers.kubernetes.pod_problems import name_of
-from clustertrain.launchers.kubernetes.state import Seen
+from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.observe.status import Row
 from clustertrain.observe.tables import RunRow, print_table
 from clustertrain.units import aligned, time_text
@@ -28,18 +28,18 @@ _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lo
 
 def status_rows(view: View) -> list[Row]:
     """What `status` says. What keeps the run from going on comes first."""
-    standing, stored, seen = view.standing, view.stored, view.seen
+    standing, stored, observed = view.standing, view.stored, view.observed
     state = f"{standing.state} ({standing.cause})"
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
     rows = [("run", name), ("state", state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
     if stored is not None:
-        is_current = view.is_its or standing.of_result or seen.rayjob is None
+        is_current = view.is_its or standing.of_result or observed.rayjob is None
         rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
-    rows += [("note", trouble.text) for trouble in seen.troubles if not trouble.blocks]
+    rows += [("note", problem.text) for problem in observed.problems if not problem.blocks]
     rows += [("note", note) for note in view.notes]
     if not standing.text:
         return rows
-    is_cause = standing.state in ("failed", "lost") or any(trouble.blocks for trouble in seen.troubles)
+    is_cause = standing.state in ("failed", "lost") or any(problem.blocks for problem in observed.problems)
     if is_cause:
         return [(standing.state, standing.text), *rows]
     rows[1] = ("state", f"{state}: {standing.text}")
@@ -49,30 +49,30 @@ def status_rows(view: View) -> list[Row]:
 def _attempt_text(view: View) -> str:
     stored = view.stored
     if stored is None:
-        return "none that could be read" if view.seen.head or view.seen.is_over else "none yet"
+        return "none that could be read" if view.observed.head or view.observed.is_over else "none yet"
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
-    earlier = "" if view.is_its or view.seen.rayjob is None else ", of an earlier RayJob"
+    earlier = "" if view.is_its or view.observed.rayjob is None else ", of an earlier RayJob"
     return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
 
 
 def _cluster_rows(view: View) -> list[Row]:
-    seen = view.seen
-    if seen.rayjob is None:
+    observed = view.observed
+    if observed.rayjob is None:
         return [("RayJob", "none: it was deleted")]
-    metadata = seen.rayjob["metadata"]
-    rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {seen.words}")]
-    if not seen.is_over:
-        rows.append(("pods", seen.pods_text))
-    if seen.gives_up_at is not None:
-        left = time_text(seen.gives_up_at - time.time())
-        rows.append(("gives up", f"in {left}: kubernetes.start_deadline; then {_retries_text(seen)}"))
+    metadata = observed.rayjob["metadata"]
+    rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {observed.words}")]
+    if not observed.is_over:
+        rows.append(("pods", observed.pods_text))
+    if observed.deadline_at is not None:
+        left = time_text(observed.deadline_at - time.time())
+        rows.append(("gives up", f"in {left}: kubernetes.start_deadline; then {_retries_text(observed)}"))
     return rows
 
 
-def _retries_text(seen: Seen) -> str:
-    return "KubeRay tries it again (backoff_limit)" if seen.is_retried else "the RayJob fails"
+def _retries_text(observed: Observed) -> str:
+    return "KubeRay tries it again (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
 def rows_of(job: Job) -> list[Row]:
@@ -89,7 +89,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         groups.setdefault(_cluster_of(each), []).append(each)
     for kubectl, group in groups.items():
         try:
-            there = {name_of(rayjob): Seen(rayjob) for rayjob in kubectl.list(RAYJOBS, MADE_BY_US)}
+            there = {name_of(rayjob): Observed(rayjob) for rayjob in kubectl.list(RAYJOBS, MADE_BY_US)}
         except ClusterError as error:
             notes.append(f"{group[0].cluster}: {str(error).splitlines()[0]}")
             rows += [RunRow(each.name, "unknown", where=each.cluster) for each in group]
@@ -102,14 +102,14 @@ def _cluster_of(known: KnownRun) -> Kubectl:
     return Kubectl.of(parse_job(known.job, known.job_file).kubernetes)
 
 
-def _known_row(known: KnownRun, seen: Seen | None) -> RunRow:
-    if seen is None:
+def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
+    if observed is None:
         text = "its RayJob is gone; `clustertrain status` reads its storage"
         return RunRow(known.name, "unknown", where=known.cluster, text=text)
-    return RunRow(known.name, seen.native.state, where=known.cluster, text=seen.words)
+    return RunRow(known.name, observed.native.state, where=known.cluster, text=observed.words)
 
 
-def follow_to_its_end(job: Job, say: Callable[[str], None]) -> int:
+def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
     """Say each change of state until nothing follows, print how it ended, and return the run's exit code.
 
     A cluster that does not answer for a while is said, and waited for: the run goes on without it.
@@ -125,7 +125,7 @@ def follow_to_its_end(job: Job, say: Callable[[str], None]) -> int:
         if over:
             break
         if line != said:
-            say(line)
+            echo(line)
             said = line
         time.sleep(POLL_S)
     _wait_for_the_rayjob(job, kubectl)
@@ -138,10 +138,10 @@ def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
 
     def is_over() -> bool:
         try:
-            seen = see(job, kubectl, [])
+            observed = observe_run(job, kubectl, [])
         except NoAnswer:
             return False
-        return seen.rayjob is None or seen.is_over
+        return observed.rayjob is None or observed.is_over
 
     wait_until(is_over, _CLOSES_S, poll_s=1.0)
 
@@ -155,9 +155,9 @@ def list_lines(kubectl: Kubectl) -> list[str]:
     rayjobs = sorted(kubectl.list(RAYJOBS, MADE_BY_US), key=name_of)
     table = [("NAME", "STATE", "AGE", "PODS", "RAYJOB")]
     for rayjob in rayjobs:
-        seen = Seen(rayjob)
-        age = time_text(time.time() - seen.made_at)
+        observed = Observed(rayjob)
+        age = time_text(time.time() - observed.made_at)
         cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
-        ready, wanted = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
-        table.append((name_of(rayjob), seen.native.state, age, f"{ready}/{wanted}", seen.words))
+        ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
+        table.append((name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.words))
     return aligned(table)

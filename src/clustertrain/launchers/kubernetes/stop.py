@@ -24,7 +24,7 @@ _BEYOND_GRACE_S = 90.0
 _DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
 
 
-def stop(job: Job, say: Callable[[str], None], *, wait: bool = True) -> None:
+def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
     """Ask a run to finish its step, save and end, and delete its RayJob; one that waits is deleted.
 
     Args:
@@ -36,43 +36,43 @@ def stop(job: Job, say: Callable[[str], None], *, wait: bool = True) -> None:
     """
     kubectl = Kubectl.of(job.kubernetes)
     view = look(job, kubectl)
-    if view.seen.rayjob is None or view.standing.over:
-        where = "there is no RayJob" if view.seen.rayjob is None else "its pods go by themselves"
+    if view.observed.rayjob is None or view.standing.over:
+        where = "there is no RayJob" if view.observed.rayjob is None else "its pods go by themselves"
         raise JobError(
             f"{job.name} does not run: it is {view.standing.state}.\nThere is nothing to stop; {where}."
         )
     if not _has_attempt(view):
-        say(f"{view.line.splitlines()[0]}; there is nothing to save yet")
-    elif view.seen.head is None:
-        say("its head's pod is away: the workers save as they go")
+        echo(f"{view.line.splitlines()[0]}; there is nothing to save yet")
+    elif view.observed.head is None:
+        echo("its head's pod is away: the workers save as they go")
     else:
-        _ask(view, kubectl, say, wait)
+        _request_stop(view, kubectl, echo, wait)
         if not wait:
             return
-    _delete(kubectl, job, say)
+    _delete(kubectl, job, echo)
 
 
 def _has_attempt(view: View) -> bool:
     return view.standing.state in ("staging", "running") or (view.is_its and not view.standing.of_result)
 
 
-def _ask(view: View, kubectl: Kubectl, say: Callable[[str], None], wait: bool) -> None:
-    head = name_of(view.seen.head or {})
+def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wait: bool) -> None:
+    head = name_of(view.observed.head or {})
     command = [*CLI, "stop", JOB_FILE, *([] if wait else ["--no-wait"])]
     timeout_s = grace_s(view.job) + _BEYOND_GRACE_S
-    say(f"asking it to save and end, by way of pod {head}")
+    echo(f"asking it to save and end, by way of pod {head}")
     done = kubectl.exec(head, HEAD_CONTAINER, *command, timeout_s=timeout_s)
     for line in done.stdout.splitlines()[1:]:  # the first one names a process of the pod
-        say(line)
+        echo(line)
     if done.code == EXIT_JOB:
-        say("it ended before it was asked")
+        echo("it ended before it was asked")
     elif done.code:
         raise failed_there(done.code, done.stderr)
 
 
-def _delete(kubectl: Kubectl, job: Job, say: Callable[[str], None]) -> None:
+def _delete(kubectl: Kubectl, job: Job, echo: Callable[[str], None]) -> None:
     """Its pods are given their grace time, so it takes until then."""
     kubectl.delete(RAYJOBS, job.name, grace_s(job) + _BEYOND_GRACE_S)
     for kind in _DELETED_WITH_IT:
         kubectl("delete", kind, f"--selector={RUN_LABEL}={job.name}", "--wait=false")
-    say(f"RayJob {job.name} is deleted; its storage stays")
+    echo(f"RayJob {job.name} is deleted; its storage stays")

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.look import CLI, config_map_of, failed_there, not_submitted, see
+from clustertrain.launchers.kubernetes.look import (
+    CLI,
+    config_map_of,
+    failed_there,
+    not_submitted,
+    observe_run,
+)
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
@@ -31,7 +37,7 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
             f"Run it on a machine or in a pod that sees that storage."
         )
     kubectl = Kubectl.of(job.kubernetes)
-    seen = see(job, kubectl, [])
+    seen = observe_run(job, kubectl, [])
     arguments = [*command.split(), JOB_FILE, *options]
     if seen.head is not None:
         done = kubectl.exec(name_of(seen.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)

@@ -23,7 +23,7 @@ from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
-from clustertrain.launchers.kubernetes.state import Seen
+from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.begin import Options
 
@@ -69,7 +69,7 @@ def checked(job: Job, options: Options) -> list[Manifest]:
     return objects
 
 
-def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
+def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     """Apply a job; a RayJob of its name that has ended is replaced.
 
     Raises:
@@ -80,13 +80,13 @@ def submit(job: Job, options: Options, say: Callable[[str], None]) -> Applied:
     objects = checked(job, options)
     kubectl = Kubectl.of(job.kubernetes)
     for note in check_cluster(job, objects, kubectl):
-        say(note)
+        echo(note)
     if (before := _rayjob(kubectl, job.name)) is not None:
         _check_over(before)
     for note in check_admission(objects, kubectl, replaced=before is not None):
-        say(note)
+        echo(note)
     if before is not None:
-        say(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
+        echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
         kubectl.delete(RAYJOBS, job.name, _DELETE_S)
     # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
@@ -109,17 +109,17 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
         findings = check(documents)
         if wrong := refusals(findings):
             raise to_error(wrong)
-        notes = [f"note: {finding.where} {finding.says}: it needs {finding.needs}" for finding in findings]
-        notes += _where_one_answers(_checks_of_documents(documents))
+        notes = [f"note: {finding.where} {finding.message}: it needs {finding.needs}" for finding in findings]
+        notes += _of_reachable_cluster(_checks_of_documents(documents))
         return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
     job = with_site(load_job(path, sets))
     objects = checked(job, Options())
-    notes = [*_where_one_answers(_checks_of_job(job, objects))]
+    notes = [*_of_reachable_cluster(_checks_of_job(job, objects))]
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
     return [*notes, f"{path}: {kinds}: KubeRay would refuse none of them"]
 
 
-def _where_one_answers(checks: Iterator[str]) -> Iterator[str]:
+def _of_reachable_cluster(checks: Iterator[str]) -> Iterator[str]:
     """The notes of checks that ask a cluster; what could not be asked is a note as well."""
     try:
         yield from checks
@@ -179,7 +179,7 @@ def _rayjob(kubectl: Kubectl, name: str) -> Manifest | None:
 
 def _check_over(rayjob: Manifest) -> None:
     """A RayJob runs once, and the next of its name replaces it: not before it is over."""
-    if not Seen(rayjob).is_over:
+    if not Observed(rayjob).is_over:
         raise ClusterError(
             f"RayJob {rayjob['metadata']['name']} is there already: {_state(rayjob)}.\n"
             "Wait for it, or end it with `clustertrain stop`."

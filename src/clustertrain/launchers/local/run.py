@@ -30,15 +30,17 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
     Raises:
         ClusterTrainError: as `claim_next_attempt`.
     """
-    run, begun = claim_next_attempt(job, options, lambda: _that_fit(job), screen.say, launcher="local")
+    run, begun = claim_next_attempt(
+        job, options, lambda: _local_world_sizes(job), screen.echo, launcher="local"
+    )
     if isinstance(begun, Result):
         return run, begun
-    send_leftovers(run, screen.say)
-    with Shipping(begun, screen.say):
+    send_leftovers(run, screen.echo)
+    with Shipping(begun, screen.echo):
         return run, _supervise(begun, job, screen)
 
 
-def _that_fit(job: Job) -> list[int]:
+def _local_world_sizes(job: Job) -> list[int]:
     """The numbers of workers, of [min, max], that this machine has CPUs for."""
     sizes = list(job.world_sizes)
     if ray_address():
@@ -57,7 +59,7 @@ def _that_fit(job: Job) -> list[int]:
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     folder = private_folder()
-    screen.say(
+    screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
     )
     environment = {**os.environ, variables.RAY_DIR: str(folder)}

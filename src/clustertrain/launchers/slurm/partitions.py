@@ -147,8 +147,8 @@ def _gpus(gres: str) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------- the checks
 
 
-def check_partition(request: JobRequest, known: Sequence[Partition], wanted: str | None) -> Partition:
-    """The first of the wanted partitions that can run the job.
+def check_partition(request: JobRequest, known: Sequence[Partition], requested: str | None) -> Partition:
+    """The first of the requested partitions that can run the job.
 
     Args:
         wanted: names with commas between; None is the cluster's default.
@@ -156,7 +156,7 @@ def check_partition(request: JobRequest, known: Sequence[Partition], wanted: str
     Raises:
         ClusterError: there is no such partition, or none of them could ever run it; says what is missing.
     """
-    chosen = _chosen(known, wanted)
+    chosen = _chosen(known, requested)
     problems = []
     for partition in chosen:
         problem = _problem(request, partition)
@@ -170,8 +170,8 @@ def check_partition(request: JobRequest, known: Sequence[Partition], wanted: str
     raise ClusterError(f"{problems[0]}\n{remedy}")
 
 
-def _chosen(known: Sequence[Partition], wanted: str | None) -> list[Partition]:
-    if wanted is None:
+def _chosen(known: Sequence[Partition], requested: str | None) -> list[Partition]:
+    if requested is None:
         chosen = [partition for partition in known if partition.is_default]
         if not chosen:
             raise ClusterError(
@@ -180,13 +180,13 @@ def _chosen(known: Sequence[Partition], wanted: str | None) -> list[Partition]:
             )
         return chosen
     by_name = {partition.name: partition for partition in known}
-    for name in wanted.split(","):
+    for name in requested.split(","):
         if name not in by_name:
             raise ClusterError(
-                f"slurm.partition is {wanted}, and this cluster has no partition {name}.\n"
+                f"slurm.partition is {requested}, and this cluster has no partition {name}.\n"
                 f"It has: {_listed(sorted(by_name))}."
             )
-    return [by_name[name] for name in wanted.split(",")]
+    return [by_name[name] for name in requested.split(",")]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -211,12 +211,12 @@ def _shortage(request: JobRequest, partition: Partition) -> str | None:
     """One resource after another, on nodes that have what was asked before it."""
     name, left = f"partition {partition.name}", list(partition.nodes)
     gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"
-    asked: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
+    amounts: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
         ("cpus", "CPUs", request.cpus, lambda node: node.cpus),
         ("memory", "MiB of memory", request.memory_mib, lambda node: node.memory_mib),
         ("gpus", gpus, request.gpus, lambda node: node.gpus_of(request.gpu_type)),
     ]
-    for key, what, least, amount in asked:
+    for key, what, least, amount in amounts:
         fitting = [node for node in left if amount(node) >= least]
         if not fitting:
             most = max((amount(node) for node in left), default=0)
@@ -226,6 +226,6 @@ def _shortage(request: JobRequest, partition: Partition) -> str | None:
         left = fitting
     count = sum(node.count for node in left)
     if count < request.nodes:
-        each = ", ".join(f"{least} {what}" for _, what, least, _ in asked if least)
+        each = ", ".join(f"{least} {what}" for _, what, least, _ in amounts if least)
         return f"resources.nodes is {request.nodes}, with {each} each, and {name} has {count} such nodes."
     return None

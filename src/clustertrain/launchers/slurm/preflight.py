@@ -57,11 +57,11 @@ def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[st
     Raises:
         ClusterError: says which, with the arithmetic.
     """
-    wanted = job.slurm.partition or environ.get("SBATCH_PARTITION")
+    requested = job.slurm.partition or environ.get("SBATCH_PARTITION")
     partition = (
         None
         if is_elsewhere(job, environ)
-        else check_partition(JobRequest.of(job), partitions(environ), wanted)
+        else check_partition(JobRequest.of(job), partitions(environ), requested)
     )
     check_time(job, lead_s, partition)
     test_only(job, rendered, environ)

@@ -151,7 +151,7 @@ class Answer:
     cluster: str | None = None  # this machine's, where a job that was asked for is not in its queue
 
 
-def ask(job_ids: Sequence[str]) -> Answer:
+def query_queue(job_ids: Sequence[str]) -> Answer:
     """What SLURM knows of some jobs; never an error."""
     if not job_ids:
         return Answer({})
@@ -160,14 +160,14 @@ def ask(job_ids: Sequence[str]) -> Answer:
     except CommandMissing:
         return Answer({}, "squeue is not on PATH here")
     except CommandFailed as error:
-        return Answer({}, f"SLURM does not answer: {_what_it_said(error)}")
+        return Answer({}, f"SLURM does not answer: {_error_text(error)}")
     gone = [job_id for job_id in job_ids if job_id not in jobs]
     if not gone:
         return Answer(jobs)
     return Answer({**_from_accounting(gone), **jobs}, cluster=cluster_name())
 
 
-def _what_it_said(error: CommandFailed) -> str:
+def _error_text(error: CommandFailed) -> str:
     lines = error.stderr.strip().splitlines()
     return lines[-1].strip() if lines else f"squeue {error.how}"
 

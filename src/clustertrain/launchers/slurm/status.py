@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from clustertrain.launchers.slurm.queue import Answer, QueueState, ask
+from clustertrain.launchers.slurm.queue import Answer, QueueState, query_queue
 from clustertrain.launchers.slurm.state import Files, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status import (
@@ -98,7 +98,7 @@ def statuses(runs: Sequence[RunDir]) -> list[Status]:
         NotStarted: one was neither started nor submitted.
     """
     read = [_SlurmFiles(read_files(run)) for run in runs]
-    answer = ask(sorted({job_id for each in read for job_id in each.job_ids}))
+    answer = query_queue(sorted({job_id for each in read for job_id in each.job_ids}))
     return [_status(each, answer) for each in read]
 
 

@@ -35,9 +35,9 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
     """
     status = _status_of(run)
     for job in status.behind if isinstance(status, SlurmStatus) else ():
-        _take_out(run, job.job_id, echo)
+        _cancel(run, job.job_id, echo)
     if status.state == "queued":
-        _take_out(run, _job_id(status), echo)
+        _cancel(run, _job_id(status), echo)
         status = _status_of(run)
         if status.standing.over:
             return
@@ -58,7 +58,7 @@ def _status_of(run: RunDir) -> Status:
     return statuses([run])[0]
 
 
-def _take_out(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
+def _cancel(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
     """Cancel a job that waits; where it started meanwhile it is left alone."""
     cancel(job_id, only_waiting=True)
     job = _wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)

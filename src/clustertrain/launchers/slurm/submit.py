@@ -18,7 +18,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_here, check_there, refusal
-from clustertrain.launchers.slurm.queue import ask, cluster_name
+from clustertrain.launchers.slurm.queue import cluster_name, query_queue
 from clustertrain.launchers.slurm.script import Rendered, lead_time_s, python_on_nodes, render, traveling
 from clustertrain.launchers.slurm.status import statuses
 from clustertrain.observe.tables import to_type
@@ -50,7 +50,7 @@ class Submitted:
     state: str
 
 
-def submit(job: Job, job_path: str, options: Options, say: Callable[[str], None]) -> Submitted | None:
+def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None]) -> Submitted | None:
     """Hand a job to SLURM; None where its run is finished already.
 
     Args:
@@ -67,7 +67,7 @@ def submit(job: Job, job_path: str, options: Options, say: Callable[[str], None]
     rendered, lead_s = render_for_submit(job, job_path)
     check_there(job, rendered, lead_s, environment(job))
     run = RunDir.newest(job.storage.location, job.name)
-    chosen = choose_generation(run, job, options, say)
+    chosen = choose_generation(run, job, options, echo)
     if chosen is None:
         return None
     own_output = re.compile(rf"{re.escape(job_name(job))}-\d+\.out")
@@ -82,7 +82,7 @@ def submit(job: Job, job_path: str, options: Options, say: Callable[[str], None]
         takeover=options.takeover,
         retry=options.retry,
     )
-    return _send(job, rendered, submission, say)
+    return _send(job, rendered, submission, echo)
 
 
 def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
@@ -99,7 +99,7 @@ def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
     return render(job, job_path=job_path, python=python, lead_s=lead_s), lead_s
 
 
-def choose_generation(run: RunDir, job: Job, options: Options, say: Callable[[str], None]) -> RunDir | None:
+def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[str], None]) -> RunDir | None:
     """The generation that the job goes on with, after the questions that a start on one machine asks, too;
     None where its run is finished already. A requeue stays in it.
 
@@ -114,7 +114,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, say: Callable[[st
     if options.fresh:
         return run.fresh()
     if previous is not None:
-        if continue_from(run, previous, job, say) is not None:
+        if continue_from(run, previous, job, echo) is not None:
             return None
         if not options.retry:
             check_progress(run, job.failures.attempts)
@@ -163,7 +163,7 @@ def job_name(job: Job) -> str:
     return job.slurm.job_name or job.name
 
 
-def _send(job: Job, rendered: Rendered, submission: Submission, say: Callable[[str], None]) -> Submitted:
+def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[str], None]) -> Submitted:
     environ = {**environment(job), variables.SUBMISSION: submission.to_text()}
     done = run_command(
         rendered.argv, input=rendered.script, environ=environ, timeout_s=_SUBMIT_S, check=False
@@ -177,7 +177,7 @@ def _send(job: Job, rendered: Rendered, submission: Submission, say: Callable[[s
             "The job may be queued all the same: look with `squeue --me` before you submit it again."
         )
     for line in done.stderr.splitlines():  # what a site's plugin has to say of a job that it takes
-        say(line)
+        echo(line)
     job_id = answer[1]
     cluster = answer[2] or cluster_name()
     output = Path(job.slurm.output).absolute() / f"{job_name(job)}-{job_id}.out"
@@ -191,8 +191,8 @@ def _send(job: Job, rendered: Rendered, submission: Submission, say: Callable[[s
             output=str(output),
         )
     except StorageError as error:  # the job is queued, and finds its own way; only the queue is not asked
-        say(f"warning: SLURM job {job_id} is queued, and that could not be written down: {error}")
-    found = ask([job_id]).jobs.get(job_id)
+        echo(f"warning: SLURM job {job_id} is queued, and that could not be written down: {error}")
+    found = query_queue([job_id]).jobs.get(job_id)
     return Submitted(job_id, cluster, submission.run, output, found.text if found else "")
 
 

@@ -59,13 +59,13 @@ def _check_versions(rendered_by: str) -> None:
     Raises:
         ClusterError: names both.
     """
-    for what, wanted, has in (
+    for what, requested, has in (
         ("clustertrain", rendered_by, __version__),
         ("Ray", RAY_VERSION, version("ray")),
     ):
-        if wanted != has:
+        if requested != has:
             raise ClusterError(
-                f"The image has {what} {has}, and the RayJob was rendered for {wanted}.\n"
+                f"The image has {what} {has}, and the RayJob was rendered for {requested}.\n"
                 "Name an image of that version as `image`, or render the job anew with the image's version."
             )
 
@@ -96,12 +96,12 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     if followed is not None:
         return followed
     run, begun = claim_next_attempt(
-        job, options, lambda: job.world_sizes, screen.say, launcher="kubernetes", allocation=allocation
+        job, options, lambda: job.world_sizes, screen.echo, launcher="kubernetes", allocation=allocation
     )
     if isinstance(begun, Result):
         return begun
-    send_leftovers(run, screen.say)
-    with Shipping(begun, screen.say):
+    send_leftovers(run, screen.echo)
+    with Shipping(begun, screen.echo):
         result = _supervise(begun, job, screen)
     print_ending(run, result)
     return result
@@ -115,14 +115,14 @@ def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen)
             result = previous.result.read()
             return result if waited and result is not None and not STATES[result.state].restarts else None
         if not waited:
-            screen.say(f"{job.name}: attempt {previous.n} is active ({runner}); waiting for its end")
+            screen.echo(f"{job.name}: attempt {previous.n} is active ({runner}); waiting for its end")
         waited = True
         time.sleep(_LOOK_EVERY_S)
     return None
 
 
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
-    screen.say(
+    screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ[variables.RAYJOB]} "
         f"in {os.environ[variables.NAMESPACE]}"
     )

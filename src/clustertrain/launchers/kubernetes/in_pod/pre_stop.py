@@ -56,13 +56,13 @@ def _save(attempt: Attempt, grace_s: float) -> None:
     attempt.save.write(SaveRequest(pod=os.environ[variables.POD]))
     asked_at = time.monotonic()
 
-    def may_go() -> bool:
+    def may_end() -> bool:
         if attempt.result.exists():
             return True
         is_settled = time.monotonic() - asked_at > 2 * _SETTLES_S
         return is_settled and attempt.stop.read() is None and names(attempt.run.checkpoints) != before
 
-    wait_until(may_go, grace_s, _POLL_S)
+    wait_until(may_end, grace_s, _POLL_S)
 
 
 def _send_streams(run: RunDir) -> None:

@@ -73,7 +73,7 @@ def to_error(findings: Sequence[Finding]) -> JobError:
     refused = refusals(findings)
     lines = []
     for finding in refused[:_SHOWN]:
-        lines += [f"{finding.where} {finding.says} ({_WHO[finding.by]}).", f"  {finding.remedy}"]
+        lines += [f"{finding.where} {finding.message} ({_WHO[finding.by]}).", f"  {finding.remedy}"]
     if len(refused) > _SHOWN:
         lines.append(f"These are the first {_SHOWN} of {len(refused)}.")
     return JobError("\n".join(lines))
@@ -97,20 +97,20 @@ def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding
             yield key.finding("is missing", "Every object says its apiVersion and kind.", "api")
     known = _VERSIONS.get(kind.text, ())
     if version.text and known and version.text not in known:
-        says = f"is {version.shown}, and a {kind.text} is of {' or '.join(known)}"
-        yield version.finding(says, f"Write apiVersion: {known[0]}.", "api")
+        message = f"is {version.shown}, and a {kind.text} is of {' or '.join(known)}"
+        yield version.finding(message, f"Write apiVersion: {known[0]}.", "api")
     name, namespace = about.at("name"), about.at("namespace")
     if not name.text and not about.at("generateName").text:
         yield name.finding("is missing", "Give the object a name.", "api")
     elif name.text and (problem := subdomain(name.text)):
         yield name.finding(f"is {name.shown}, and {problem}", "Rename it.", "api")
-    if namespace.given and (problem := label_1123(namespace.text)):
+    if namespace.is_set and (problem := label_1123(namespace.text)):
         yield namespace.finding(f"is {namespace.shown}, and a namespace {problem}", "Correct it.", "api")
     yield from metadata(about)
     key_of_all = (kind.text, namespace.text, name.text)
     if name.text and key_of_all in seen:
-        says = "is there twice: the later one replaces the first"
-        yield field.finding(says, "Rename one of them.", "nobody")
+        message = "is there twice: the later one replaces the first"
+        yield field.finding(message, "Rename one of them.", "nobody")
     seen.add(key_of_all)
 
 

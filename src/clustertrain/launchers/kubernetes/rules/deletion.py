@@ -19,20 +19,20 @@ def deletion(spec: Field) -> Iterator[Finding]:
     """`spec`: of a RayJob."""
     strategy = spec.at("deletionStrategy")
     success, failure, rules = (strategy.at(key) for key in ("onSuccess", "onFailure", "deletionRules"))
-    if not strategy.given:
+    if not strategy.is_set:
         return
-    if (success.given or failure.given) and rules.given:
-        says = "has both deletionRules and onSuccess or onFailure"
-        yield strategy.finding(says, "Leave one of the two ways out.", "api")
-    elif not rules.given and not (success.given and failure.given):
+    if (success.is_set or failure.is_set) and rules.is_set:
+        message = "has both deletionRules and onSuccess or onFailure"
+        yield strategy.finding(message, "Leave one of the two ways out.", "api")
+    elif not rules.is_set and not (success.is_set and failure.is_set):
         yield strategy.finding("must say what happens after both ends of a job", _EITHER, "api")
-    elif rules.given and not rules.items():
+    elif rules.is_set and not rules.items():
         yield rules.finding("has no rule, and must have one", _EITHER, "api")
-    if rules.items() and spec.at("shutdownAfterJobFinishes").yes:
-        says = "are given while shutdownAfterJobFinishes is true"
-        yield rules.finding(says, "Take shutdownAfterJobFinishes and its TTL out, or the rules.")
+    if rules.items() and spec.at("shutdownAfterJobFinishes").is_true:
+        message = "are given while shutdownAfterJobFinishes is true"
+        yield rules.finding(message, "Take shutdownAfterJobFinishes and its TTL out, or the rules.")
     for end in (success, failure):
-        if end.given:
+        if end.is_set:
             yield from _policy(end.at("policy"), spec)
     for rule in rules.items():
         yield from _policy(rule.at("policy"), spec)
@@ -44,24 +44,26 @@ def _policy(policy: Field, spec: Field) -> Iterator[Finding]:
     selector = spec.at("clusterSelector").entries()
     is_a_rule = "deletionRules" in policy.path
     if policy.text not in _POLICIES:
-        says = f"is {policy.shown}, and must be one of {', '.join(_POLICIES)}"
-        by: By = "api" if policy.given or is_a_rule else "operator"
-        yield policy.finding(says, "Name one of them.", by)
+        message = f"is {policy.shown}, and must be one of {', '.join(_POLICIES)}"
+        by: By = "api" if policy.is_set or is_a_rule else "operator"
+        yield policy.finding(message, "Name one of them.", by)
     elif selector and policy.text in ("DeleteWorkers", "DeleteCluster"):
-        says = f"is {policy.text}, and the cluster of a clusterSelector is not the job's to delete"
-        yield policy.finding(says, "Use DeleteSelf or DeleteNone.")
+        message = f"is {policy.text}, and the cluster of a clusterSelector is not the job's to delete"
+        yield policy.finding(message, "Use DeleteSelf or DeleteNone.")
     elif policy.text == "DeleteWorkers" and is_autoscaling(spec.at("rayClusterSpec")):
         yield policy.finding("is DeleteWorkers while the autoscaler is on", "Use DeleteCluster.")
-    elif policy.text == "DeleteNone" and spec.at("shutdownAfterJobFinishes").yes and not is_a_rule:
-        says = "is DeleteNone while shutdownAfterJobFinishes is true"
-        yield policy.finding(says, "Take shutdownAfterJobFinishes out, or use DeleteCluster.")
+    elif policy.text == "DeleteNone" and spec.at("shutdownAfterJobFinishes").is_true and not is_a_rule:
+        message = "is DeleteNone while shutdownAfterJobFinishes is true"
+        yield policy.finding(message, "Take shutdownAfterJobFinishes out, or use DeleteCluster.")
 
 
 def _condition(condition: Field) -> Iterator[Finding]:
-    given = [key for key in _STATES if condition.at(key).given]
+    given = [key for key in _STATES if condition.at(key).is_set]
     if len(given) != 1:
-        says = f"has {' and '.join(given) or 'neither jobStatus nor jobDeploymentStatus'}, and must have one"
-        yield condition.finding(says, "Give jobStatus: SUCCEEDED, for example.", "api")
+        message = (
+            f"has {' and '.join(given) or 'neither jobStatus nor jobDeploymentStatus'}, and must have one"
+        )
+        yield condition.finding(message, "Give jobStatus: SUCCEEDED, for example.", "api")
     for key in given:
         state = condition.at(key)
         if state.text not in _STATES[key]:
@@ -77,15 +79,17 @@ def _order(rules: Field) -> Iterator[Finding]:
     found: dict[tuple[str, str], dict[str, Field]] = {}
     for rule in rules.items():
         condition, policy = rule.at("condition"), rule.at("policy").text
-        key = next((key for key in _STATES if condition.at(key).given), "")
+        key = next((key for key in _STATES if condition.at(key).is_set), "")
         of_end = found.setdefault((key, condition.at(key).text), {})
         if policy in of_end:
-            says = f"is a second {policy} for {condition.at(key).text}"
-            yield rule.finding(says, "Take one of them out.")
+            message = f"is a second {policy} for {condition.at(key).text}"
+            yield rule.finding(message, "Take one of them out.")
         of_end.setdefault(policy, condition.at("ttlSeconds"))
     for (_, end), ttls in found.items():
         steps = [(policy, ttls[policy]) for policy in _ORDER if policy in ttls]
         for (less, first), (more, then) in pairwise(steps):
             if (then.number or 0) < (first.number or 0):
-                says = f"of {more} is {then.number or 0}, before {less} at {first.number or 0}, after {end}"
-                yield then.finding(says, f"Give {first.number} or more.")
+                message = (
+                    f"of {more} is {then.number or 0}, before {less} at {first.number or 0}, after {end}"
+                )
+                yield then.finding(message, f"Give {first.number} or more.")

@@ -22,12 +22,12 @@ By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"
 class Finding:
     """Something in a manifest that keeps it from running as its author wants.
 
-    `where` and `says` read as one sentence. `needs` makes it a mark and no refusal: a field that operators
+    `where` and `message` read as one sentence. `needs` makes it a mark and no refusal: a field that operators
     before that version do not know.
     """
 
     where: str
-    says: str
+    message: str
     remedy: str
     needs: str | None = None
     by: By = "operator"
@@ -62,7 +62,7 @@ class Field:
         }
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the field is set; Kubernetes treats null as not set."""
         return self.value is not None
 
@@ -76,7 +76,7 @@ class Field:
         return int(self.value) if is_whole else None
 
     @property
-    def yes(self) -> bool:
+    def is_true(self) -> bool:
         return self.value is True
 
     @property
@@ -90,14 +90,14 @@ class Field:
             return {None: "null", True: "true", False: "false"}[self.value]
         return shortened(f"'{self.value}'" if isinstance(self.value, str) else str(self.value))
 
-    def finding(self, says: str, remedy: str, by: By = "operator", needs: str | None = None) -> Finding:
-        return Finding(f"{self.what}: {self.path}" if self.path else self.what, says, remedy, needs, by)
+    def finding(self, message: str, remedy: str, by: By = "operator", needs: str | None = None) -> Finding:
+        return Finding(f"{self.what}: {self.path}" if self.path else self.what, message, remedy, needs, by)
 
 
 def texts(field: Field, by: By = "api") -> Iterator[Finding]:
     """The values of a mapping must be text; YAML reads 1, 1.10, yes and on as something else."""
     for entry in field.entries().values():
-        if entry.given and not isinstance(entry.value, str):
+        if entry.is_set and not isinstance(entry.value, str):
             yield entry.finding(f"is {entry.shown}, and must be text", "Write it in quotes.", by)
 
 

@@ -49,8 +49,8 @@ def config_map(field: Field) -> Iterator[Finding]:
             yield entry.finding("is not base64", f"Encode it, or use {plain.path} for text.", "api")
     size += sum(len(entry.text.encode()) for entry in plain.entries().values())
     if size > LARGEST_CONFIG_MAP_BYTES:
-        says = f"has {size} bytes, and at most {LARGEST_CONFIG_MAP_BYTES} = 1 MiB are allowed"
-        yield field.finding(says, "Put the bytes on the storage, or into the image.", "api")
+        message = f"has {size} bytes, and at most {LARGEST_CONFIG_MAP_BYTES} = 1 MiB are allowed"
+        yield field.finding(message, "Put the bytes on the storage, or into the image.", "api")
     for key in () if is_secret else sorted({*plain.entries()} & {*coded.entries()}):
         yield coded.at(key).finding("is a key of data too", "Rename one of them.", "api")
 
@@ -65,8 +65,8 @@ def network_policy(field: Field) -> Iterator[Finding]:
             yield each.finding(f"is {each.shown}, and must be Ingress or Egress", "Name one of them.", "api")
     for name, (rules, peers) in _DIRECTIONS.items():
         if types and {*types} <= {*_DIRECTIONS} and name not in types and spec.at(rules).items():
-            says = f"is given while policyTypes has no {name}: its rules count for nothing"
-            yield spec.at(rules).finding(says, f"Add {name} to policyTypes.", "nobody")
+            message = f"is given while policyTypes has no {name}: its rules count for nothing"
+            yield spec.at(rules).finding(message, f"Add {name} to policyTypes.", "nobody")
         for rule in spec.at(rules).items():
             for port in rule.at("ports").items():
                 yield from _port(port)
@@ -76,9 +76,9 @@ def network_policy(field: Field) -> Iterator[Finding]:
 
 def _port(field: Field) -> Iterator[Finding]:
     protocol, port, end = field.at("protocol"), field.at("port"), field.at("endPort")
-    if protocol.given and protocol.text not in _PROTOCOLS:
-        says = f"is {protocol.shown}, and must be {', '.join(_PROTOCOLS)}"
-        yield protocol.finding(says, "Name one of them.", "api")
+    if protocol.is_set and protocol.text not in _PROTOCOLS:
+        message = f"is {protocol.shown}, and must be {', '.join(_PROTOCOLS)}"
+        yield protocol.finding(message, "Name one of them.", "api")
     if port.text and (problem := port_name(port.text)):
         remedy = "A number is written without quotes." if port.text.isdigit() else "Name a port of the pods."
         yield port.finding(f"is {port.shown}, and the name of a port {problem}", remedy, "api")
@@ -88,20 +88,20 @@ def _port(field: Field) -> Iterator[Finding]:
     if end.number is not None and port.number is None:
         yield end.finding("is given without a number in port", "Give the first port of the range.", "api")
     elif end.number is not None and port.number is not None and end.number < port.number:
-        says = f"is {end.number}, less than port, which is {port.number}"
-        yield end.finding(says, "Give the last port of the range.", "api")
+        message = f"is {end.number}, less than port, which is {port.number}"
+        yield end.finding(message, "Give the last port of the range.", "api")
 
 
 def _peer(peer: Field) -> Iterator[Finding]:
     block = peer.at("ipBlock")
-    given = [key for key in ("podSelector", "namespaceSelector", "ipBlock") if peer.at(key).given]
+    given = [key for key in ("podSelector", "namespaceSelector", "ipBlock") if peer.at(key).is_set]
     if not given:
         yield peer.finding("names no peer", "Give podSelector: {} for all pods of the namespace.", "api")
-    elif block.given and len(given) > 1:
+    elif block.is_set and len(given) > 1:
         yield peer.finding(f"has {' and '.join(given)}", "Give ipBlock an entry of its own.", "api")
     yield from selector(peer.at("podSelector"))
     yield from selector(peer.at("namespaceSelector"))
-    if not block.given:
+    if not block.is_set:
         return
     whole = _network(block.at("cidr"))
     if whole is None:
@@ -111,8 +111,8 @@ def _peer(peer: Field) -> Iterator[Finding]:
         if inner is None:
             yield each.finding(f"is {each.shown}, and {_CIDR}", "Correct it.", "api")
         elif whole and not (inner.version == whole.version and _is_inside(inner, whole)):
-            says = f"is {each.shown}, which is not a part of {block.at('cidr').shown}"
-            yield each.finding(says, "Except a part of it.", "api")
+            message = f"is {each.shown}, which is not a part of {block.at('cidr').shown}"
+            yield each.finding(message, "Except a part of it.", "api")
 
 
 _CIDR = "must be a network such as 10.0.0.0/8 or fd00::/8"
@@ -143,24 +143,24 @@ def volume_claim(field: Field) -> Iterator[Finding]:
         yield modes.finding("is missing", "Several nodes write there: give [ReadWriteMany].", "api")
     for mode in modes.items():
         if mode.text not in _ACCESS_MODES:
-            says = f"is {mode.shown}, and must be one of {', '.join(_ACCESS_MODES)}"
-            yield mode.finding(says, "Name one of them.", "api")
-    asked = quantity(size.value) if size.given else None
-    if asked is None or asked <= 0:
-        says = f"is {size.shown if size.given else 'missing'}, and must be a size above 0"
-        yield size.finding(says, "Give such as 100Gi.", "api")
+            message = f"is {mode.shown}, and must be one of {', '.join(_ACCESS_MODES)}"
+            yield mode.finding(message, "Name one of them.", "api")
+    requested = quantity(size.value) if size.is_set else None
+    if requested is None or requested <= 0:
+        message = f"is {size.shown if size.is_set else 'missing'}, and must be a size above 0"
+        yield size.finding(message, "Give such as 100Gi.", "api")
     if spec.at(name).text and (problem := subdomain(spec.at(name).text)):
-        says = f"is {spec.at(name).shown}, and the name of a class {problem}"
-        yield spec.at(name).finding(says, "`kubectl get storageclasses`.", "api")
+        message = f"is {spec.at(name).shown}, and the name of a class {problem}"
+        yield spec.at(name).finding(message, "`kubectl get storageclasses`.", "api")
 
 
 def disruption_budget(field: Field) -> Iterator[Finding]:
     spec = field.at("spec")
     yield from selector(spec.at("selector"))
-    if spec.at("minAvailable").given and spec.at("maxUnavailable").given:
+    if spec.at("minAvailable").is_set and spec.at("maxUnavailable").is_set:
         yield spec.finding("has both minAvailable and maxUnavailable", "Leave one of them out.", "api")
     for key in ("minAvailable", "maxUnavailable"):
         amount = spec.at(key)
         if (amount.number or 0) < 0 or (amount.text and not re.fullmatch(r"\d+%", amount.text)):
-            says = f"is {amount.shown}, and must be a number from 0 or a percentage"
-            yield amount.finding(says, "Give such as 1 or '50%'.", "api")
+            message = f"is {amount.shown}, and must be a number from 0 or a percentage"
+            yield amount.finding(message, "Give such as 1 or '50%'.", "api")

@@ -45,8 +45,8 @@ def pod_template(template: Field) -> Iterator[Finding]:
     yield from _tolerations(spec.at("tolerations"))
     grace = spec.at("terminationGracePeriodSeconds")
     if grace.number is not None and grace.number < 0:
-        says = f"is {grace.number}, which counts as 1: no time for a last save"
-        yield grace.finding(says, "Give seconds, such as 60.", "nobody")
+        message = f"is {grace.number}, which counts as 1: no time for a last save"
+        yield grace.finding(message, "Give seconds, such as 60.", "nobody")
     volumes = {volume.at("name").text for volume in spec.at("volumes").items()}
     for container in containers(spec):
         yield from _container(container, volumes)
@@ -88,7 +88,7 @@ def _is_of_list(name: Field, fields: list[Field], shared: str) -> bool:
 def _one_of(field: Field, *keys: str) -> Iterator[Finding]:
     for key in keys:
         chosen = field.at(key)
-        if chosen.given and chosen.value not in _ONE_OF[key]:
+        if chosen.is_set and chosen.value not in _ONE_OF[key]:
             rule = ", ".join(value or "''" for value in _ONE_OF[key])
             yield chosen.finding(f"is {chosen.shown}, and must be one of {rule}", "Name one of them.", "pods")
 
@@ -102,7 +102,7 @@ def _volumes(volumes: Field) -> Iterator[Finding]:
         name = volume.at("name")
         if problem := label_1123(name.text):
             yield name.finding(f"is {name.shown}, and the name of a volume {problem}", "Rename it.", "pods")
-        sources = [key for key in volume.entries() if key != "name" and volume.at(key).given]
+        sources = [key for key in volume.entries() if key != "name" and volume.at(key).is_set]
         if len(sources) > 1:
             yield volume.finding(
                 f"is a volume of {len(sources)} kinds, {' and '.join(sources)}, and can be of one",
@@ -116,9 +116,9 @@ def _volume_source(volume: Field) -> Iterator[Finding]:
     empty, claim = volume.at("emptyDir"), volume.at("persistentVolumeClaim")
     yield from _one_of(empty, "medium")
     limit = empty.at("sizeLimit")
-    if limit.given:
+    if limit.is_set:
         yield from _quantity(limit)
-    if claim.given and (problem := subdomain(claim.at("claimName").text)):
+    if claim.is_set and (problem := subdomain(claim.at("claimName").text)):
         name = claim.at("claimName")
         yield name.finding(f"is {name.shown}, and the name of a claim {problem}", "Name one.", "pods")
     for kind in ("configMap", "secret", "projected", "downwardAPI"):
@@ -153,7 +153,7 @@ def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
                 yield word.finding(f"is {word.shown}, and must be text", "Write it in quotes.", "api")
     yield from _hooks(container)
     security = container.at("securityContext")
-    if security.at("privileged").yes and security.at("allowPrivilegeEscalation").value is False:
+    if security.at("privileged").is_true and security.at("allowPrivilegeEscalation").value is False:
         where = security.at("allowPrivilegeEscalation")
         yield where.finding("is false while privileged is true", "Take privileged: true out.", "pods")
 
@@ -172,8 +172,8 @@ def _mounts(mounts: Field, volumes: set[str]) -> Iterator[Finding]:
         for key in ("subPath", "subPathExpr"):
             inner = mount.at(key).text
             if inner.startswith("/") or ".." in inner.split("/"):
-                says = f"is {mount.at(key).shown}, and must be a path below the volume, without '..'"
-                yield mount.at(key).finding(says, "Give a relative path.", "pods")
+                message = f"is {mount.at(key).shown}, and must be a path below the volume, without '..'"
+                yield mount.at(key).finding(message, "Give a relative path.", "pods")
     for path, shared in duplicates(mounts.items(), "mountPath"):
         yield path.finding(f"is '{shared}', as another mount's is", "Mount one volume there.", "api")
 
@@ -187,13 +187,13 @@ def _environment(env: Field) -> Iterator[Finding]:
                 "Use letters, digits and '_'.",
                 "pods",
             )
-        if value.given and not isinstance(value.value, str):
+        if value.is_set and not isinstance(value.value, str):
             yield value.finding(f"is {value.shown}, and must be text", "Write it in quotes.", "api")
-        if value.text and source.given:
+        if value.text and source.is_set:
             yield variable.finding(
                 f"{name.shown} has both value and valueFrom", "Leave one of them out.", "pods"
             )
-        if source.given and sum(source.at(key).given for key in _ENV_SOURCES) != 1:
+        if source.is_set and sum(source.at(key).is_set for key in _ENV_SOURCES) != 1:
             yield source.finding(
                 "must name exactly one source", f"Give one of {', '.join(_ENV_SOURCES)}.", "pods"
             )
@@ -216,8 +216,8 @@ def _ports(ports: Field) -> Iterator[Finding]:
 def _hooks(container: Field) -> Iterator[Finding]:
     lifecycle = container.at("lifecycle")
     fields = [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
-    for field in filter(lambda each: each.given, fields):
-        given = [key for key in _HANDLERS if field.at(key).given]
+    for field in filter(lambda each: each.is_set, fields):
+        given = [key for key in _HANDLERS if field.at(key).is_set]
         if len(given) != 1:
             yield field.finding(
                 f"must do exactly one thing, and says {' and '.join(given) or 'none'}",
@@ -244,21 +244,22 @@ def resources(field: Field) -> Iterator[Finding]:
                 "GPUs are nvidia.com/gpu, amd.com/gpu and the like: `kubectl describe nodes`.",
                 "pods",
             )
-    for name, asked in requests.items():
-        least, most = quantity(asked.value), quantity(limits[name].value) if name in limits else None
+    for name, requested in requests.items():
+        least, most = quantity(requested.value), quantity(limits[name].value) if name in limits else None
         if least is None:
             continue
         if most is not None and least > most:
-            says = f"is {asked.shown}, more than limits.{name}, which is {limits[name].shown}"
-            yield asked.finding(says, "Raise the limit, or ask for less.", "pods")
+            message = f"is {requested.shown}, more than limits.{name}, which is {limits[name].shown}"
+            yield requested.finding(message, "Raise the limit, or ask for less.", "pods")
         if "/" in name and most is None and name not in limits:
-            says = "is requested without a limit, and such a resource is not shared"
-            yield asked.finding(says, f"Give limits['{name}'] the same number.", "pods")
+            message = "is requested without a limit, and such a resource is not shared"
+            yield requested.finding(message, f"Give limits['{name}'] the same number.", "pods")
         elif "/" in name and most is not None and least < most:
-            says = (
-                f"is {asked.shown}, and limits has {limits[name].shown}: it is not shared, so they must agree"
+            message = (
+                f"is {requested.shown}, and limits has {limits[name].shown}: it is not shared, "
+                "so they must agree"
             )
-            yield asked.finding(says, "Leave the request out.", "pods")
+            yield requested.finding(message, "Leave the request out.", "pods")
     for name, amount in [*limits.items(), *requests.items()]:
         number = quantity(amount.value)
         if "/" in name and number is not None and number != int(number):
@@ -278,7 +279,7 @@ def _tolerations(tolerations: Field) -> Iterator[Finding]:
     for each in tolerations.items():
         key, operator, value = each.at("key"), each.at("operator"), each.at("value")
         finding: Callable[[str, str], Finding] = partial(operator.finding, by="pods")
-        if operator.given and operator.text not in ("Exists", "Equal"):
+        if operator.is_set and operator.text not in ("Exists", "Equal"):
             yield finding(f"is {operator.shown}, and must be Exists or Equal", "Name one of them.")
         elif operator.text == "Exists" and value.text:
             yield finding(f"is Exists while value is {value.shown}", "Leave the value out, or use Equal.")
@@ -286,6 +287,6 @@ def _tolerations(tolerations: Field) -> Iterator[Finding]:
             yield finding("must be Exists where no key is given", "Give the key of the taint.")
         if each.at("effect").text:
             yield from _one_of(each, "effect")
-        if each.at("tolerationSeconds").given and each.at("effect").text != "NoExecute":
+        if each.at("tolerationSeconds").is_set and each.at("effect").text != "NoExecute":
             seconds = each.at("tolerationSeconds")
             yield seconds.finding("counts for effect: NoExecute alone", "Set that effect.", "pods")

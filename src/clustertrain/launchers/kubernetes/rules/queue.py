@@ -27,37 +27,39 @@ _BOOLEANS = ("1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FAL
 def queueing(job: Field) -> Iterator[Finding]:
     """Of a RayJob."""
     labels = job.at("metadata", "labels")
-    asked = [key for key in (KUEUE_QUEUE, VOLCANO_QUEUE, YUNIKORN_QUEUE, KAI_QUEUE) if labels.at(key).text]
-    if len(asked) > 1:
-        says = f"name the queues of {len(asked)} schedulers, {' and '.join(asked)}: each would hold the job"
-        yield labels.finding(says, "Leave one.", "nobody")
+    queues = [key for key in (KUEUE_QUEUE, VOLCANO_QUEUE, YUNIKORN_QUEUE, KAI_QUEUE) if labels.at(key).text]
+    if len(queues) > 1:
+        message = (
+            f"name the queues of {len(queues)} schedulers, {' and '.join(queues)}: each would hold the job"
+        )
+        yield labels.finding(message, "Leave one.", "nobody")
     queue = labels.at(KUEUE_QUEUE)
     if queue.text and (problem := subdomain(queue.text)):
         yield queue.finding(f"is {queue.shown}, and the name of a queue {problem}", "Name one.", "kueue")
     if queue.text:
         yield from _kueue(job)
     yield from _kueue_topology(job)
-    if VOLCANO_QUEUE in asked:
+    if VOLCANO_QUEUE in queues:
         yield from _volcano(job)
-    if YUNIKORN_QUEUE in asked:
+    if YUNIKORN_QUEUE in queues:
         yield from _yunikorn(job)
-    if KAI_QUEUE in asked and job.at("spec", "submissionMode").text in ("", "K8sJobMode"):
-        says = "is K8sJobMode, whose submitter starts after the cluster: KAI's operator plugin refuses it"
-        yield job.at("spec", "submissionMode").finding(says, "Use HTTPMode or SidecarMode.", "kai")
+    if KAI_QUEUE in queues and job.at("spec", "submissionMode").text in ("", "K8sJobMode"):
+        message = "is K8sJobMode, whose submitter starts after the cluster: KAI's operator plugin refuses it"
+        yield job.at("spec", "submissionMode").finding(message, "Use HTTPMode or SidecarMode.", "kai")
 
 
 def _kueue(job: Field) -> Iterator[Finding]:
     spec = job.at("spec")
     cluster, groups = spec.at("rayClusterSpec"), spec.at("rayClusterSpec", "workerGroupSpecs")
-    if not spec.at("shutdownAfterJobFinishes").yes:
-        says = f"is not true, and a job in Kueue's queue ({KUEUE_QUEUE}) must give back what it took"
-        yield spec.at("shutdownAfterJobFinishes").finding(says, "Set it to true.", "kueue")
+    if not spec.at("shutdownAfterJobFinishes").is_true:
+        message = f"is not true, and a job in Kueue's queue ({KUEUE_QUEUE}) must give back what it took"
+        yield spec.at("shutdownAfterJobFinishes").finding(message, "Set it to true.", "kueue")
     if spec.at("clusterSelector").entries():
-        says = "is given, and Kueue has to start the cluster itself"
-        yield spec.at("clusterSelector").finding(says, "Give rayClusterSpec instead.", "kueue")
-    if cluster.at("enableInTreeAutoscaling").yes:
-        says = "is true, and Kueue 0.14 admits a RayJob at one size"
-        yield cluster.at("enableInTreeAutoscaling").finding(says, "Take it out.", "kueue")
+        message = "is given, and Kueue has to start the cluster itself"
+        yield spec.at("clusterSelector").finding(message, "Give rayClusterSpec instead.", "kueue")
+    if cluster.at("enableInTreeAutoscaling").is_true:
+        message = "is true, and Kueue 0.14 admits a RayJob at one size"
+        yield cluster.at("enableInTreeAutoscaling").finding(message, "Take it out.", "kueue")
     yield from _podsets(spec, groups)
     time = job.at("metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds")
     if time.text and not (re.fullmatch(r"\+?\d+", time.text) and int(time.text) > 0):
@@ -70,20 +72,20 @@ def _podsets(spec: Field, groups: Field) -> Iterator[Finding]:
     count, most = len(groups.items()), _KUEUE_MOST_PODSETS - 1 - has_submitter
     if count > most:
         rest = "the head" + (" and the submitter" if has_submitter else "")
-        says = f"has {count} groups: with {rest} {count + 1 + has_submitter} kinds of pods, "
+        message = f"has {count} groups: with {rest} {count + 1 + has_submitter} kinds of pods, "
         # The webhook forgets the submitter; then no workload can be made of the job, and it waits.
         by: By = "kueue" if count > _KUEUE_MOST_PODSETS - 1 else "nobody"
-        yield groups.finding(f"{says}and Kueue 0.14 takes {_KUEUE_MOST_PODSETS}", "Join some groups.", by)
+        yield groups.finding(f"{message}and Kueue 0.14 takes {_KUEUE_MOST_PODSETS}", "Join some groups.", by)
     for group in groups.items():
         name = group.at("groupName")
         if name.text == "head":
             yield name.finding("is 'head', which Kueue keeps for the head", "Rename the group.", "kueue")
         elif has_submitter and name.text.lower() == "submitter":
-            says = f"is {name.shown}, which Kueue keeps for the submitter: the job waits for ever"
-            yield name.finding(says, "Rename the group.", "nobody")
+            message = f"is {name.shown}, which Kueue keeps for the submitter: the job waits for ever"
+            yield name.finding(message, "Rename the group.", "nobody")
         elif not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name.text.lower()):
-            says = f"is {name.shown}, and Kueue takes letters, digits and '-': the job waits for ever"
-            yield name.finding(says, "Rename the group.", "nobody")
+            message = f"is {name.shown}, and Kueue takes letters, digits and '-': the job waits for ever"
+            yield name.finding(message, "Rename the group.", "nobody")
 
 
 def _kueue_topology(job: Field) -> Iterator[Finding]:
@@ -91,30 +93,30 @@ def _kueue_topology(job: Field) -> Iterator[Finding]:
     cluster = job.at("spec", "rayClusterSpec")
     for group in (cluster.at("headGroupSpec"), *cluster.at("workerGroupSpecs").items()):
         annotations = group.at("template", "metadata", "annotations")
-        given = [key for key in _TOPOLOGIES if annotations.at(key).given]
+        given = [key for key in _TOPOLOGIES if annotations.at(key).is_set]
         if len(given) > 1:
             yield annotations.finding(
                 f"have {' and '.join(given)}, and may have one of them", "Leave one.", "kueue"
             )
         for key in (*_TOPOLOGIES[:2], _SLICE):
             level = annotations.at(key)
-            if level.given and (problem := qualified(level.text)):
-                says = (
+            if level.is_set and (problem := qualified(level.text)):
+                message = (
                     f"is {level.shown}, and a level of the topology, which is the key of a label, {problem}"
                 )
-                yield level.finding(says, "Name a level: `kubectl get topologies -o yaml`.", "kueue")
+                yield level.finding(message, "Name a level: `kubectl get topologies -o yaml`.", "kueue")
         free = annotations.at(_TOPOLOGIES[2])
-        if free.given and free.text not in _BOOLEANS:
+        if free.is_set and free.text not in _BOOLEANS:
             yield free.finding(f"is {free.shown}, and must be 'true' or 'false'", "Change it.", "kueue")
         yield from _slices(group, annotations)
 
 
 def _slices(group: Field, annotations: Field) -> Iterator[Finding]:
     level, size = annotations.at(_SLICE), annotations.at(_SLICE_SIZE)
-    if level.given != size.given:
-        missing, there = (size, _SLICE) if level.given else (level, _SLICE_SIZE)
+    if level.is_set != size.is_set:
+        missing, there = (size, _SLICE) if level.is_set else (level, _SLICE_SIZE)
         yield missing.finding(f"is missing, which {there} needs", "Give both or none.", "kueue")
-    if not size.given:
+    if not size.is_set:
         return
     replicas = group.at("replicas")
     pods = (replicas.number if replicas.number is not None else 1) * max(
@@ -129,13 +131,13 @@ def _slices(group: Field, annotations: Field) -> Iterator[Finding]:
 def _volcano(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     if job.at("spec", "clusterSelector").entries():
-        says = "is given, and Volcano's operator plugin schedules a job with its own cluster alone"
-        yield job.at("spec", "clusterSelector").finding(says, "Give rayClusterSpec instead.", "nobody")
+        message = "is given, and Volcano's operator plugin schedules a job with its own cluster alone"
+        yield job.at("spec", "clusterSelector").finding(message, "Give rayClusterSpec instead.", "nobody")
     mode = labels.at("volcano.sh/network-topology-mode")
-    if mode.given and mode.text not in ("hard", "soft"):
+    if mode.is_set and mode.text not in ("hard", "soft"):
         yield mode.finding(f"is {mode.shown}, and must be 'hard' or 'soft'", "Name one of them.", "nobody")
     tier = labels.at("volcano.sh/network-topology-highest-tier-allowed")
-    if mode.given and tier.given and not re.fullmatch(r"[+-]?\d+", tier.text):
+    if mode.is_set and tier.is_set and not re.fullmatch(r"[+-]?\d+", tier.text):
         yield tier.finding(f"is {tier.shown}, and must be a whole number", "Give such as '1'.", "nobody")
 
 
@@ -143,8 +145,8 @@ def _yunikorn(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     application, gang = labels.at("yunikorn.apache.org/app-id"), labels.at("ray.io/gang-scheduling-enabled")
     if not application.text:
-        says = "is missing, and YuniKorn takes the pods of one application by it"
-        yield application.finding(says, "Give the job's name.", "nobody")
-    if gang.given and gang.text != "true":
-        says = f"is {gang.shown}, and the label alone turns gang scheduling on, whatever it says"
-        yield gang.finding(says, "Take the label out, or set it to 'true'.", "nobody")
+        message = "is missing, and YuniKorn takes the pods of one application by it"
+        yield application.finding(message, "Give the job's name.", "nobody")
+    if gang.is_set and gang.text != "true":
+        message = f"is {gang.shown}, and the label alone turns gang scheduling on, whatever it says"
+        yield gang.finding(message, "Take the label out, or set it to 'true'.", "nobody")

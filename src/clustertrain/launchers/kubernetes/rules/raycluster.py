@@ -42,8 +42,8 @@ def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterato
         yield from _idle_timeout(group, spec)
         yield from _suspended(group, spec)
     for name, shared in duplicates(groups, "groupName"):
-        says = f"is '{shared}', as another group's is: the operator takes the pods of one for the other's"
-        yield name.finding(says, "Give each group a name of its own.", "nobody")
+        message = f"is '{shared}', as another group's is: the operator takes the pods of one for the other's"
+        yield name.finding(message, "Give each group a name of its own.", "nobody")
     yield from _fault_tolerance(spec, annotations)
     yield from _autoscaler(spec, pod_security)
     yield from _token(spec)
@@ -61,7 +61,7 @@ def ray_version(text: str) -> tuple[int, int, int] | None:
 
 
 def is_autoscaling(spec: Field) -> bool:
-    return spec.at("enableInTreeAutoscaling").yes
+    return spec.at("enableInTreeAutoscaling").is_true
 
 
 def ray_container(group: Field) -> Field:
@@ -85,15 +85,15 @@ def _group(group: Field, which: str) -> Iterator[Finding]:
     found = group.at("template", "spec", "containers")
     if not found.items():
         remedy = "Give one, with the image of the job: the first is Ray's."
-        yield found.finding("has no container", remedy, "api" if not found.given else "operator")
+        yield found.finding("has no container", remedy, "api" if not found.is_set else "operator")
     yield from texts(parameters)
     both = [key for key in _OWN_RESOURCES if parameters.at(key).text]
     if both and own.entries():
-        says = f"is given while rayStartParams has {', '.join(both)}: one of them may say what {which} has"
-        yield own.finding(says, "Leave the rayStartParams out.")
-    if parameters.at("labels").given:
-        says = "is not taken there"
-        yield parameters.at("labels").finding(says, f"Write {group.path}.labels instead.")
+        message = f"is given while rayStartParams has {', '.join(both)}: one of them may say what {which} has"
+        yield own.finding(message, "Leave the rayStartParams out.")
+    if parameters.at("labels").is_set:
+        message = "is not taken there"
+        yield parameters.at("labels").finding(message, f"Write {group.path}.labels instead.")
     yield from labels(group.at("labels"), "operator")
     yield from _first_container(found)
     for container in found.items()[:1]:
@@ -104,33 +104,37 @@ def _first_container(found: Field) -> Iterator[Finding]:
     names = [container.at("name").text for container in found.items()]
     late = [name for name in names[1:] if name.startswith("ray")]
     if late and not names[0].startswith("ray"):
-        says = f"begins with {names[0]}, and the operator starts Ray in the first container, not in {late[0]}"
-        yield found.finding(says, f"Put {late[0]} first.", "nobody")
+        message = (
+            f"begins with {names[0]}, and the operator starts Ray in the first container, not in {late[0]}"
+        )
+        yield found.finding(message, f"Put {late[0]} first.", "nobody")
 
 
 def _image(image: Field) -> Iterator[Finding]:
     name = image.text.rpartition("/")[2]
     if name and ":" not in name and "@" not in name:
-        says = f"is {image.shown}, without a tag: each node runs what 'latest' was when it pulled"
-        yield image.finding(says, "Name a tag or a digest.", "nobody")
+        message = f"is {image.shown}, without a tag: each node runs what 'latest' was when it pulled"
+        yield image.finding(message, "Name a tag or a digest.", "nobody")
 
 
 def _replicas(group: Field, spec: Field) -> Iterator[Finding]:
-    least, most, asked = (group.at(key) for key in ("minReplicas", "maxReplicas", "replicas"))
+    least, most, requested = (group.at(key) for key in ("minReplicas", "maxReplicas", "replicas"))
     for count in (least, most):
         if count.number is not None and count.number < 0:
             yield count.finding(f"is {count.number}, and must not be negative", "Give 0 or more.")
     low, high = least.number or 0, most.number
     if high is not None and low > high >= 0:
-        says = f"is {low}, more than maxReplicas, which is {high}"
-        yield least.finding(says, "Give maxReplicas the larger of the two.")
-    elif asked.number is not None and not low <= asked.number <= (high if high is not None else asked.number):
+        message = f"is {low}, more than maxReplicas, which is {high}"
+        yield least.finding(message, "Give maxReplicas the larger of the two.")
+    elif requested.number is not None and not low <= requested.number <= (
+        high if high is not None else requested.number
+    ):
         bounds = f"minReplicas {low} to maxReplicas {'without limit' if high is None else high}"
-        says = f"is {asked.number}, outside {bounds}: the operator starts as many as the nearer one"
-        yield asked.finding(says, "Give all three the same number.", "nobody")
-    if not asked.given and low == 0 and not is_autoscaling(spec):
-        says = "is missing, and its default is 0: no worker is ever started"
-        yield asked.finding(says, "Give the number of nodes.", "nobody")
+        message = f"is {requested.number}, outside {bounds}: the operator starts as many as the nearer one"
+        yield requested.finding(message, "Give all three the same number.", "nobody")
+    if not requested.is_set and low == 0 and not is_autoscaling(spec):
+        message = "is missing, and its default is 0: no worker is ever started"
+        yield requested.finding(message, "Give the number of nodes.", "nobody")
     name = group.at("groupName")
     if problem := label_value(name.text):
         yield name.finding(f"is {name.shown}, and a label of its pods {problem}", "Rename it.", "pods")
@@ -143,14 +147,14 @@ def _idle_timeout(group: Field, spec: Field) -> Iterator[Finding]:
     if idle.number < 0:
         yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
     elif spec.at("autoscalerOptions", "version").text != "v2" and not _is_on(variable):
-        says = f"is {idle.number}, which counts with autoscaler v2 alone"
-        yield idle.finding(says, "Set autoscalerOptions.version: v2, or leave it out.")
+        message = f"is {idle.number}, which counts with autoscaler v2 alone"
+        yield idle.finding(message, "Set autoscalerOptions.version: v2, or leave it out.")
 
 
 def _suspended(group: Field, spec: Field) -> Iterator[Finding]:
-    if group.at("suspend").yes and is_autoscaling(spec):
-        says = "is true while enableInTreeAutoscaling is true"
-        yield group.at("suspend").finding(says, "Leave one of them out.")
+    if group.at("suspend").is_true and is_autoscaling(spec):
+        message = "is true while enableInTreeAutoscaling is true"
+        yield group.at("suspend").finding(message, "Leave one of them out.")
 
 
 # ------------------------------------------------------------------------------ the cluster as a whole
@@ -159,15 +163,15 @@ def _suspended(group: Field, spec: Field) -> Iterator[Finding]:
 def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
     head, options = spec.at("headGroupSpec"), spec.at("gcsFaultToleranceOptions")
     instead = "Give it in gcsFaultToleranceOptions alone."
-    if annotations.at(_FT).text and options.given:
-        says = f"is given while the annotation {_FT} is set"
-        yield options.finding(says, f"Take the annotation {_FT} out.")
+    if annotations.at(_FT).text and options.is_set:
+        message = f"is given while the annotation {_FT} is set"
+        yield options.finding(message, f"Take the annotation {_FT} out.")
     address = _variable(head, "RAY_REDIS_ADDRESS")
-    if address and not options.given and annotations.at(_FT).text.lower() != "true":
-        says = "RAY_REDIS_ADDRESS is set without gcsFaultToleranceOptions"
-        yield address.finding(says, "Give gcsFaultToleranceOptions.redisAddress instead.")
+    if address and not options.is_set and annotations.at(_FT).text.lower() != "true":
+        message = "RAY_REDIS_ADDRESS is set without gcsFaultToleranceOptions"
+        yield address.finding(message, "Give gcsFaultToleranceOptions.redisAddress instead.")
     refused = ["REDIS_USERNAME"]
-    if options.given:
+    if options.is_set:
         refused += ["REDIS_PASSWORD", "RAY_REDIS_ADDRESS"]
         password, storage = "redis-password", "ray.io/external-storage-namespace"
         if head.at("rayStartParams", password).text:
@@ -190,18 +194,18 @@ def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
         yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
     if not is_autoscaling(spec):
         if variable and _is_on(variable):
-            says = f"{_V2} is set while enableInTreeAutoscaling is not true"
-            yield variable.finding(says, "Leave the variable out.")
+            message = f"{_V2} is set while enableInTreeAutoscaling is not true"
+            yield variable.finding(message, "Leave the variable out.")
         return
-    if variable and options.at("version").given:
+    if variable and options.at("version").is_set:
         yield variable.finding(f"{_V2} is set beside autoscalerOptions.version", "Leave the variable out.")
     if options.at("version").text == "v2":
         for group in (head, *spec.at("workerGroupSpecs").items()):
             policy = group.at("template", "spec", "restartPolicy")
             if policy.text not in ("", "Never"):
-                says = f"is {policy.shown}, and must be Never with autoscaler v2"
-                yield policy.finding(says, "Leave it out.")
-    if pod_security and not options.at("securityContext").given:
+                message = f"is {policy.shown}, and must be Never with autoscaler v2"
+                yield policy.finding(message, "Leave it out.")
+    if pod_security and not options.at("securityContext").is_set:
         remedy = "Give autoscalerOptions.securityContext, as the head's container has it."
         where = spec.at("enableInTreeAutoscaling")
         yield added_without_context(where, "a container for the autoscaler", remedy)
@@ -215,26 +219,26 @@ def _token(spec: Field) -> Iterator[Finding]:
     options, version = spec.at("authOptions"), spec.at("rayVersion")
     by_kubernetes = options.at("enableK8sTokenAuth")
     if options.at("mode").text != "token":
-        if by_kubernetes.yes:
-            says = "is true while authOptions.mode is not 'token'"
-            yield by_kubernetes.finding(says, "Set authOptions.mode: token.")
+        if by_kubernetes.is_true:
+            message = "is true while authOptions.mode is not 'token'"
+            yield by_kubernetes.finding(message, "Set authOptions.mode: token.")
         else:
-            says = "is not 'token': whoever reaches the head's port 8265 or 6379 runs code there"
+            message = "is not 'token': whoever reaches the head's port 8265 or 6379 runs code there"
             remedy = "Set authOptions: {mode: token}; the operator makes the secret."
-            yield options.at("mode").finding(says, remedy, "nobody")
+            yield options.at("mode").finding(message, remedy, "nobody")
         return
-    needed = KUBERNETES_TOKEN_SINCE if by_kubernetes.yes else TOKEN_SINCE
+    needed = KUBERNETES_TOKEN_SINCE if by_kubernetes.is_true else TOKEN_SINCE
     found = ray_version(version.text)
     least = ".".join(map(str, needed))
     if found is None:
-        says = f"is {version.shown if version.given else 'missing'}, and authOptions.mode is token, "
-        yield version.finding(f"{says}which Ray has since {least}", "Give the image's version of Ray.")
+        message = f"is {version.shown if version.is_set else 'missing'}, and authOptions.mode is token, "
+        yield version.finding(f"{message}which Ray has since {least}", "Give the image's version of Ray.")
     elif found < needed:
-        says = f"is {version.text}, and token authentication as given needs Ray {least} or later"
-        yield version.finding(says, "Use an image with a newer Ray.")
-    if by_kubernetes.yes and options.at("secretName").text:
-        says = "is given while enableK8sTokenAuth is true"
-        yield options.at("secretName").finding(says, "Leave one of them out.")
+        message = f"is {version.text}, and token authentication as given needs Ray {least} or later"
+        yield version.finding(message, "Use an image with a newer Ray.")
+    if by_kubernetes.is_true and options.at("secretName").text:
+        message = "is given while enableK8sTokenAuth is true"
+        yield options.at("secretName").finding(message, "Leave one of them out.")
 
 
 def _versions(spec: Field) -> Iterator[Finding]:
@@ -245,10 +249,10 @@ def _versions(spec: Field) -> Iterator[Finding]:
         name, _, tag = image.text.rpartition("/")[2].partition(":")
         in_image = ray_version(tag) if name in _RAY_IMAGES else None
         if stated and in_image and stated != in_image:
-            says = (
+            message = (
                 f"is {image.shown}, and rayVersion is {spec.at('rayVersion').shown}: they do not speak alike"
             )
-            yield image.finding(says, _SAME, "nobody")
+            yield image.finding(message, _SAME, "nobody")
 
 
 def _newer_fields(spec: Field) -> Iterator[Finding]:
@@ -257,6 +261,6 @@ def _newer_fields(spec: Field) -> Iterator[Finding]:
             section = spec.at(*path)
             for field in section.items() or [section]:
                 for newer in (field.at(key) for key in keys):
-                    if newer.given:
+                    if newer.is_set:
                         remedy = f"Operators before {version} do not know it: kubectl refuses it there."
                         yield newer.finding(f"is known since {version}", remedy, "api", needs=version)

@@ -41,24 +41,24 @@ def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
     yield from _manager(spec.at("managedBy"))
     yield from texts(spec.at("metadata"))
     cluster = spec.at("rayClusterSpec")
-    if cluster.at("authOptions", "enableK8sTokenAuth").yes:
-        says = "is true, which the operator does not do for a RayJob"
+    if cluster.at("authOptions", "enableK8sTokenAuth").is_true:
+        message = "is true, which the operator does not do for a RayJob"
         remedy = "Take it out: authOptions.mode: token makes a token of its own."
-        yield cluster.at("authOptions", "enableK8sTokenAuth").finding(says, remedy)
-    if cluster.given:
+        yield cluster.at("authOptions", "enableK8sTokenAuth").finding(message, remedy)
+    if cluster.is_set:
         yield from cluster_spec(cluster, job.at("metadata", "annotations"), pod_security)
         yield from _manager(cluster.at("managedBy"))
-    if cluster.at("upgradeStrategy", "type").given:
-        says = "is given, which the operator refuses for the cluster of a RayJob: the job waits for ever"
-        yield cluster.at("upgradeStrategy", "type").finding(says, "Take it out.")
+    if cluster.at("upgradeStrategy", "type").is_set:
+        message = "is given, which the operator refuses for the cluster of a RayJob: the job waits for ever"
+        yield cluster.at("upgradeStrategy", "type").finding(message, "Take it out.")
     yield from queueing(job)
 
 
 def ray_name(name: Field, longest: int) -> Iterator[Finding]:
     """Of a RayJob or a RayCluster."""
     if len(name.text) > longest:
-        says = f"is {name.shown}, {len(name.text)} characters long, and at most {longest} are allowed"
-        yield name.finding(says, "Choose a shorter name.")
+        message = f"is {name.shown}, {len(name.text)} characters long, and at most {longest} are allowed"
+        yield name.finding(message, "Choose a shorter name.")
     if name.text and (problem := label_1035(name.text)):
         yield name.finding(f"is {name.shown}, and {problem}", "Rename it.")
 
@@ -67,22 +67,26 @@ def _times(spec: Field) -> Iterator[Finding]:
     ends, ttl = spec.at("shutdownAfterJobFinishes"), spec.at("ttlSecondsAfterFinished")
     if (ttl.number or 0) < 0:
         yield ttl.finding(f"is {ttl.number}, and must not be negative", "Give seconds, such as 600.")
-    if (ttl.number or 0) > 0 and not ends.yes:
-        says = f"is {ttl.number} while shutdownAfterJobFinishes is {_said(ends)}"
-        yield ttl.finding(says, "Set spec.shutdownAfterJobFinishes: true, or leave the TTL out.")
-    if spec.at("suspend").yes and not ends.yes:
-        says = f"is true while shutdownAfterJobFinishes is {_said(ends)}"
-        yield spec.at("suspend").finding(says, "Set spec.shutdownAfterJobFinishes: true.")
-    if not ends.yes and not spec.at("deletionStrategy").given and not spec.at("clusterSelector").entries():
-        says = f"is {_said(ends)}: the cluster stays, with its GPUs, after the job has ended"
+    if (ttl.number or 0) > 0 and not ends.is_true:
+        message = f"is {ttl.number} while shutdownAfterJobFinishes is {_value_text(ends)}"
+        yield ttl.finding(message, "Set spec.shutdownAfterJobFinishes: true, or leave the TTL out.")
+    if spec.at("suspend").is_true and not ends.is_true:
+        message = f"is true while shutdownAfterJobFinishes is {_value_text(ends)}"
+        yield spec.at("suspend").finding(message, "Set spec.shutdownAfterJobFinishes: true.")
+    if (
+        not ends.is_true
+        and not spec.at("deletionStrategy").is_set
+        and not spec.at("clusterSelector").entries()
+    ):
+        message = f"is {_value_text(ends)}: the cluster stays, with its GPUs, after the job has ended"
         remedy = "Set it to true, with ttlSecondsAfterFinished for the time to look at what is left."
-        yield ends.finding(says, remedy, "nobody")
+        yield ends.finding(message, remedy, "nobody")
     for key in ("activeDeadlineSeconds", "preRunningDeadlineSeconds"):
         deadline = spec.at(key)
         if deadline.number is not None and deadline.number <= 0:
             by: By = "api" if key == "preRunningDeadlineSeconds" else "operator"
-            says = f"is {deadline.number}, and must be above 0"
-            yield deadline.finding(says, "Give seconds, or leave it out for no deadline.", by)
+            message = f"is {deadline.number}, and must be above 0"
+            yield deadline.finding(message, "Give seconds, or leave it out for no deadline.", by)
     limit = spec.at("backoffLimit")
     if (limit.number or 0) < 0:
         yield limit.finding(f"is {limit.number}, and must not be negative", "Give 0 for no second cluster.")
@@ -91,44 +95,44 @@ def _times(spec: Field) -> Iterator[Finding]:
 def _cluster_or_selector(spec: Field) -> Iterator[Finding]:
     selector, cluster = spec.at("clusterSelector"), spec.at("rayClusterSpec")
     if not selector.entries():
-        if not cluster.given:
+        if not cluster.is_set:
             yield cluster.finding("is missing, and so is clusterSelector", "Give one of them.")
         return
     yield from texts(selector)
     if not selector.at(_SELECTOR).text:
         yield selector.finding(f"has no {_SELECTOR}", f"Name the RayCluster: {_SELECTOR}: NAME.")
-    if cluster.given:
-        says = "is given beside clusterSelector, which alone counts"
-        yield cluster.finding(says, "Leave one of them out.", "nobody")
-    if spec.at("suspend").yes:
+    if cluster.is_set:
+        message = "is given beside clusterSelector, which alone counts"
+        yield cluster.finding(message, "Leave one of them out.", "nobody")
+    if spec.at("suspend").is_true:
         yield spec.at("suspend").finding("is true, which clusterSelector rules out", "Leave one of them out.")
     if (spec.at("backoffLimit").number or 0) > 0:
-        says = f"is {spec.at('backoffLimit').number}, and with clusterSelector no second cluster is made"
-        yield spec.at("backoffLimit").finding(says, "Set it to 0.")
+        message = f"is {spec.at('backoffLimit').number}, and with clusterSelector no second cluster is made"
+        yield spec.at("backoffLimit").finding(message, "Set it to 0.")
 
 
 def _submission(spec: Field) -> Iterator[Finding]:
     mode = spec.at("submissionMode")
-    if mode.given and mode.text not in MODES:
+    if mode.is_set and mode.text not in MODES:
         near = get_close_matches(mode.text, MODES, n=1, cutoff=0.4)
-        says = f"is {mode.shown}: the operator starts the cluster and never submits the job"
+        message = f"is {mode.shown}: the operator starts the cluster and never submits the job"
         remedy = f"Did you mean '{near[0]}'?" if near else f"The modes are {', '.join(MODES)}."
-        yield mode.finding(says, remedy, "nobody")
+        yield mode.finding(message, remedy, "nobody")
     if mode.text == "InteractiveMode" and (spec.at("backoffLimit").number or 0) > 0:
-        says = f"is {spec.at('backoffLimit').number}, and InteractiveMode makes no second cluster"
-        yield spec.at("backoffLimit").finding(says, "Set it to 0.")
+        message = f"is {spec.at('backoffLimit').number}, and InteractiveMode makes no second cluster"
+        yield spec.at("backoffLimit").finding(message, "Set it to 0.")
     own_command = any(each.at("command").items() for each in _submitters(spec))
     if mode.text != "InteractiveMode" and not own_command and not spec.at("entrypoint").text.strip():
-        says = "is missing: `ray job submit` is given nothing to run"
-        yield spec.at("entrypoint").finding(says, "Give the command line.", "nobody")
+        message = "is missing: `ray job submit` is given nothing to run"
+        yield spec.at("entrypoint").finding(message, "Give the command line.", "nobody")
     host = spec.at("rayClusterSpec", "headGroupSpec", "rayStartParams", "dashboard-host")
     if host.text in ("127.0.0.1", "localhost", "::1") and mode.text != "SidecarMode":
-        says = f"is {host.shown}: the submitter and the operator, in other pods, cannot reach it"
-        yield host.finding(says, "Leave it out: the operator says 0.0.0.0.", "nobody")
+        message = f"is {host.shown}: the submitter and the operator, in other pods, cannot reach it"
+        yield host.finding(message, "Leave it out: the operator says 0.0.0.0.", "nobody")
     stated = spec.at("rayClusterSpec", "rayVersion")
-    if spec.at("metadata").entries() and spec.at("rayClusterSpec").given and not ray_version(stated.text):
-        says = f"is {_said(stated)}, and spec.metadata is submitted with a known version alone"
-        yield stated.finding(says, "Give the image's version of Ray.", "nobody")
+    if spec.at("metadata").entries() and spec.at("rayClusterSpec").is_set and not ray_version(stated.text):
+        message = f"is {_value_text(stated)}, and spec.metadata is submitted with a known version alone"
+        yield stated.finding(message, "Give the image's version of Ray.", "nobody")
 
 
 def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
@@ -138,13 +142,13 @@ def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
     if spec.at("clusterSelector").entries():
         yield spec.at("clusterSelector").finding("is given with SidecarMode", "Use K8sJobMode.")
     for key in ("submitterPodTemplate", "submitterConfig"):
-        if spec.at(key).given:
-            says = "is given with SidecarMode, which has no pod for the submitter"
-            yield spec.at(key).finding(says, "Take it out, or use K8sJobMode.")
+        if spec.at(key).is_set:
+            message = "is given with SidecarMode, which has no pod for the submitter"
+            yield spec.at(key).finding(message, "Take it out, or use K8sJobMode.")
     policy = spec.at("rayClusterSpec", "headGroupSpec", "template", "spec", "restartPolicy")
     if policy.text not in ("", "Never"):
-        says = f"is {policy.shown}, and must be Never with SidecarMode"
-        yield policy.finding(says, "Leave it out.")
+        message = f"is {policy.shown}, and must be Never with SidecarMode"
+        yield policy.finding(message, "Leave it out.")
     if pod_security:
         yield added_without_context(mode, "the submitter to the head's pod", "Use K8sJobMode.")
 
@@ -157,18 +161,18 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
     if (limit.number or 0) < 0:
         yield limit.finding(f"is {limit.number}, and must not be negative", "Give such as 2.", "pods")
     template = spec.at("submitterPodTemplate")
-    if not template.given:
+    if not template.is_set:
         if pod_security:
             remedy = "Give one with the head's image and securityContext."
             yield added_without_context(template, "a pod for the submitter", remedy)
         return
     policy = template.at("spec", "restartPolicy")
     if policy.text not in ("OnFailure", "Never"):
-        says = f"is {_said(policy)}, and the pod of a Kubernetes Job has Never or OnFailure"
-        yield policy.finding(says, "Set it to Never.", "pods")
+        message = f"is {_value_text(policy)}, and the pod of a Kubernetes Job has Never or OnFailure"
+        yield policy.finding(message, "Set it to Never.", "pods")
     found = template.at("spec", "containers")
     if not found.items():
-        by: By = "nobody" if found.given else "api"
+        by: By = "nobody" if found.is_set else "api"
         yield found.finding("has no container: the job is never submitted", "Give one.", by)
     yield from pod_template(template)
     yield from restricted(template) if pod_security else ()
@@ -181,9 +185,9 @@ def _submitters(spec: Field) -> list[Field]:
 
 def _runtime_environment(spec: Field) -> Iterator[Finding]:
     text = spec.at("runtimeEnvYAML")
-    if text.given and not isinstance(text.value, str):
-        says = f"is {text.shown}, and must be text that holds YAML"
-        yield text.finding(says, "Write `runtimeEnvYAML: |` and the mapping below it.", "api")
+    if text.is_set and not isinstance(text.value, str):
+        message = f"is {text.shown}, and must be text that holds YAML"
+        yield text.finding(message, "Write `runtimeEnvYAML: |` and the mapping below it.", "api")
         return
     try:
         read = yaml.safe_load(text.text)
@@ -191,15 +195,15 @@ def _runtime_environment(spec: Field) -> Iterator[Finding]:
         yield text.finding(f"is no YAML: {shortened(str(error))}", "Correct it.")
         return
     if read is not None and not isinstance(read, dict):
-        says = "must hold a mapping, such as env_vars: {NAME: value}"
-        yield text.finding(says, "Write a mapping, or leave it out.")
+        message = "must hold a mapping, such as env_vars: {NAME: value}"
+        yield text.finding(message, "Write a mapping, or leave it out.")
 
 
 def _manager(manager: Field) -> Iterator[Finding]:
-    if manager.given and manager.value not in _MANAGERS:
-        says = f"is {manager.shown}, and must be {' or '.join(_MANAGERS)}"
-        yield manager.finding(says, "Leave it out.", "api")
+    if manager.is_set and manager.value not in _MANAGERS:
+        message = f"is {manager.shown}, and must be {' or '.join(_MANAGERS)}"
+        yield manager.finding(message, "Leave it out.", "api")
 
 
-def _said(field: Field) -> str:
-    return field.shown if field.given else "missing"
+def _value_text(field: Field) -> str:
+    return field.shown if field.is_set else "missing"

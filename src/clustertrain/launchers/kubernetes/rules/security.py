@@ -52,7 +52,7 @@ def restricted(template: Field) -> Iterator[Finding]:
     """Of a pod template; `template` has the keys metadata and spec."""
     spec = template.at("spec")
     for key in ("hostNetwork", "hostPID", "hostIPC"):
-        if spec.at(key).yes:
+        if spec.at(key).is_true:
             yield _wrong(spec.at(key), "is true", "it absent", f"Take {key} out.")
     yield from _volumes(spec.at("volumes"))
     for sysctl in spec.at("securityContext", "sysctls").items():
@@ -71,14 +71,14 @@ def restricted(template: Field) -> Iterator[Finding]:
 
 def added_without_context(where: Field, what: str, remedy: str) -> Finding:
     """The operator's own containers have no securityContext, and the pod with them is refused."""
-    wants = "allowPrivilegeEscalation: false and capabilities.drop: [ALL] of each container"
-    return _wrong(where, f"makes the operator add {what} without a securityContext", wants, remedy)
+    expected = "allowPrivilegeEscalation: false and capabilities.drop: [ALL] of each container"
+    return _wrong(where, f"makes the operator add {what} without a securityContext", expected, remedy)
 
 
 def _volumes(volumes: Field) -> Iterator[Finding]:
     for volume in volumes.items():
         for kind in volume.entries():
-            if kind != "name" and volume.at(kind).given and kind not in _VOLUMES:
+            if kind != "name" and volume.at(kind).is_set and kind not in _VOLUMES:
                 remedy = "Use a persistentVolumeClaim."
                 yield _wrong(
                     volume.at(kind), "is a volume of the node's or the network's own", "none", remedy
@@ -93,16 +93,16 @@ def _context(context: Field) -> Iterator[Finding]:
         yield _wrong(context.at("runAsUser"), "is 0, the root user", "another user", "Give 1000.")
     for key in ("seccompProfile", "appArmorProfile"):
         profile = context.at(key, "type")
-        if profile.given and profile.text not in _PROFILES:
-            wants = " or ".join(_PROFILES)
-            yield _wrong(profile, f"is {profile.shown}", wants, "Use RuntimeDefault.")
+        if profile.is_set and profile.text not in _PROFILES:
+            expected = " or ".join(_PROFILES)
+            yield _wrong(profile, f"is {profile.shown}", expected, "Use RuntimeDefault.")
     labels = context.at("seLinuxOptions")
     if labels.at("type").text not in _SELINUX_TYPES:
         yield _wrong(labels.at("type"), f"is {labels.at('type').shown}", "a container's type", "Remove it.")
     for key in ("user", "role"):
         if labels.at(key).text:
             yield _wrong(labels.at(key), f"is {labels.at(key).shown}", "it absent", "Take it out.")
-    if context.at("windowsOptions", "hostProcess").yes:
+    if context.at("windowsOptions", "hostProcess").is_true:
         yield _wrong(context.at("windowsOptions", "hostProcess"), "is true", "false", "Take it out.")
 
 
@@ -110,8 +110,8 @@ def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
     context = container.at("securityContext")
     if context.at("allowPrivilegeEscalation").value is not False:
         field = context.at("allowPrivilegeEscalation")
-        yield _wrong(field, f"is {_said(field)}", "false", f"Give the container {CONTEXT}.")
-    if context.at("privileged").yes:
+        yield _wrong(field, f"is {_value_text(field)}", "false", f"Give the container {CONTEXT}.")
+    if context.at("privileged").is_true:
         yield _wrong(context.at("privileged"), "is true", "false", "Take it out.")
     dropped = [each.text for each in context.at("capabilities", "drop").items()]
     if "ALL" not in dropped:
@@ -120,10 +120,10 @@ def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
     for added in context.at("capabilities", "add").items():
         if added.text != "NET_BIND_SERVICE":
             yield _wrong(added, f"adds {added.shown}", "no capability added", "Take it out.")
-    if not (context.at("runAsNonRoot").given or of_pod.at("runAsNonRoot").given):
+    if not (context.at("runAsNonRoot").is_set or of_pod.at("runAsNonRoot").is_set):
         field = context.at("runAsNonRoot")
         yield _wrong(field, "is missing here and for the pod", "true", "Give it to the pod or the container.")
-    if not (context.at("seccompProfile", "type").given or of_pod.at("seccompProfile", "type").given):
+    if not (context.at("seccompProfile", "type").is_set or of_pod.at("seccompProfile", "type").is_set):
         field = context.at("seccompProfile")
         remedy = "Give seccompProfile: {type: RuntimeDefault}."
         yield _wrong(field, "is missing here and for the pod", "RuntimeDefault or Localhost", remedy)
@@ -149,9 +149,9 @@ def _reach(container: Field) -> Iterator[Finding]:
                 yield _wrong(field, f"is {field.shown}", "it absent", "Take it out: the pod itself is asked.")
 
 
-def _wrong(field: Field, says: str, wants: str, remedy: str) -> Finding:
-    return field.finding(f"{says}, and {_RULE} {wants}", remedy, "pod-security")
+def _wrong(field: Field, message: str, expected: str, remedy: str) -> Finding:
+    return field.finding(f"{message}, and {_RULE} {expected}", remedy, "pod-security")
 
 
-def _said(field: Field) -> str:
-    return field.shown if field.given else "missing"
+def _value_text(field: Field) -> str:
+    return field.shown if field.is_set else "missing"

@@ -31,7 +31,7 @@ def main(argument: str) -> int:
     become_subreaper()
     mail = Mailbox.of_this_job()
     if mail is not None:
-        mail.say_hello()
+        mail.announce()
     folder = private_folder()
     try:
         with handled_signals(REQUESTS_TO_END) as signals:
@@ -40,7 +40,7 @@ def main(argument: str) -> int:
                 return serve_head(start, signals, mail)
             return serve_worker(start, signals)
     except (ClusterTrainError, RunStopped) as error:
-        Lines(sys.stderr).say(f"error: {error}")
+        Lines(sys.stderr).echo(f"error: {error}")
         if mail is not None:
             mail.decide("end", error.exit_code)
         return error.exit_code

@@ -96,12 +96,12 @@ def check_room(job: Job, allocation: Allocation) -> None:
     """
     resources, each = job.resources, job.resources.workers_per_node
     memory_bytes = resources.memory_per_worker_bytes or 0
-    wants = (
+    requirements = (
         ("CPUs", resources.cpus_per_worker, allocation.cpus),
         ("GPUs", float(resources.gpus_per_worker), allocation.gpus),
         ("MiB of memory", memory_bytes / _MIB, _mib(allocation.memory_bytes)),
     )
-    for what, per_worker, has in wants:
+    for what, per_worker, has in requirements:
         if has is not None and each * per_worker > has:
             raise ClusterError(
                 f"{each} workers a node × {per_worker:g} {what} = {each * per_worker:g}, "

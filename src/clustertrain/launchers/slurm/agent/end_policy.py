@@ -68,7 +68,7 @@ class SlurmEndPolicy:
             self.term_seen = term
             by_choice = shell_term and self.start.job.slurm.signal == "TERM"
             self.ending = self._why(is_lead=not term or by_choice)
-            self._ask_to_stop(self.ending.cause)
+            self._request_stop(self.ending.cause)
         if self.ending is None:
             return None
         state, cause = _state_of(self.ending.cause), self.ending.cause
@@ -80,7 +80,7 @@ class SlurmEndPolicy:
         return ended(self.attempt, state, cause, text=text)
 
     def _why(self, *, is_lead: bool) -> Ending:
-        answer = self.mail.ask() if self.mail is not None else ""
+        answer = self.mail.query_job() if self.mail is not None else ""
         ending = ending_of(
             answer,
             restart=self.start.allocation.restart,
@@ -92,7 +92,7 @@ class SlurmEndPolicy:
             return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
         return ending
 
-    def _ask_to_stop(self, cause: str) -> None:
+    def _request_stop(self, cause: str) -> None:
         request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_TEXTS.get(cause, ""))
         text = f"{_WORDS[cause]}: the workers finish this step and save"
         EventLog(self.attempt.agent_events).write("note", text=text)

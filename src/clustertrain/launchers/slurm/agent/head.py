@@ -26,7 +26,7 @@ from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import supervise
 
-_ASKS_FOR_REQUEUE = ("preempted", "node_fail", "time_limit")  # "requeued" is SLURM's doing already
+_REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued" is SLURM's doing already
 
 
 def serve_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> int:
@@ -34,7 +34,7 @@ def serve_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> 
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
     if mail is not None:
-        again = result is not None and STATES[result.state].restarts and result.cause in _ASKS_FOR_REQUEUE
+        again = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
         mail.decide("requeue" if again else "end", code)
     return code
 
@@ -44,7 +44,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
     if previous is not None and is_same_start(previous, start.allocation.record):
         stop = previous.stop.read()
         if stop is not None and stop.cause == "user":
-            screen.say(
+            screen.echo(
                 f"{start.run.name} was stopped by its user, and SLURM started it again: nothing to do."
             )
             return None
@@ -52,15 +52,15 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
         start.job,
         start.options,
         lambda: _world_sizes(start.job, start.allocation.nodes),
-        screen.say,
+        screen.echo,
         launcher="slurm",
         run=start.run,
         allocation=start.allocation.record,
     )
     if isinstance(begun, Result):
         return begun
-    send_leftovers(run, screen.say)
-    with Shipping(begun, screen.say):
+    send_leftovers(run, screen.echo)
+    with Shipping(begun, screen.echo):
         result = _supervise(start, begun, signals, mail, screen)
     print_ending(run, result)
     return result
@@ -89,7 +89,7 @@ def _supervise(
     try:
         node = prepare_node(start, _towards(start))
         _publish(start, node, attempt)
-        screen.say(
+        screen.echo(
             f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}, SLURM job "
             f"{start.allocation.job_id} on {', '.join(start.allocation.nodes)}"
         )

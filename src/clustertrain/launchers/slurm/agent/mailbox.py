@@ -49,7 +49,7 @@ class Mailbox:
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
-    def say_hello(self) -> None:
+    def announce(self) -> None:
         """Tell the batch shell that there is an agent."""
         self._write("agent", "")
 
@@ -60,7 +60,7 @@ class Mailbox:
     def has_term(self) -> bool:
         return (self._folder / "term").exists()
 
-    def ask(self) -> str:
+    def query_job(self) -> str:
         """What SLURM says about the job; empty where no answer comes within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.allocation import Allocation, check_room, read_allocation, run_name
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.installed import missing_for_training
-from clustertrain.node.network import address_towards, interface_of, nccl_needs_to_know
+from clustertrain.node.network import address_towards, interface_of, nccl_needs_interface
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.begin import Options
 from clustertrain.run.folder import Attempt, RunDir
@@ -105,7 +105,7 @@ def prepare_node(start: Start, towards: str) -> Node:
             "The script that `clustertrain render --to slurm` writes makes one and starts this program."
         )
     token_path = write_token(start.folder, token)
-    needs_name = gpus > 0 and interface is not None and nccl_needs_to_know(interface)
+    needs_name = gpus > 0 and interface is not None and nccl_needs_interface(interface)
     temporary = start.folder / "tmp"
     temporary.mkdir(mode=0o700)
     environment = node_environment(

@@ -47,10 +47,10 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
         _check_version(rendezvous, allocation)
         node = prepare_node(start, rendezvous.head_address)
         arrive(start, node, attempt)
-        with Shipping(attempt, screen.say):
+        with Shipping(attempt, screen.echo):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
-                _stay(start, attempt, ray, rendezvous)
+                _serve_until_end(start, attempt, ray, rendezvous)
             finally:
                 ray.end()
     except ClusterTrainError as error:  # the head reports it too: people read the head's log
@@ -70,7 +70,7 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
         )
 
 
-def _stay(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
+def _serve_until_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
     """Return when the attempt has its result, or another attempt began.
 
     Raises:
