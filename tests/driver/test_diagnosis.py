@@ -26,8 +26,8 @@ NODE = Limits(
 )
 
 
-def found(said="", **arguments):
-    return diagnose(WHO, said, **{"before": NODE, "now": NODE, **arguments})
+def found(message="", **arguments):
+    return diagnose(WHO, message, **{"before": NODE, "now": NODE, **arguments})
 
 
 def after(own=OWN, pod=POD, **fields):
@@ -44,7 +44,7 @@ CUDA = (
 
 
 @pytest.mark.parametrize(
-    ("said", "cause", "parts"),
+    ("message", "cause", "parts"),
     [
         (
             CUDA,
@@ -94,8 +94,8 @@ CUDA = (
         ("OSError: [Errno 23] Too many open files in system: 'a'", LIMIT, ["fs.file-max"]),
     ],
 )
-def test_what_was_said_names_the_limit(said, cause, parts):
-    diagnosis = found(said)
+def test_what_was_said_names_the_limit(message, cause, parts):
+    diagnosis = found(message)
     assert diagnosis.cause == cause
     assert cause in STATES["failed"].causes
     for part in [WHO, "An unchanged run would fail again", *parts]:
@@ -104,7 +104,7 @@ def test_what_was_said_names_the_limit(said, cause, parts):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "ValueError: the sensor is upside down",
         "OSError: [Errno 28] No space left on device: '/data/x'",
@@ -112,8 +112,8 @@ def test_what_was_said_names_the_limit(said, cause, parts):
         "killed",
     ],
 )
-def test_other_errors_are_no_limit(said):
-    assert found(said) is None
+def test_other_errors_are_no_limit(message):
+    assert found(message) is None
 
 
 def test_a_loader_process_tells_the_log_alone():
@@ -135,9 +135,9 @@ def test_the_cgroup_whose_limit_was_met_is_named():
     assert f"its cgroup {POD.path} allows 16.0 GiB of memory (memory.max = {16 * GIB};" in text
     assert "oom_kill of /sys/fs/cgroup/kubepods/pod1/c1: 0 → 1" in text
     assert "limits.memory" in text
-    said = "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed."
-    assert found(said, now=now).cause == OUT_OF_MEMORY
-    assert found(said) is None
+    message = "RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed."
+    assert found(message, now=now).cause == OUT_OF_MEMORY
+    assert found(message) is None
 
 
 def test_a_pods_limit_is_met_around_its_container_and_named_by_the_containers():

@@ -38,7 +38,7 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
         assert time.monotonic() < ends
         time.sleep(1)
     answer = query_queue(jobs)
-    assert answer.silence is None
+    assert answer.no_answer is None
     assert [answer.jobs[job].meaning.state for job in jobs] == ["cancelled", "lost", "lost"]
     assert [answer.jobs[job].native for job in jobs] == ["CANCELLED", "COMPLETED", "FAILED"]
     assert {job.cluster for job in answer.jobs.values()} == {"test"}

@@ -48,7 +48,7 @@ class Diagnosis:
 
 
 def diagnose(
-    who: str, said: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
+    who: str, message: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
 ) -> Diagnosis | None:
     """The limit that a worker reached; None if there is no evidence for one.
 
@@ -61,14 +61,14 @@ def diagnose(
         now: the same after the failure.
     """
     limits = _of_process(before, now)
-    if match := _RAYS_KILL.search(said):
+    if match := _RAYS_KILL.search(message):
         return _of_rays_kill(who, match, limits)
-    if killed or _CHILD_KILLED.search(said):
+    if killed or _CHILD_KILLED.search(message):
         return _of_kernels_kill(who, before, now)
-    if match := _SHM.search(f"{said}\n{tail}"):  # a loader process writes it only to the log
+    if match := _SHM.search(f"{message}\n{tail}"):  # a loader process writes it only to the log
         return _of_shm(who, match, limits)
     for pattern, of in _RULES.items():
-        if match := pattern.search(said):
+        if match := pattern.search(message):
             return of(who, match, limits)
     return None
 

@@ -171,7 +171,7 @@ class Group:
         )
         if isinstance(error, RunStopped) or (kit_error and not isinstance(error, ScriptFailed)):
             return replace(failure, fatal=True)
-        return self._diagnosed(failure, said=text, tail=self._tail(rank))
+        return self._diagnosed(failure, message=text, tail=self._tail(rank))
 
     def _of_death(self, rank: int, error: ray.exceptions.RayError) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
@@ -179,12 +179,12 @@ class Group:
         a line the process was killed by SIGKILL, which cannot be caught.
         """
         tail = self._tail(rank)
-        said = f"{error}\n{tail}"
+        message = f"{error}\n{tail}"
         if "clustertrain: no progress in phase" in tail:
             line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
             what = line.removeprefix("clustertrain: ").partition(";")[0]
             failure = self._failure(rank, "watchdog", f"rank {rank} was ended by its watchdog: {what}")
-            return self._diagnosed(failure, said=said)
+            return self._diagnosed(failure, message=message)
         number = next(
             (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
             signal.SIGKILL,
@@ -192,20 +192,20 @@ class Group:
         text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
         signature = f"rank {rank} signal {int(number)}"
         failure = self._failure(rank, "signal", text, signal=int(number), signature=signature)
-        return self._diagnosed(failure, said=said)
+        return self._diagnosed(failure, message=message)
 
     def _failure(self, rank: int, error: str, text: str, signature: str = "", **more: Any) -> Failure:
         where = self._workers[rank].metadata
         signature = signature or f"rank {rank} {error}"
         return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
 
-    def _diagnosed(self, failure: Failure, *, said: str, tail: str = "") -> Failure:
+    def _diagnosed(self, failure: Failure, *, message: str, tail: str = "") -> Failure:
         """The same failure; if a limit was reached, with its value, and marked as fatal."""
         rank = failure.rank
         before = self._limits[rank]
         found = diagnose(
             self._who(rank),
-            said,
+            message,
             tail=tail,
             killed=failure.signal == signal.SIGKILL,
             before=before,

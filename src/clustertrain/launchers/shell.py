@@ -37,9 +37,9 @@ class CommandFailed(ClusterError):
     """A command ended with another code than 0, or not in time: then `code` is None."""
 
     def __init__(self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str) -> None:
-        said = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
-        words = "\n".join(said[-_SHOWN_LINES:]) or "It said nothing."
-        super().__init__(f"{argv[0]} {how}: {shortened(shlex.join(argv))}\n{words}")
+        printed_lines = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
+        text = "\n".join(printed_lines[-_SHOWN_LINES:]) or "It said nothing."
+        super().__init__(f"{argv[0]} {how}: {shortened(shlex.join(argv))}\n{text}")
         self.argv = tuple(argv)
         self.code = code
         self.stdout = stdout

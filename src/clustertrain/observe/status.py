@@ -78,21 +78,21 @@ class Status:
         return ""
 
     @property
-    def silence(self) -> str | None:
+    def no_answer(self) -> str | None:
         """The reason why the scheduler did not answer, in one line; None if it answered or there is none."""
         return None
 
     @property
     def note(self) -> str | None:
         """The reason why the scheduler did not answer, and the source of the state; None if it answered."""
-        if self.silence is None or self.standing.over:
+        if self.no_answer is None or self.standing.over:
             return None
         lives = (
             "; the heartbeat shows that it is running"
             if self.runner
             else "; this is the state in the storage"
         )
-        return f"{self.silence}{lives}"
+        return f"{self.no_answer}{lives}"
 
     @property
     def job_rows(self) -> list[Row]:

@@ -171,7 +171,7 @@ def _first_line(text: str) -> str:
 
 def note_of(status: Status) -> list[str]:
     """The note about a scheduler that did not answer."""
-    return [f"{status.silence}; this is the state in the storage"] if status.note else []
+    return [f"{status.no_answer}; this is the state in the storage"] if status.note else []
 
 
 def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:

@@ -198,9 +198,9 @@ def check_progress(run: RunDir, attempts: int) -> None:
     if len(in_a_row) < attempts:
         return
     last = in_a_row[0].result.read()
-    said = (last.text if last is not None else "") or "it ended without a result"
+    message = (last.text if last is not None else "") or "it ended without a result"
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended without a new committed step "
-        f"(all began at step {progress.resumes}). The last one reported:\n{said}\n"
+        f"(all began at step {progress.resumes}). The last one reported:\n{message}\n"
         "Fix the cause, then add --retry."
     )

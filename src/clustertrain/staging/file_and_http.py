@@ -186,17 +186,17 @@ class HttpSource:
             raise CutShort(f"{type(error).__name__}: {error}") from error
 
     def _refuse_status(self, error: urllib.error.HTTPError) -> None:
-        said = f"HTTP {error.code} {error.reason}"
+        message = f"HTTP {error.code} {error.reason}"
         if error.code == 416:
             total = re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", ""))
             raise _NothingThere(int(total[1]) if total else None, _validator(error.headers))
         if error.code in _RETRYABLE_STATUSES:
             after = error.headers.get("Retry-After", "")
-            raise CutShort(said, retry_after_s=float(after) if after.isdecimal() else 0.0)
+            raise CutShort(message, retry_after_s=float(after) if after.isdecimal() else 0.0)
         remedy = "The server requires credentials: download the file yourself, and use its path as the URI."
         if error.code not in (401, 403):
             remedy = "Correct the address."
-        raise DataError(f"{masked(self.url)} cannot be fetched: {said}.\n{remedy}") from None
+        raise DataError(f"{masked(self.url)} cannot be fetched: {message}.\n{remedy}") from None
 
 
 def _is_strong(validator: str | None) -> bool:

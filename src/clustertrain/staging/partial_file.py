@@ -135,7 +135,7 @@ class Part:
             part._file = Descriptor(part.path, os.O_RDWR)
             part._progress = Descriptor(part._progress_path, os.O_WRONLY)
             for index, (done, crc) in enumerate(found.pieces):
-                part._believe(index, done if part._proves(index, done, crc, tick) else 0, crc)
+                part._restore_piece(index, done if part._proves(index, done, crc, tick) else 0, crc)
         except OSError:
             return None  # unreadable: restart with new files
         part._running_hash = RunningHash(part._file)
@@ -156,7 +156,7 @@ class Part:
             tick(self.size_bytes, self.total_bytes)
         return found == crc
 
-    def _believe(self, index: int, done: int, crc: int) -> None:
+    def _restore_piece(self, index: int, done: int, crc: int) -> None:
         self._pieces.append((done, crc if done else 0))
         self._note(index)
         self.size_bytes += done

@@ -96,7 +96,7 @@ def stage(
             continue
         try:
             with lease:
-                _bring(entry, lease, report)
+                _stage_as_holder(entry, lease, report)
         except LeaseLost:
             continue  # another process stages it, or has staged it
     report.emit("ready", found.size_bytes, found.size_bytes)
@@ -112,7 +112,7 @@ def _used_in_place(folder: Path, sha256: str | None, extract: bool) -> Path:
     return folder
 
 
-def _bring(entry: Entry, lease: Lease, report: _Report) -> None:
+def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
     """Fetch, verify, unpack and publish, as the holder of the lease."""
     if entry.ready() is not None:
         return

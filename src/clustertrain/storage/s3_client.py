@@ -171,14 +171,12 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
     what = f"{action} s3://{bucket}/{key}{_at(location)}"
     if isinstance(error, ClientError):
         status, code = http_status_of(error), code_of(error)
-        said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         cause = _CAUSES.get(code)
         if cause is None:
             cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not accept such a request"
-        return StorageError(
-            f"{what} was refused: HTTP {status} {code}{f' ({said})' if said and said != code else ''}.\n"
-            f"Likely cause: {cause}."
-        )
+        details = f" ({message})" if message and message != code else ""
+        return StorageError(f"{what} was refused: HTTP {status} {code}{details}.\nLikely cause: {cause}.")
     if isinstance(error, SSLError):
         return StorageError(
             f"{what}: the server's certificate is not trusted.\n"
@@ -191,14 +189,14 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
 
 def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
     bucket, _ = location.bucket_and_key
-    said = (
+    message = (
         f"HTTP {http_status_of(error)} {code_of(error)}".strip()
         if http_status_of(error)
         else _first_line(error)
     )
     return StorageError(
         f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of retries; "
-        f"the last error was: {said}.\n"
+        f"the last error was: {message}.\n"
         "Is the server up and reachable from here? Stored files were not changed; run again to continue."
     )
 

@@ -37,7 +37,7 @@ def test_the_table_is_whole():
 @pytest.mark.parametrize("change", NEEDS.values(), ids=NEEDS)
 def test_a_field_of_a_newer_operator_is_a_mark_and_no_refusal(change):
     (found,) = check([changed(rayjob(), change)])
-    assert found.needs == "KubeRay 1.7"
+    assert found.since == "KubeRay 1.7"
     assert refusals([found]) == []
 
 
@@ -59,7 +59,7 @@ def test_an_error_tells_the_first_three_in_two_lines_each():
 
 
 def test_a_mark_is_not_in_the_error():
-    mark = Finding("RayJob a: spec.x", "is known since KubeRay 1.7", "Wait.", needs="KubeRay 1.7")
+    mark = Finding("RayJob a: spec.x", "is known since KubeRay 1.7", "Wait.", since="KubeRay 1.7")
     error = to_error([mark, Finding("RayJob a: spec.y", "is 1", "Give 2.")])
     assert str(error) == "RayJob a: spec.y is 1 (the KubeRay operator refuses it).\n  Give 2."
 

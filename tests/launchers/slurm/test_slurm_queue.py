@@ -64,12 +64,12 @@ def test_columns_are_told_apart_whatever_the_reason_says(commands):
 
 
 def test_without_squeue_nothing_is_known_and_it_is_said(commands):
-    assert query_queue(["7"]).silence == "squeue is not on PATH here"
+    assert query_queue(["7"]).no_answer == "squeue is not on PATH here"
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
     commands(squeue="exit 9")
-    assert query_queue([]).silence is None
+    assert query_queue([]).no_answer is None
 
 
 def test_a_controller_that_is_down_is_no_error(commands):
@@ -77,7 +77,7 @@ def test_a_controller_that_is_down_is_no_error(commands):
     with pytest.raises(CommandFailed):
         look_up(["7"])
     said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
-    assert query_queue(["7"]).silence == said
+    assert query_queue(["7"]).no_answer == said
 
 
 def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
@@ -108,14 +108,14 @@ def test_accounting_remembers_what_the_controller_forgot(commands):
         "8", "OUT_OF_MEMORY", restarts=None, nodes="node[1-2]", cluster="sim"
     )
     assert "9" not in answer.jobs
-    assert (answer.silence, answer.cluster) == (None, "sim")
+    assert (answer.no_answer, answer.cluster) == (None, "sim")
 
 
 @pytest.mark.parametrize("sacct", ["echo 'Slurm accounting storage is disabled' >&2; exit 1", None])
 def test_accounting_is_not_needed(commands, sacct):
     commands(squeue=FORGOTTEN, **({"sacct": sacct} if sacct else {}))
     answer = query_queue(["7"])
-    assert (answer.jobs, answer.silence, answer.cluster) == ({}, None, None)
+    assert (answer.jobs, answer.no_answer, answer.cluster) == ({}, None, None)
 
 
 def test_a_cluster_whose_name_cannot_be_asked_has_none(commands):

@@ -93,8 +93,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_where_a_run_stands(case):
     its_files, said, beats, stands, over = CASES[case]
-    queued, silence = (None, DOWN) if said is DOWN else (said, None)
-    standing = standing_of(its_files, queued, silence, lambda: beats)
+    queued, no_answer = (None, DOWN) if said is DOWN else (said, None)
+    standing = standing_of(its_files, queued, no_answer, lambda: beats)
     assert (f"{standing.state} ({standing.cause})", standing.over) == (stands, over)
     assert standing.cause in STATES[standing.state].causes
     assert standing.of_result == (its_files.result is not None and standing.state == its_files.result.state)

@@ -69,14 +69,14 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
         refused += _refused(kubectl, how, [each for each in objects if _how(each, replaced) == how])
     refusals: list[Refusal] = []
     notes = []
-    for manifest, said in refused:
-        if webhook := _NO_DRY_RUN.search(said):
+    for manifest, message in refused:
+        if webhook := _NO_DRY_RUN.search(message):
             notes.append(
                 f"note: not all of {_named(manifest)} was checked: admission webhook {webhook[1]} does not "
                 "support dry run, and decides when the object is applied"
             )
         else:
-            refusals += (Refusal(manifest, field, rule) for field, rule in _broken_rules(said))
+            refusals += (Refusal(manifest, field, rule) for field, rule in _broken_rules(message))
     if refusals:
         raise _to_error(refusals, kubectl)
     return notes
@@ -111,9 +111,9 @@ def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) 
 # --------------------------------------------------------------------------------------- what the server says
 
 
-def _broken_rules(said: str) -> list[tuple[str, str]]:
+def _broken_rules(message: str) -> list[tuple[str, str]]:
     """Field and rule of each, as kubectl prints them."""
-    text = "\n".join(line for line in said.splitlines() if not _NOISE.match(line)).strip()
+    text = "\n".join(line for line in message.splitlines() if not _NOISE.match(line)).strip()
     if match := _VALIDATION.match(text):
         pairs = [line.removeprefix("* ").partition(": ") for line in match[1].splitlines()]
     elif match := _TYPES.search(text):
@@ -143,9 +143,9 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     if refusal.rule != _NOT_DECLARED:
         return "Correct it in the job file or the manifest, or ask whoever runs the cluster about its rule."
-    known_since = {each.where: each.needs for each in check([refusal.manifest]) if each.needs}
-    if needs := known_since.get(refusal.where):
-        return f"{needs} knows it: update the operator and its CRDs, or leave it out."
+    known_since = {each.where: each.since for each in check([refusal.manifest]) if each.since}
+    if since := known_since.get(refusal.where):
+        return f"{since} knows it: update the operator and its CRDs, or leave it out."
     path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
     if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"

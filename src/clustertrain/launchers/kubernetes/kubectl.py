@@ -145,21 +145,21 @@ def ended_there(stderr: str) -> bool:
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
     if ended_there(error.stderr):
         return error
-    said = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
-    last = said.splitlines()[-1] if said else str(error)
+    message = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
+    last = message.splitlines()[-1] if message else str(error)
     where = f"context {kubectl.context}" if kubectl.context else "kubectl's current context"
-    if match := _FORBIDDEN.search(said):
+    if match := _FORBIDDEN.search(message):
         user, verb, resource, group = match.groups()
         named = f"{resource}.{group}" if group else resource
         return Forbidden(user, f"{verb} {named}")
-    if match := _NO_CRD.search(said):
+    if match := _NO_CRD.search(message):
         kind = match.group(1) or match.group(2)
         return ClusterError(
             f"The cluster of {where} knows no {kind}: the KubeRay operator is not installed there.\n"
             "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
         )
     for pattern, kind, text in _KNOWN_ERRORS:
-        if pattern.search(said) or (kind is NoAnswer and error.code is None):
+        if pattern.search(message) or (kind is NoAnswer and error.code is None):
             return kind(text.format(last=last, where=where))
     return error
 

@@ -20,7 +20,7 @@ from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
 
 
-class Kubernetes:
+class KubernetesLauncher:
     """Runs as RayJobs."""
 
     name = "kubernetes"
@@ -72,4 +72,4 @@ def _job(target: Target) -> Job:
     return with_site(job)
 
 
-LAUNCHER = Kubernetes()
+LAUNCHER = KubernetesLauncher()

@@ -32,7 +32,7 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
         ClusterError: kubectl, or the cluster, says no.
     """
     kubectl = Kubectl.of(job.kubernetes)
-    shown, said = _Shown(), ""
+    shown, printed = _Shown(), ""
     while True:
         view = look(job, kubectl)
         newest = view.stored.attempt if view.stored is not None else None
@@ -43,9 +43,9 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
             )
         if selection.attempt is not None and shown.whole:
             return
-        if view.line != said and not _is_shown(view, attempt):
-            said = view.line
-            yield said
+        if view.line != printed and not _is_shown(view, attempt):
+            printed = view.line
+            yield printed
             if attempt is None:
                 yield from _of_submitter(view, kubectl)
         if view.standing.over or (not follow and attempt in (None, shown.whole)):

@@ -187,8 +187,10 @@ def not_submitted(job: Job) -> JobError:
 def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
     stored = StoredStatus.parsed(printed)
     if stored is None:
-        said = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
-        notes.append(f"the storage was not read: {said[-1] if said else 'the pod said nothing of it'}")
+        error_lines = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
+        notes.append(
+            f"the storage was not read: {error_lines[-1] if error_lines else 'the pod said nothing of it'}"
+        )
     return stored
 
 
@@ -207,8 +209,8 @@ def failed_there(code: int, errors: str) -> ClusterTrainError:
     """The error of a command of the kit that ran in a pod, as if it had been run here."""
     kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
     kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
-    said = errors.partition("error: ")[2] or errors
-    return kind(_ENDED.sub("", said).strip() or f"in the pod it ended with code {code}")
+    message = errors.partition("error: ")[2] or errors
+    return kind(_ENDED.sub("", message).strip() or f"in the pod it ended with code {code}")
 
 
 def _first_line(error: ClusterTrainError) -> str:

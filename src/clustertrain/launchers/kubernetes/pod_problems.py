@@ -104,8 +104,8 @@ def _not_made(pods: Sequence[Object], events: Sequence[Object], expected: Mappin
         if role in missing if role is not None else not there:
             last = _last(event for event in events if event["reason"] == reason)
             if last is not None:
-                words = re.sub(r"^.*? is forbidden: ", "", last["message"])  # with a name that changes
-                yield f"{_pods_of(role)} cannot be made: {_one_line(words)}"
+                text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # with a name that changes
+                yield f"{_pods_of(role)} cannot be made: {_one_line(text)}"
 
 
 def _pods_of(role: str | None) -> str:
@@ -124,8 +124,8 @@ def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
     elif status.get("phase") == "Pending" and not of_containers:
         for condition in status.get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                words = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-                yield Problem(_one_line(words + _of_claims(pod, words, events)))
+                text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+                yield Problem(_one_line(text + _of_claims(pod, text, events)))
                 return
         own = [e for e in events if _is_of(e, "Pod", name_of(pod)) and e.get("type") == "Warning"]
         last = _last(event for event in own if event["reason"] not in _REASONS_OF_CONTAINERS)
@@ -133,9 +133,9 @@ def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
             yield Problem(_one_line(f"{last['reason']}: {last['message']}"))
 
 
-def _of_claims(pod: Object, words: str, events: Sequence[Object]) -> str:
+def _of_claims(pod: Object, text: str, events: Sequence[Object]) -> str:
     """Why a claim is not bound, which the scheduler does not say."""
-    if "persistentvolumeclaim" not in words.lower():
+    if "persistentvolumeclaim" not in text.lower():
         return ""
     volumes = pod["spec"].get("volumes", ())
     claims = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]

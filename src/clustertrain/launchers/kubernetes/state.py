@@ -125,7 +125,7 @@ class Observed:
         return native_of(deployment, status.get("jobStatus", ""), status.get("reason", ""))
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """KubeRay's own: Running, RUNNING."""
         keys = ("jobDeploymentStatus", "jobStatus", "reason")
         return ", ".join(str(self._status[key]) for key in keys if self._status.get(key)) or "new"
@@ -277,8 +277,8 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
         stored.append(f"{reserved.get('reason')}: {reserved.get('message')}")
     elif reserved.get("status") == "True":
         stored.append("admitted, it starts in a moment")
-    words = "; ".join(stored) or "Kueue has not looked at it yet"
-    return f"waits in queue {observed.queue} of Kueue: {words}", "scheduler"
+    summary = "; ".join(stored) or "Kueue has not looked at it yet"
+    return f"waits in queue {observed.queue} of Kueue: {summary}", "scheduler"
 
 
 def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:

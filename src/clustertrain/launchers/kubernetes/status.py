@@ -62,7 +62,7 @@ def _cluster_rows(view: View) -> list[Row]:
     if observed.rayjob is None:
         return [("RayJob", "none: it was deleted")]
     metadata = observed.rayjob["metadata"]
-    rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {observed.words}")]
+    rows = [("RayJob", f"{metadata['name']} in namespace {metadata['namespace']}: {observed.summary}")]
     if not observed.is_over:
         rows.append(("pods", observed.pods_text))
     if observed.deadline_at is not None:
@@ -106,7 +106,7 @@ def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
     if observed is None:
         text = "its RayJob is gone; `clustertrain status` reads its storage"
         return RunRow(known.name, "unknown", where=known.cluster, text=text)
-    return RunRow(known.name, observed.native.state, where=known.cluster, text=observed.words)
+    return RunRow(known.name, observed.native.state, where=known.cluster, text=observed.summary)
 
 
 def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
@@ -114,7 +114,7 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
 
     A cluster that does not answer for a while is said, and waited for: the run goes on without it.
     """
-    kubectl, said = Kubectl.of(job.kubernetes), ""
+    kubectl, printed = Kubectl.of(job.kubernetes), ""
     while True:
         try:
             view = look(job, kubectl)
@@ -124,9 +124,9 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
             line, over = view.line, view.standing.over
         if over:
             break
-        if line != said:
+        if line != printed:
             echo(line)
-            said = line
+            printed = line
         time.sleep(POLL_S)
     _wait_for_the_rayjob(job, kubectl)
     print_table(status_rows(view))
@@ -159,5 +159,5 @@ def list_lines(kubectl: Kubectl) -> list[str]:
         age = time_text(time.time() - observed.made_at)
         cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
         ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
-        table.append((name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.words))
+        table.append((name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.summary))
     return aligned(table)

@@ -109,7 +109,7 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
         findings = check(documents)
         if wrong := refusals(findings):
             raise to_error(wrong)
-        notes = [f"note: {finding.where} {finding.message}: it needs {finding.needs}" for finding in findings]
+        notes = [f"note: {finding.where} {finding.message}: it needs {finding.since}" for finding in findings]
         notes += _of_reachable_cluster(_checks_of_documents(documents))
         return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
     job = with_site(load_job(path, sets))

@@ -16,7 +16,7 @@ from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
 
 
-class Local(FromStorage):
+class LocalLauncher(FromStorage):
     """Runs that `clustertrain run` started, and runs of any launcher by their files."""
 
     name = "local"
@@ -53,4 +53,4 @@ class Local(FromStorage):
             wait_for_result(status.attempt, echo)
 
 
-LAUNCHER = Local()
+LAUNCHER = LocalLauncher()

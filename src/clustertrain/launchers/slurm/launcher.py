@@ -19,7 +19,7 @@ from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
 
 
-class Slurm(FromStorage):
+class SlurmLauncher(FromStorage):
     """Runs that sbatch took, and those that a job of SLURM started."""
 
     name = "slurm"
@@ -56,4 +56,4 @@ class Slurm(FromStorage):
         stop_run(target.visible_run(), echo, wait=wait)
 
 
-LAUNCHER = Slurm()
+LAUNCHER = SlurmLauncher()

@@ -69,10 +69,10 @@ def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[st
 
 def check_controller(environ: Mapping[str, str]) -> None:
     """`scontrol ping` answers at once where every other command tries for 9 to 18 s."""
-    said = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
-    if " is DOWN" in said and " is UP" not in said:
+    pings = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
+    if " is DOWN" in pings and " is UP" not in pings:
         raise ClusterError(
-            f"SLURM's controller does not answer: {said.splitlines()[0]}.\n"
+            f"SLURM's controller does not answer: {pings.splitlines()[0]}.\n"
             "Jobs that run go on without it. Try again later, or ask whoever runs the cluster."
         )
 
@@ -167,27 +167,27 @@ _NO_ANSWER = r"unable to contact|timed out|zero bytes"
 
 
 def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterError:
-    """What sbatch said, and where to look. `may_be_queued`: where an answer was lost, the job may not be."""
-    said = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
-    said = [line for line in dict.fromkeys(said) if line]
-    whole = " ".join(said)
+    """The error of sbatch, with a remedy. `may_be_queued`: the job was sent, and may be in the queue."""
+    messages = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
+    messages = [line for line in dict.fromkeys(messages) if line]
+    whole = " ".join(messages)
     remedy = next((text for rule, text in _REFUSALS if re.search(rule, whole, re.IGNORECASE)), None)
     if re.search(_NO_ANSWER, whole, re.IGNORECASE):
         remedy = "SLURM's controller does not answer: try again later."
         if may_be_queued:
             remedy = "The job may be queued all the same: look with `squeue --me` before you submit it again."
-    words = "; ".join(said[:3]) or f"nothing, and ended with code {done.code}"
+    first_lines = "; ".join(messages[:3]) or f"nothing, and ended with code {done.code}"
     return ClusterError(
-        f"SLURM does not take the job {job.name}. sbatch said: {words}.\n"
+        f"SLURM does not take the job {job.name}. sbatch said: {first_lines}.\n"
         f"{remedy or '`clustertrain render --to slurm` prints the script that it was given.'}"
     )
 
 
-_BEFORE_THE_WORDS = re.compile(
+_PREFIX = re.compile(
     r"(sbatch: )?(error: |allocation failure: )?"
     r"((Batch job submission failed|Unable to allocate resources): )?"
 )
 
 
 def _without_names(line: str) -> str:
-    return _BEFORE_THE_WORDS.sub("", line, count=1).strip()
+    return _PREFIX.sub("", line, count=1).strip()

@@ -144,10 +144,10 @@ def reason_text(reason: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What SLURM said of some jobs. `silence`: why it said nothing, None where it answered."""
+    """What SLURM said of some jobs. `no_answer`: why it said nothing, None where it answered."""
 
     jobs: Mapping[str, QueueState]
-    silence: str | None = None
+    no_answer: str | None = None
     cluster: str | None = None  # this machine's, where a job that was asked for is not in its queue
 
 

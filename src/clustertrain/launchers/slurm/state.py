@@ -50,7 +50,7 @@ class Files:
 
 
 def standing_of(
-    files: Files, job: QueueState | None, silence: str | None, who_runs: Callable[[], str | None]
+    files: Files, job: QueueState | None, no_answer: str | None, who_runs: Callable[[], str | None]
 ) -> Standing:
     """Where a run stands that a scheduler has, or had.
 
@@ -60,7 +60,7 @@ def standing_of(
         who_runs: looks at the heartbeat, which takes a while; called only where nothing else tells.
     """
     if job is None:
-        return _by_the_files(files, silence, who_runs)
+        return _by_the_files(files, no_answer, who_runs)
     if job.is_waiting:
         return _queued(files, job)
     if job.is_over:
@@ -91,8 +91,8 @@ def _with_nodes(files: Files, job: QueueState) -> Standing:
 
 def _after_its_end(files: Files, job: QueueState) -> Standing:
     result = files.result if files.is_its else None
-    tells = _is_settled(files) or _is_this_start(files, job)
-    if result is not None and (tells or job.native == "COMPLETED"):  # 0: it found nothing left to do
+    is_reported = _is_settled(files) or _is_this_start(files, job)
+    if result is not None and (is_reported or job.native == "COMPLETED"):  # 0: it found nothing left to do
         return of_result(result, over=True)
     began = files.is_its and _is_this_start(files, job)
     if job.native == "FAILED" and not began and job.exit_code in STATES["failed"].exit_codes:
@@ -103,23 +103,23 @@ def _after_its_end(files: Files, job: QueueState) -> Standing:
     return Standing(meaning.state, meaning.cause, f"SLURM job {job.job_id} {meaning.text}", over=True)
 
 
-def _by_the_files(files: Files, silence: str | None, who_runs: Callable[[], str | None]) -> Standing:
+def _by_the_files(files: Files, no_answer: str | None, who_runs: Callable[[], str | None]) -> Standing:
     if files.cancelled and not (files.is_its and _is_settled(files)):
         return Standing("cancelled", "cancelled", f"SLURM job {files.job_id} was cancelled", over=True)
     if not files.is_its:
-        return _never_started(files, silence)
+        return _never_started(files, no_answer)
     if files.result is not None:
-        unknown = silence is not None and not _is_settled(files)
+        unknown = no_answer is not None and not _is_settled(files)
         text = "whether its job is back in the queue is not known" if unknown else ""
         return of_result(files.result, over=not unknown, text=text)
     runner = who_runs()
     if runner is not None:
         return alive(files.live, runner)
-    return Standing("lost", "vanished", "it has no heartbeat, and left no result", over=silence is None)
+    return Standing("lost", "vanished", "it has no heartbeat, and left no result", over=no_answer is None)
 
 
-def _never_started(files: Files, silence: str | None) -> Standing:
-    if silence is not None:
+def _never_started(files: Files, no_answer: str | None) -> Standing:
+    if no_answer is not None:
         return Standing("queued", "scheduler", f"SLURM job {files.job_id} was submitted; no trace of it yet")
     text = f"SLURM has forgotten job {files.job_id}, which began no attempt"
     return Standing("lost", "vanished", text, over=True)

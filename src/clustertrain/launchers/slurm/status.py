@@ -40,7 +40,7 @@ class SlurmJob:
     job_id: str
     output: str = ""
     queue: QueueState | None = None
-    silence: str | None = None
+    no_answer: str | None = None
     taken_out: bool = False
 
     @property
@@ -72,8 +72,8 @@ class SlurmStatus(Status):
         return f"SLURM job {self.job.job_id}"
 
     @property
-    def silence(self) -> str | None:
-        return self.job.silence
+    def no_answer(self) -> str | None:
+        return self.job.no_answer
 
     @property
     def job_rows(self) -> list[Row]:
@@ -169,11 +169,11 @@ def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: 
     here = queue.cluster if queue is not None else answer.cluster
     if queue is not None and _is_another(queue, cluster, record.time if record is not None else None):
         queue = None
-    silence = answer.silence
+    no_answer = answer.no_answer
     if queue is None and cluster and here and here != cluster:
-        silence = f"SLURM's cluster here is {here}, the run's is {cluster}"
+        no_answer = f"SLURM's cluster here is {here}, the run's is {cluster}"
     taken_out = read.files.run.cancellation("slurm", job_id).exists()
-    return SlurmJob(job_id, record.output if record is not None else "", queue, silence, taken_out)
+    return SlurmJob(job_id, record.output if record is not None else "", queue, no_answer, taken_out)
 
 
 def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
@@ -198,4 +198,6 @@ def _in_a_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
         live=live_state(attempt) if its and attempt and read.files.result is None else "waiting",
         cancelled=job.taken_out,
     )
-    return standing_of(files, job.queue, job.silence, partial(who_runs, attempt) if attempt else lambda: None)
+    return standing_of(
+        files, job.queue, job.no_answer, partial(who_runs, attempt) if attempt else lambda: None
+    )

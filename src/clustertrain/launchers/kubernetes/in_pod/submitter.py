@@ -20,16 +20,16 @@ def main(entrypoint: str) -> int:
     job_id = os.environ["RAY_JOB_SUBMISSION_ID"]
     address = f"http://{os.environ['RAY_DASHBOARD_ADDRESS'].removeprefix('http://')}"
     following = _Following(job_id)
-    stored = ""
+    printed = ""
     while True:
         try:
             if _is_over(following, address, entrypoint):
                 return 0
         except (OSError, RuntimeError) as error:  # no head, one that starts, or a connection that broke
-            said = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            if said != stored:
-                print(f"Ray's head at {address} does not answer; trying again. {said}", flush=True)
-            stored = said
+            message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            if message != printed:
+                print(f"Ray's head at {address} does not answer; trying again. {message}", flush=True)
+            printed = message
         time.sleep(_AGAIN_S)
 
 

@@ -65,7 +65,7 @@ def check(manifests: Sequence[Mapping[str, Any]], *, pod_security: bool = True) 
 
 def refusals(findings: Sequence[Finding]) -> list[Finding]:
     """Those that are no mere marks of what an operator must know."""
-    return [finding for finding in findings if finding.needs is None]
+    return [finding for finding in findings if finding.since is None]
 
 
 def to_error(findings: Sequence[Finding]) -> JobError:
@@ -115,7 +115,7 @@ def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding
 
 
 def _content(field: Field, pod_security: bool) -> Iterator[Finding]:
-    looks: dict[str, Callable[[Field], Iterator[Finding]]] = {
+    rules: dict[str, Callable[[Field], Iterator[Finding]]] = {
         "RayJob": partial(rayjob, pod_security=pod_security),
         "RayCluster": partial(_raycluster, pod_security=pod_security),
         "ConfigMap": config_map,
@@ -124,8 +124,8 @@ def _content(field: Field, pod_security: bool) -> Iterator[Finding]:
         "NetworkPolicy": network_policy,
         "PodDisruptionBudget": disruption_budget,
     }
-    if look := looks.get(field.at("kind").text):
-        yield from look(field)
+    if rule := rules.get(field.at("kind").text):
+        yield from rule(field)
 
 
 def _raycluster(cluster: Field, pod_security: bool) -> Iterator[Finding]:

@@ -22,14 +22,14 @@ By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"
 class Finding:
     """Something in a manifest that keeps it from running as its author wants.
 
-    `where` and `message` read as one sentence. `needs` makes it a mark and no refusal: a field that operators
+    `where` and `message` read as one sentence. `since` makes it a note, not a refusal: a field that operators
     before that version do not know.
     """
 
     where: str
     message: str
     remedy: str
-    needs: str | None = None
+    since: str | None = None
     by: By = "operator"
 
 
@@ -90,8 +90,8 @@ class Field:
             return {None: "null", True: "true", False: "false"}[self.value]
         return shortened(f"'{self.value}'" if isinstance(self.value, str) else str(self.value))
 
-    def finding(self, message: str, remedy: str, by: By = "operator", needs: str | None = None) -> Finding:
-        return Finding(f"{self.what}: {self.path}" if self.path else self.what, message, remedy, needs, by)
+    def finding(self, message: str, remedy: str, by: By = "operator", since: str | None = None) -> Finding:
+        return Finding(f"{self.what}: {self.path}" if self.path else self.what, message, remedy, since, by)
 
 
 def texts(field: Field, by: By = "api") -> Iterator[Finding]:

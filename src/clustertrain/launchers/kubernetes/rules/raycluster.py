@@ -263,4 +263,4 @@ def _newer_fields(spec: Field) -> Iterator[Finding]:
                 for newer in (field.at(key) for key in keys):
                     if newer.is_set:
                         remedy = f"Operators before {version} do not know it: kubectl refuses it there."
-                        yield newer.finding(f"is known since {version}", remedy, "api", needs=version)
+                        yield newer.finding(f"is known since {version}", remedy, "api", since=version)

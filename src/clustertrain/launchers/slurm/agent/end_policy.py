@@ -55,7 +55,7 @@ class SlurmEndPolicy:
         select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
         if self.ray.code() is None:
             return None
-        return self._lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+        return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
 
     # -- SLURM ends the job ----------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class SlurmEndPolicy:
         return ending
 
     def _request_stop(self, cause: str) -> None:
-        request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_TEXTS.get(cause, ""))
-        text = f"{_WORDS[cause]}: the workers finish this step and save"
+        request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_RESULT_TEXTS.get(cause, ""))
+        text = f"{_CAUSE_TEXTS[cause]}: the workers finish this step and save"
         EventLog(self.attempt.agent_events).write("note", text=text)
 
     # -- a node is lost, or the run goes on elsewhere ----------------------------------------------
@@ -104,21 +104,21 @@ class SlurmEndPolicy:
             return None
         self.looked_at = time.monotonic()
         if self.ray.code() is not None:
-            return self._lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+            return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
         with suppress(StorageError):  # the next save meets the same error and reports it
-            return _taken_over(self.attempt) or self._left(is_training)
+            return _taken_over(self.attempt) or self._failed_arrival(is_training)
         return None
 
-    def _left(self, is_training: bool) -> Result | None:
+    def _failed_arrival(self, is_training: bool) -> Result | None:
         """The result where a node could not take part, or was lost."""
         for arrival in arrivals(self.attempt).values():
             if arrival.error is not None:
                 if arrival.exit_code is None:
-                    return self._lost(arrival.error, is_training)
+                    return self._node_lost(arrival.error, is_training)
                 return failed(self.attempt, arrival.error, arrival.exit_code)
         return None
 
-    def _lost(self, text: str, is_training: bool) -> Result:
+    def _node_lost(self, text: str, is_training: bool) -> Result:
         """In the middle of a run a node may be lost by chance; what fails before would fail again."""
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
@@ -140,13 +140,13 @@ def _state_of(cause: str) -> str:
     return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
 
 
-_WORDS = {
+_CAUSE_TEXTS = {
     "preempted": "SLURM preempts the job",
     "requeued": "SLURM puts the job back into the queue",
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
     "terminated": "a signal requests the end",
 }
-_TEXTS = {
+_RESULT_TEXTS = {
     "time_limit": "The time limit was reached before the end of training. Submit the job again to resume it.",
 }
