@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
-from clustertrain.job.yaml_reader import MOST_VALUES, Document, JobDumper, Position, Reader
+from clustertrain.job.yaml_reader import MOST_VALUES, Document, JobDumper, Reader, TextPosition
 
 
 def read(text: str, expected: str = "typed") -> Document:
     return Reader(
-        text, lambda line, column: Position((line, column), f"f:{line}:{column}"), lambda _: expected
+        text, lambda line, column: TextPosition((line, column), f"f:{line}:{column}"), lambda _: expected
     ).document(())
 
 

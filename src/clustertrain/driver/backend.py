@@ -77,7 +77,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 super().on_start(worker_group, backend_config)
         except RayActorError as error:  # Ray Train retries only a WorkerGroupStartupFailedError
             if group is not None:
-                group.report_death(error)
+                group.report_dead_worker(error)
             _end_group(worker_group)
             raise WorkerGroupStartupFailedError("A worker died before training began.") from error
 

@@ -75,10 +75,10 @@ class Group:
         """Determine the cause from Ray Train's errors by rank, and record it."""
         self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
 
-    def report_death(self, error: RayActorError) -> None:
+    def report_dead_worker(self, error: RayActorError) -> None:
         """The same for a worker that died before training began, while the others may wait for it."""
         rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
-        self._record(self._of_death(rank, error))
+        self._record(self._of_dead_rank(rank, error))
 
     def _record(self, failure: Failure) -> None:
         restart = newest_restart(self._attempt)
@@ -93,7 +93,7 @@ class Group:
             if isinstance(error, ClusterTrainError | RunStopped):
                 return self._of_exception(rank, error)
         if dead := self._dead_ranks():
-            return self._of_death(*min(dead.items()))
+            return self._of_dead_rank(*min(dead.items()))
         found = [self._of_exception(rank, error) for rank, error in sorted(errors.items())]
         return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
 
@@ -173,7 +173,7 @@ class Group:
             return replace(failure, fatal=True)
         return self._diagnosed(failure, message=text, tail=self._tail(rank))
 
-    def _of_death(self, rank: int, error: ray.exceptions.RayError) -> Failure:
+    def _of_dead_rank(self, rank: int, error: ray.exceptions.RayError) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
         faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
         a line the process was killed by SIGKILL, which cannot be caught.

@@ -64,7 +64,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._cluster, self._world_size = cluster, world_size
         self._patience = Patience(retries, committed_step(ref.open().run))
         self._group: Group | None = None
-        self._judged = -1  # the newest restart whose failure was handled
+        self._last_handled = -1  # the newest restart whose failure was handled
         self._signatures: set[tuple[str, int]] = set()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
@@ -114,9 +114,9 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
     def _new_failure(self, attempt: Attempt) -> Failure | None:
         """The failure of the newest restart; None if no new restart was claimed."""
         restart = attempt.newest_restart()
-        if restart is None or restart.number <= self._judged:
+        if restart is None or restart.number <= self._last_handled:
             return None
-        self._judged = restart.number
+        self._last_handled = restart.number
         return restart.failure.read()
 
     def _same_again(self, failure: Failure) -> str | None:

@@ -25,8 +25,8 @@ from clustertrain.job.yaml_reader import (
     Expected,
     JobDumper,
     Keys,
-    Position,
     Reader,
+    TextPosition,
     refuse,
     text_of,
 )
@@ -92,8 +92,8 @@ def job_schema() -> dict[str, Any]:
 def _read_file(text: str, source: str) -> Document:
     """The document of a whole job file, which must be a mapping."""
 
-    def position(line: int, column: int) -> Position:
-        return Position((line, column), f"{source}:{line}:{column}")
+    def position(line: int, column: int) -> TextPosition:
+        return TextPosition((line, column), f"{source}:{line}:{column}")
 
     document = Reader(text, position, expected_at).document(())
     if document.data is None:
@@ -126,7 +126,7 @@ def expected_at(path: Keys) -> Expected:
 def _override(document: Document, override: str, number: int) -> None:
     """Applies one `--set a.b=value`; errors give its text as the place."""
     keys, separator, value = override.partition("=")
-    here = Position((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
+    here = TextPosition((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
     path = tuple(keys.split("."))
     if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
         refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")

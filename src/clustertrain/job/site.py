@@ -24,7 +24,7 @@ from clustertrain.job.sections import Section
 from clustertrain.job.slurm import Slurm, check_container
 from clustertrain.job.values import Refused
 from clustertrain.job.wording import validated
-from clustertrain.job.yaml_reader import Position, Reader, refuse, text_of
+from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
 
 
 class Site(Section):
@@ -97,8 +97,8 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
 
-    def position(line: int, column: int) -> Position:
-        return Position((line, column), f"{path}:{line}:{column}")
+    def position(line: int, column: int) -> TextPosition:
+        return TextPosition((line, column), f"{path}:{line}:{column}")
 
     document = Reader(text_of(path), position, expected_at).document(())
     if document.data is None:

@@ -17,7 +17,7 @@ from clustertrain.job.values import Refused
 from clustertrain.job.yaml_reader import (
     Document,
     Keys,
-    Position,
+    TextPosition,
 )
 from clustertrain.units import shortened
 
@@ -40,7 +40,7 @@ def validated(document: Document, model: type[SectionT]) -> SectionT:
         raise JobError("\n".join([f"{position.label}: {what}{more}", *lines])) from None
 
 
-def _problem(document: Document, error: ErrorDetails) -> tuple[Position, str]:
+def _problem(document: Document, error: ErrorDetails) -> tuple[TextPosition, str]:
     """The place and the message of one error of the model."""
     kind, loc, cause = error["type"], error["loc"], error.get("ctx", {}).get("error")
     if isinstance(cause, Refused):

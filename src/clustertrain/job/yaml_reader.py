@@ -30,7 +30,7 @@ Keys = tuple[str | int, ...]
 Expected = Literal["text", "any", "typed"]
 
 
-class Position(NamedTuple):
+class TextPosition(NamedTuple):
     """The position in the text where a key or a value was written."""
 
     order: tuple[int, int]
@@ -42,7 +42,7 @@ class Document:
     """Plain data and, for every path of keys, the positions of the key and of the value."""
 
     data: Any
-    positions: dict[Keys, tuple[Position, Position]] = field(default_factory=dict)
+    positions: dict[Keys, tuple[TextPosition, TextPosition]] = field(default_factory=dict)
 
     def nearest(self, keys: Sequence[str | int]) -> Keys:
         """The path in the document along these keys, without those that are only in the model."""
@@ -80,7 +80,7 @@ for _side in (JobLoader, JobDumper):
     )
 
 
-def refuse(position: Position, what: str, *lines: str) -> NoReturn:
+def refuse(position: TextPosition, what: str, *lines: str) -> NoReturn:
     raise JobError("\n".join([f"{position.label}: {what}", *lines]))
 
 
@@ -117,15 +117,15 @@ class Reader:
     """One YAML text, read once into a Document."""
 
     def __init__(
-        self, text: str, position: Callable[[int, int], Position], expected_at: Callable[[Keys], Expected]
+        self, text: str, position: Callable[[int, int], TextPosition], expected_at: Callable[[Keys], Expected]
     ) -> None:
-        """`position` returns the Position of a line and a column, counted from 1; `expected_at` returns
+        """`position` returns the TextPosition of a line and a column, counted from 1; `expected_at` returns
         the kind of value that a path may have."""
         self.text = text
         self.position = position
         self.expected_at = expected_at
         self.count = 0
-        self.positions: dict[Keys, tuple[Position, Position]] = {}
+        self.positions: dict[Keys, tuple[TextPosition, TextPosition]] = {}
 
     def document(self, base: Keys) -> Document:
         """The data, with the positions of what is below the path `base`."""
@@ -153,7 +153,7 @@ class Reader:
         self.positions[base] = (start, start if node is None else self._at(node.start_mark))
         return Document(None if node is None else self._plain(node, base), self.positions)
 
-    def _at(self, mark: Any) -> Position:
+    def _at(self, mark: Any) -> TextPosition:
         return self.position(mark.line + 1, mark.column + 1) if mark else self.position(1, 1)
 
     def _check_events(self) -> None:

@@ -62,17 +62,17 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._reader_is_gone = False
+        self._reader_has_closed = False
         self._last_figures = 0.0
         self._pace = _Pace()
 
     def echo(self, text: str) -> None:
-        if self._reader_is_gone:
+        if self._reader_has_closed:
             return
         try:
             print(text, file=self._stream, flush=True)
         except BrokenPipeError:  # `clustertrain run | head`: the reader has ended, the training continues
-            self._reader_is_gone = True
+            self._reader_has_closed = True
 
     def show(self, records: Iterable[Record]) -> None:
         for record in records:

@@ -39,17 +39,17 @@ class RunningHash:
         self._hashed_bytes = self._goal_bytes = 0
         self._error: OSError | None = None
         self._ended = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def advance(self, to_bytes: int) -> None:
         """Declare the first `to_bytes` bytes final; the thread hashes them."""
-        with self._news:
+        with self._changed:
             self._goal_bytes = to_bytes
             if self._thread is None and not self._ended:
                 self._thread = threading.Thread(target=self._follow, name="sha256", daemon=True)
                 self._thread.start()
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def caught_up(self, timeout_s: float) -> bool:
         """Wait until all final bytes are hashed, at most `timeout_s`. Returns whether they are.
@@ -57,8 +57,8 @@ class RunningHash:
         Raises:
             OSError: the written bytes cannot be read.
         """
-        with self._news:
-            self._news.wait_for(lambda: self._error or self._hashed_bytes == self._goal_bytes, timeout_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or self._hashed_bytes == self._goal_bytes, timeout_s)
             if self._error is not None:
                 raise self._error
             return self._hashed_bytes == self._goal_bytes
@@ -68,9 +68,9 @@ class RunningHash:
         return self._hash.hexdigest()
 
     def end(self) -> None:
-        with self._news:
+        with self._changed:
             self._ended = True
-            self._news.notify_all()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -81,15 +81,15 @@ class RunningHash:
                 while self._hashed_bytes < goal_bytes and not self._ended:
                     self._hash_some(memoryview(buffer)[: goal_bytes - self._hashed_bytes])
         except OSError as error:
-            with self._news:
+            with self._changed:
                 self._error = error
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _next_goal(self) -> int | None:
         """The next position to hash up to; None at the end."""
-        with self._news:
-            self._news.notify_all()  # `caught_up` may wait for the bytes that were just hashed
-            self._news.wait_for(lambda: self._ended or self._hashed_bytes < self._goal_bytes)
+        with self._changed:
+            self._changed.notify_all()  # `caught_up` may wait for the bytes that were just hashed
+            self._changed.wait_for(lambda: self._ended or self._hashed_bytes < self._goal_bytes)
             return None if self._ended else self._goal_bytes
 
     def _hash_some(self, buffer: memoryview) -> None:

@@ -238,13 +238,13 @@ class Bucket:
             return None
 
     def _pages(
-        self, action: str, prefix: str, operation: str, *, answers: Collection[int] = (), **wanted: str
+        self, action: str, prefix: str, operation: str, *, answers: Collection[int] = (), **options: str
     ) -> Iterator[dict[str, Any]]:
         """The pages of a listing, each with retries: boto3's paginator ends at the first error."""
         marks: dict[str, str] = {}
 
         def page() -> dict[str, Any]:
-            found: dict[str, Any] = getattr(self._client, operation)(Bucket=self.name, **wanted, **marks)
+            found: dict[str, Any] = getattr(self._client, operation)(Bucket=self.name, **options, **marks)
             return found
 
         while True:
@@ -269,18 +269,18 @@ class _Reading:
         """The next block; empty at the end."""
         if self._body is None:
             self._open()
-        wanted = min(block_bytes, self._total_bytes - self.offset)
-        if wanted == 0:
+        expected_bytes = min(block_bytes, self._total_bytes - self.offset)
+        if expected_bytes == 0:
             return b""
         try:
-            block: bytes = self._body.read(wanted)
+            block: bytes = self._body.read(expected_bytes)
         except BaseException:
             self.close()
             raise
-        if len(block) != wanted:
+        if len(block) != expected_bytes:
             self.close()
-            raise ConnectionError(f"received {len(block)} bytes, expected {wanted}")
-        self.offset += wanted
+            raise ConnectionError(f"received {len(block)} bytes, expected {expected_bytes}")
+        self.offset += expected_bytes
         return block
 
     def close(self) -> None:

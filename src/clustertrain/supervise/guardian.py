@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
             stdout=file,
             stderr=file,
             start_new_session=True,
-            preexec_fn=_die_with_guardian,  # noqa: PLW1509  this process has one thread
+            preexec_fn=_end_with_guardian,  # noqa: PLW1509  this process has one thread
         )
     _wait_for_end(driver)
     code = driver.poll()
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _die_with_guardian() -> None:
+def _end_with_guardian() -> None:
     """Have the kernel kill the driver with the guardian; `clustertrain run` then kills the rest."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

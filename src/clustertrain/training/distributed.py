@@ -124,8 +124,8 @@ class StopLine:
         """Distribute rank 0's requests, for the `read` after the next step."""
         if self._rank_info.world_size == 1:
             return
-        asked = self._requests() if self._rank_info.rank == 0 else Requests()
-        flags = torch.tensor(asked, dtype=torch.int32)
+        requests = self._requests() if self._rank_info.rank == 0 else Requests()
+        flags = torch.tensor(requests, dtype=torch.int32)
         work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._pending = (work, flags)
 

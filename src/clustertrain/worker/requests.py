@@ -24,7 +24,7 @@ class RequestPoller:
         self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
         self._near = run.spool
         self._far = run.with_patience(0).store if run.is_spooled else None
-        self._far_seen: dict[str, bytes | None] = {}
+        self._remote_requests: dict[str, bytes | None] = {}
         self._far_looked_at: dict[str, float] = {}
         self._served_save = self._look("save")
         self._stop = False
@@ -66,5 +66,5 @@ class RequestPoller:
         if self._far is not None and now - self._far_looked_at.get(name, float("-inf")) >= LOOK_EVERY_S_ON_S3:
             self._far_looked_at[name] = now
             with suppress(StorageError):  # as above
-                self._far_seen[name] = self._far.read_or_none(self._keys[name])
-        return self._far_seen.get(name)
+                self._remote_requests[name] = self._far.read_or_none(self._keys[name])
+        return self._remote_requests.get(name)

@@ -209,8 +209,8 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
     if observed.is_over:
         return _after_its_end(observed, stored)
     if stored is not None and is_its(observed, stored) and stored.of_result and stored.over:
-        goes_on = stored.state == "failed" and observed.is_retried
-        return Standing(stored.state, stored.cause, stored.text, over=not goes_on, of_result=True)
+        continues = stored.state == "failed" and observed.is_retried
+        return Standing(stored.state, stored.cause, stored.text, over=not continues, of_result=True)
     if observed.native.state == "queued":
         return _queued(observed, stored)
     return _with_pods(observed, stored)
@@ -249,7 +249,7 @@ def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
         cause = _cause_of_code(observed.message) or cause
-    text = [native.text, *([said] if (said := _essence(observed.message)) else [])]
+    text = [native.text, *([message] if (message := _essence(observed.message)) else [])]
     text += [problem.text for problem in observed.problems if state != "done"]
     return Standing(state, cause, "\n".join(text), over=True)
 

@@ -39,7 +39,7 @@ class SlurmRay(RayCluster):
         head = f"{self.head_address}:{self.head_port}"
         if not wait_for_answer(self.head_address, self.head_port, self.nodes_wait_s):
             raise ClusterError(
-                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_see(self.nodes[0])}."
+                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_hint(self.nodes[0])}."
             )
         ray.init(address=head, log_to_driver=False, _node_ip_address=self.head_address)
         if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
@@ -58,15 +58,17 @@ class SlurmRay(RayCluster):
     def _incomplete(self, attempt: Attempt) -> ClusterError:
         """Names the missing nodes, and how far each of them came."""
         missing, there = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
-        silent = [node for node in missing if node not in there]
-        came = [node for node in missing if node in there]
+        absent = [node for node in missing if node not in there]
+        arrived = [node for node in missing if node in there]
         why = []
-        if silent:
+        if absent:
             why.append(
-                f"{', '.join(silent)} did not find {attempt.uri}: is that path the same file system there?"
+                f"{', '.join(absent)} did not find {attempt.uri}: is that path the same file system there?"
             )
-        if came:
-            why.append(f"{', '.join(came)} found it, and their Ray did not reach the head: {_see(came[0])}.")
+        if arrived:
+            why.append(
+                f"{', '.join(arrived)} found it, and their Ray did not reach the head: {_hint(arrived[0])}."
+            )
         return ClusterError(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
             f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} are missing.\n"
@@ -74,5 +76,5 @@ class SlurmRay(RayCluster):
         )
 
 
-def _see(node: str) -> str:
+def _hint(node: str) -> str:
     return f"`clustertrain logs --node {node}` shows what Ray printed there"

@@ -119,14 +119,14 @@ def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, e
         _write_down(run, job_id)
 
 
-def _wait_in_queue(job_id: str, wanted: Callable[[QueueState | None], bool]) -> QueueState | None:
+def _wait_in_queue(job_id: str, condition: Callable[[QueueState | None], bool]) -> QueueState | None:
     """The job once it is as wanted, or as it is after half a minute; None where SLURM has forgotten it."""
     job: QueueState | None = None
 
     def is_as_wanted() -> bool:
         nonlocal job
         job = look_up([job_id]).get(job_id)
-        return wanted(job)
+        return condition(job)
 
     wait_until(is_as_wanted, _LEAVING_S, _QUEUE_POLL_S)
     return job

@@ -54,12 +54,12 @@ def _save(attempt: Attempt, grace_s: float) -> None:
     """Ask for a save and wait for its checkpoint; where the run is asked to stop, wait for its result."""
     before = names(attempt.run.checkpoints)
     attempt.save.write(SaveRequest(pod=os.environ[variables.POD]))
-    asked_at = time.monotonic()
+    requested_at = time.monotonic()
 
     def may_end() -> bool:
         if attempt.result.exists():
             return True
-        is_settled = time.monotonic() - asked_at > 2 * _SETTLES_S
+        is_settled = time.monotonic() - requested_at > 2 * _SETTLES_S
         return is_settled and attempt.stop.read() is None and names(attempt.run.checkpoints) != before
 
     wait_until(may_end, grace_s, _POLL_S)

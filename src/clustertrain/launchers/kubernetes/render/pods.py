@@ -230,7 +230,7 @@ def _container(job: Job, name: str) -> dict[str, Any]:
 
 
 def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
-    said = {
+    variables_set = {
         **RAY_ENVIRONMENT,
         "HOME": "/tmp",
         variables.CODE: job.kubernetes.code_in_image or CODE,
@@ -241,7 +241,7 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
     }
     found = {variables.NAMESPACE: "metadata.namespace", variables.POD: "metadata.name"}
     return [
-        *({"name": name, "value": value} for name, value in said.items()),
+        *({"name": name, "value": value} for name, value in variables_set.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in found.items()),
     ]
 
