@@ -41,6 +41,9 @@ class SlurmRay(RayCluster):
             raise ClusterError(
                 f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_hint(self.nodes[0])}."
             )
+        if len(self.nodes) == 1:
+            # For 127.0.0.1 Ray would put the address that others reach this node at; nothing listens there.
+            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
         ray.init(address=head, log_to_driver=False, _node_ip_address=self.head_address)
         if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
             raise self._incomplete(attempt)
