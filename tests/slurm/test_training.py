@@ -180,8 +180,8 @@ def test_two_runs_on_the_same_nodes_do_not_meet(make, cluster, uninterrupted):
 
 
 def test_gpus_that_torch_cannot_use_are_refused(make, cluster):
-    """SLURM gives them, and they are none: devices that stand in. The job has one node: its Ray listens on the
-    loopback address."""
+    """SLURM assigns device nodes without a device. The job has one node: its Ray listens on the loopback
+    address."""
     one = {"workers": 1, "nodes": 1, "gpus_per_worker": 1}
     run = make("gpus", **FAULTY, resources=one).submit()
     output = run.wait("FAILED")
