@@ -203,7 +203,7 @@ class Nothing(Plain):
     ("task", "settings", "text"),
     [
         (NoParameters(), {}, "without parameters"),
-        (Frozen(), {}, "no parameters that need a gradient \\(2 in all\\)"),
+        (Frozen(), {}, "without parameters that need a gradient \\(2 in all\\)"),
         (NoModule(), {}, "returned str, not an nn.Module"),
         (Vector(), {}, r"returned shape \(4, 1\), not a scalar"),
         (Stream(), {}, "lacks __len__ or __getitem__"),
