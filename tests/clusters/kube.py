@@ -263,7 +263,7 @@ class KubeCluster(Addons):
         self.inside("ctr", "--namespace=k8s.io", "images", "import", "-", input=made)
 
     def load(self, image: str, name: str = "") -> None:
-        """From podman, once per content. `name`: what pods call it, if not so."""
+        """From podman, where it has to stay, once per content. `name`: the pods' name for it, if another."""
         name = name or image
         found = subprocess.run(["podman", "image", "inspect", image], capture_output=True, check=False)
         if found.returncode:
