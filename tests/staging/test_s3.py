@@ -335,7 +335,7 @@ def test_a_server_that_promises_ranges_and_gives_none(web, into):
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
 
 
-@pytest.mark.parametrize("gives_ranges", [True, False])
+@pytest.mark.parametrize("supports_ranges", [True, False])
 def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
     web, tmp_path, supports_ranges
 ):
