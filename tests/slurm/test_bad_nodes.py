@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain import version
 from clustertrain.run.records import Result
 from slurm.trained import FAULTY, ON_TWO, Submitted, slow, wait_for_no_process
 from whole_run import same_weights
@@ -70,7 +71,7 @@ def test_a_head_that_cannot_begin_holds_no_other_node(make, cluster, tmp_path, o
 
 def test_nodes_with_different_versions_are_refused(make, cluster, tmp_path):
     run = make("versions", **FAULTY, slurm=ON_TWO)
-    installed = Path(sys.modules["clustertrain"].__file__)
+    installed = Path(version.__file__)
     other = tmp_path / "other.py"
     other.write_text(re.sub(r'__version__ = ".*"', '__version__ = "0.0.7"', installed.read_text()))
     cluster.run_on("node2", ["mount", "--bind", str(other), str(installed)])
@@ -195,7 +196,7 @@ def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, n
 def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
     run = make("headless", **slow(0.5), slurm=ON_TWO).submit()
     run.wait_for_step(3)
-    kill(cluster, "node1", r"python\S* -m clustertrain\.node")
+    kill(cluster, "node1", r"python\S* -m clustertrain\.launchers\.slurm\.agent$")
     wait_for_no_process(cluster, cluster.nodes, within_s=15)
     run.wait("FAILED", 60)
     said = run.command("status", str(run.job_file)).stdout
