@@ -1,4 +1,4 @@
-"""The command line: one command, one line of logic; what it does is one hop away."""
+"""The commands: each reads its options and calls the function that does the work."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ SETS = click.option(
 )
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
 DATA_NAME = click.argument("name", required=False)
-TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|RUNFOLDER]")
+TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]")
 TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="For which launcher.")
 WHERE = click.option(
-    "--to", "to", type=click.Choice(list(LAUNCHERS)), help="Its launcher, where the run went to several."
+    "--to",
+    "to",
+    type=click.Choice(list(LAUNCHERS)),
+    help="The launcher that has the run, if it was started on several.",
 )
 
 
 def start_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What may be said of a start, wherever it happens."""
+    """The options of every start, by `run` and by `submit`."""
     for name, help_text in (
-        ("--retry", "Try again though failures.attempts ended without progress."),
+        ("--retry", "Start although the last failures.attempts attempts made no progress."),
         ("--allow-world-size-change", "Resume at another number of workers."),
-        ("--takeover", "Run even though another start of this run seems to live."),
-        ("--fresh", "Begin anew; the old run is kept aside."),
+        ("--takeover", "Start although another start of this run appears to be active."),
+        ("--fresh", "Start over; the old run is kept."),
     ):
         command = click.option(name, is_flag=True, help=help_text)(command)
     return command
 
 
 class _Commands(click.Group):
-    """Errors of the kit end with their text and code; no traceback for what a user can mend."""
+    """An error of clustertrain ends the command with its text and exit code, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -244,8 +247,8 @@ def ckpt_ls(target: str, to: str | None) -> None:
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, (), to, note)
-    here = launcher.reads_storage
-    echo_lines(list_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt ls"))
+    here = launcher.storage_visible
+    echo_lines(list_checkpoints(run.visible_run()) if here else launcher.run_in_cluster(run, "ckpt ls"))
 
 
 @ckpt.command("verify")
@@ -257,8 +260,8 @@ def ckpt_verify(target: str, to: str | None) -> None:
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, (), to, note)
-    here = launcher.reads_storage
-    echo_lines(verify_checkpoints(run.visible_run()) if here else launcher.read_storage(run, "ckpt verify"))
+    here = launcher.storage_visible
+    echo_lines(verify_checkpoints(run.visible_run()) if here else launcher.run_in_cluster(run, "ckpt verify"))
 
 
 @ckpt.command("export")
@@ -266,13 +269,13 @@ def ckpt_verify(target: str, to: str | None) -> None:
 @click.option("--name", default=None, help="Which checkpoint; the newest without it.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
 def ckpt_export(target: str, name: str | None, to: str) -> None:
-    """Write the weights as safetensors, and where they are from as JSON."""
+    """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import choose
     from clustertrain.launchers.find import find
 
     launcher, found = find(target, (), None, note)
-    if not launcher.reads_storage:
-        echo_lines(launcher.read_storage(found, "ckpt export"))
+    if not launcher.storage_visible:
+        echo_lines(launcher.run_in_cluster(found, "ckpt export"))
         return
     run = found.visible_run()
     checkpoint = choose(run, name)
@@ -304,7 +307,7 @@ def data_ls(job_file: str, name: str | None, to: str | None) -> None:
 @DATA_NAME
 @WHERE
 def data_fetch(job_file: str, name: str | None, to: str | None) -> None:
-    """Bring the data sets here now, so that no run has to wait for them."""
+    """Fetch the data sets now, so that no run has to wait for them."""
     from clustertrain.cli.data import data_sets, fetch_data
     from clustertrain.job.file import load_job
 
@@ -345,14 +348,14 @@ def data_evict(job_file: str, name: str | None, to: str | None, force: bool) -> 
 
 
 def elsewhere(job_file: str, to: str | None, command: str, name: str | None) -> Iterator[str] | None:
-    """What the command prints in the cluster that has the job's run; None where its storage is here."""
+    """The output of the command in the cluster of the job's run; None if its storage is visible here."""
     from clustertrain.launchers.find import find_elsewhere
 
     found = find_elsewhere(job_file, to, note)
     if found is None:
         return None
     launcher, run = found
-    return launcher.read_storage(run, command, *([name] if name else []))
+    return launcher.run_in_cluster(run, command, *([name] if name else []))
 
 
 def echo_lines(lines: Iterable[str]) -> None:
@@ -361,12 +364,12 @@ def echo_lines(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    """A remark that is no part of what the command prints."""
+    """Print a remark to stderr, beside the output of the command."""
     click.echo(text, err=True)
 
 
 def needs_training(command: str) -> None:
-    """Refuse a command that needs torch and ray where they are not installed; looks, and imports neither."""
+    """Refuse a command that needs torch and ray if they are not installed, without importing them."""
     from clustertrain.node.installed import missing_for_training
 
     if missing := missing_for_training():

@@ -38,15 +38,15 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
     """
     job = _job_of(text, sets)
     newest = _newest_known(text, job, to, echo)
-    if to is not None and not launcher_of(to).reads_storage:
+    if to is not None and not launcher_of(to).storage_visible:
         return launcher_of(to), _remote(text, job, newest, to)
     run = _visible_run(text, job, newest)
-    if newest is not None and not launcher_of(newest.launcher).reads_storage and not _is_newer(run, newest):
+    if newest is not None and not launcher_of(newest.launcher).storage_visible and not _is_newer(run, newest):
         return launcher_of(newest.launcher), Target(text, job, newest)
     if run is None:
         raise _not_found(text, job, newest)
     launcher = launcher_of(to) if to else launcher_in_storage(run)
-    if not launcher.reads_storage:
+    if not launcher.storage_visible:
         launcher = launcher_of("local")  # somebody else submitted it, or this is its pod
     return launcher, Target(text, job, newest, run)
 
@@ -60,7 +60,7 @@ def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Tar
     job = _job_of(text, ())
     known = _newest_known(text, job, to, echo)
     name = to or (known.launcher if known is not None else None)
-    if name is None or launcher_of(name).reads_storage:
+    if name is None or launcher_of(name).storage_visible:
         return None
     return launcher_of(name), Target(text, job, known)
 
@@ -140,7 +140,7 @@ def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir |
         location, name = known.storage, known.name
     else:
         location, name = Location(_place(text)[0]), _place(text)[1]
-    if known is not None and not launcher_of(known.launcher).reads_storage and location.is_s3:
+    if known is not None and not launcher_of(known.launcher).storage_visible and location.is_s3:
         return None  # this machine may have no key for it: the cluster has
     run = RunDir.newest(location, name)
     return run if is_known(run) else None

@@ -18,7 +18,7 @@ class FromStorage(ABC):
     """Status and logs of runs by their files, joined with what the launcher's scheduler says."""
 
     name: str
-    reads_storage = True
+    storage_visible = True
 
     @abstractmethod
     def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
@@ -44,7 +44,7 @@ class FromStorage(ABC):
         notes = [note for status in statuses for note in note_of(status)]
         return list_lines([run_row(status) for status in statuses], notes)
 
-    def read_storage(self, target: Target, command: str, *options: str) -> Iterator[str]:
+    def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         text = target.text
         raise JobError(f"The storage of {text} is not visible here.\nRun `{command}` where it is mounted.")
 

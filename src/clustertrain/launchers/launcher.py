@@ -62,7 +62,7 @@ class Launcher(Protocol):
     """How jobs of one kind of place are checked, submitted and observed."""
 
     name: str
-    reads_storage: bool
+    storage_visible: bool
     """Whether its commands read the run's storage on this machine; else they reach it through the cluster."""
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
@@ -110,7 +110,7 @@ class Launcher(Protocol):
     def ls(self, place: str, namespace: str | None) -> list[str]:
         """The lines of `ls --to`: the runs of a storage, or of a namespace."""
 
-    def read_storage(self, target: Target, command: str, *options: str) -> Iterator[str]:
+    def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         """What a command such as `ckpt ls` prints where the run's storage is, when that is not here.
 
         Raises:

@@ -71,7 +71,7 @@ def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
 
 def _visible(known: KnownRun) -> RunDir | None:
     """The run in its storage, where this machine sees that."""
-    if not launcher_of(known.launcher).reads_storage:
+    if not launcher_of(known.launcher).storage_visible:
         return None
     if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
         return None

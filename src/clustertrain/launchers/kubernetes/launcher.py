@@ -24,7 +24,7 @@ class KubernetesLauncher:
     """Runs as RayJobs."""
 
     name = "kubernetes"
-    reads_storage = False
+    storage_visible = False
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
         return submit.validate(Path(job_file), sets)
@@ -60,7 +60,7 @@ class KubernetesLauncher:
     def ls(self, place: str, namespace: str | None) -> list[str]:
         return status.list_lines(cluster(place, namespace))
 
-    def read_storage(self, target: Target, command: str, *options: str) -> Iterator[str]:
+    def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         return storage.lines_of(_job(target), command, options)
 
 
