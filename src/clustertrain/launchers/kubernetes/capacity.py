@@ -1,8 +1,7 @@
-"""Whether the nodes and the quotas of a cluster can hold a run: arithmetic alone.
+"""Whether the nodes and the quotas of a cluster can hold a run. Pure arithmetic.
 
-A pod that no node can hold waits until the deadline ends the run, and so does one that a quota never admits.
-What other pods take of the nodes just now is left aside: they will end. The scheduler itself answers only for
-pods that are there: no dry run schedules.
+If no node can hold a pod, or a quota never admits it, the run waits until its deadline. Nodes count as empty,
+since the pods that run there now will end. A dry run cannot answer this: it does not schedule.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from clustertrain.launchers.kubernetes.rules.names import quantity
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
-_OF_A_MOMENT = "node.kubernetes.io/"  # taints such as not-ready and unschedulable: they go by themselves
+_OF_A_MOMENT = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
 _ON_DEMAND = (
     "Where an autoscaler would add such a node: `clustertrain render --to kubernetes … | kubectl apply -f -`"
 )
@@ -25,7 +24,7 @@ _ON_DEMAND = (
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Pods of one kind: what they request of a node. `limits` count for quotas alone."""
+    """Pods of one kind, and what each of them requests of a node. `limits` count only for quotas."""
 
     role: str
     pods: int
@@ -40,7 +39,7 @@ class PodGroup:
 
 
 def pod_groups_of(rayjob: Object) -> list[PodGroup]:
-    """The least that must be there for a RayJob to begin."""
+    """The pods that a RayJob needs to start: head, the minimum of each worker group, submitter."""
     spec = rayjob["spec"]
     cluster = spec["rayClusterSpec"]
     found = [_group("head", 1, cluster["headGroupSpec"]["template"]["spec"])]
@@ -53,7 +52,7 @@ def pod_groups_of(rayjob: Object) -> list[PodGroup]:
 
 
 def group_of_pod(pod: Object) -> PodGroup:
-    """What a pod that is there takes of a quota."""
+    """The group of one existing pod, for what it uses of a quota."""
     return _group("pod", 1, pod["spec"])
 
 
@@ -64,7 +63,7 @@ def _group(role: str, pods: int, spec: Object) -> PodGroup:
 
 
 def _amounts(spec: Object, kind: str) -> dict[str, Decimal]:
-    """Of a pod: all its containers together, and at least what its greediest init container asks for."""
+    """The amounts of one pod: the sum of its containers, or its largest init container if that is more."""
     total: dict[str, Decimal] = {}
     for container in spec["containers"]:
         for name, amount in _of_container(container, kind).items():
@@ -76,7 +75,7 @@ def _amounts(spec: Object, kind: str) -> dict[str, Decimal]:
 
 
 def _of_container(container: Object, kind: str) -> dict[str, Decimal]:
-    """What is limited and not requested is requested as it is limited."""
+    """The amounts of one container. A resource with a limit and no request has its limit as the request."""
     resources = container.get("resources", {})
     limits = resources.get("limits", {})
     written = {**limits, **resources.get("requests", {})} if kind == "requests" else limits
@@ -87,7 +86,7 @@ def _of_container(container: Object, kind: str) -> dict[str, Decimal]:
 
 
 def why_no_nodes(groups: Sequence[PodGroup], nodes: Sequence[Object]) -> str | None:
-    """Why no node, or too few, can ever hold the pods; None where they can."""
+    """Why the nodes can never hold all of the pods; None if they can."""
     return next((text for group in groups if (text := _why_no_node(group, nodes)) is not None), None)
 
 
@@ -127,7 +126,7 @@ def _has_labels(node: Object, selector: Mapping[str, str]) -> bool:
 
 
 def _repelling(node: Object, group: PodGroup) -> list[str]:
-    """The taints that keep the pods away for good."""
+    """The permanent taints of a node that the pods do not tolerate."""
     taints = [t for t in node["spec"].get("taints", ()) if not t["key"].startswith(_OF_A_MOMENT)]
     hard = [t for t in taints if t["effect"] in ("NoSchedule", "NoExecute")]
     return [_taint_text(t) for t in hard if not any(_tolerates(each, t) for each in group.tolerations)]
@@ -151,7 +150,7 @@ def _allocatable(node: Object, name: str) -> Decimal:
 
 
 def _fits(group: PodGroup, node: Object) -> int:
-    """How many of the pods an empty node holds."""
+    """How many of the pods fit on the node while it is empty."""
     amounts = {**group.requests, "pods": Decimal(1)}
     return min(int(_allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
 
@@ -160,14 +159,14 @@ def _fits(group: PodGroup, node: Object) -> int:
 
 
 def why_no_quota(groups: Sequence[PodGroup], quotas: Sequence[Object], own: Sequence[PodGroup]) -> str | None:
-    """Which quota cannot admit the pods; None where each can.
+    """Why a quota cannot admit the pods; None if every quota can.
 
     Args:
-        own: pods of this run that are there, and will go before it starts.
+        own: existing pods of this run. They are deleted before it starts, so what they use counts as free.
     """
     for quota in quotas:
         if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
-            continue  # it counts some pods and not others
+            continue  # a quota with scopes counts only some pods
         used = quota.get("status", {}).get("used", {})
         for key, hard in quota["spec"].get("hard", {}).items():
             needed = [(group, _of_quota(group, key)) for group in groups]
@@ -190,7 +189,7 @@ def _amount(value: object) -> Decimal:
 
 
 def _of_quota(group: PodGroup, key: str) -> Decimal:
-    """What one of the pods counts under a key of a quota; 0 for keys that are not of pods."""
+    """What one of the pods uses under a key of a quota; 0 for keys that do not concern pods."""
     if key in ("pods", "count/pods"):
         return Decimal(1)
     if key.startswith("limits."):
@@ -206,7 +205,7 @@ def _parts(needed: Sequence[tuple[PodGroup, Decimal]], key: str) -> Iterator[str
 
 
 def amount_text(name: str, amount: Decimal) -> str:
-    """As Kubernetes would write it: memory in Gi or Mi, what else there is as a number."""
+    """An amount as Kubernetes writes it: memory in Gi or Mi, other resources as a number."""
     is_bytes = name.rpartition(".")[2] in ("memory", "storage", "ephemeral-storage")
     if is_bytes and amount and amount == int(amount):
         tenths = amount * 10 / 2**30

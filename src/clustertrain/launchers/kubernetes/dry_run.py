@@ -1,9 +1,9 @@
-"""The objects of a run put to the API server, which checks them and keeps none.
+"""A dry run on the API server: it checks the objects of a run and stores none of them.
 
-`kubectl apply` sends the objects of a file one after another: where the server refuses the third, two are
-there. The same call with --dry-run=server comes first, and takes each object through authorization, schema,
-admission and quota. It alone checks the schemas of the cluster's CRDs. The rules of the operator, and of the
-pods that it makes, are not the API server's: they are in rules/.
+`kubectl apply` sends the objects of a file one after another. If the server refuses the third, two exist
+already. So the same call runs first with --dry-run=server, which checks authorization, schema, admission and
+quota for each object. No other check covers the schemas of the cluster's CRDs. The dry run does not check the
+rules of the operator, nor the pods that it creates later: rules/ does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RULE_LENGTH = 300
 
 _PREFIX = re.compile(r"(error|Error from server( \(\w+\))?): ")
 _NOISE = re.compile(r"Warning: |[IWE]\d{4} ")
-# How kubectl prints what the server refuses, by the check that refuses it. kubectl has no JSON for errors.
+# How kubectl prints a refusal: one pattern for each check of the server. kubectl has no JSON for errors.
 _VALIDATION = re.compile(r'The \S+ ".*?" is invalid: (.*)', re.DOTALL)
 _TYPES = re.compile(r"failed to create typed patch object \([^)]*\): (?:errors:)?(.*)", re.DOTALL)
 _CONFLICT = re.compile(r"Apply failed with \d+ conflicts?: (.*?)(?:\nPlease review|\Z)", re.DOTALL)
@@ -42,7 +42,7 @@ _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rule of the server that an object breaks. `field`: its path in the object, "" where none is named."""
+    """A rule of the server that an object breaks. `field`: a path in the object; "" if kubectl names none."""
 
     manifest: Manifest
     field: str
@@ -54,15 +54,15 @@ class Refusal:
 
 
 def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: bool = False) -> list[str]:
-    """Have the API server check what would be applied; returns notes of what it did not check.
+    """Have the API server check the objects before they are applied. Returns notes on what it did not check.
 
     Args:
-        replaced: a RayJob of this name is there, and is deleted before the new one is applied. The new one is
-            checked as one that is created: changes of a RayJob have rules of their own.
+        replaced: a RayJob of this name exists, and is deleted before the new one is applied. The new one is
+            checked as a creation, since updates of a RayJob have other rules.
 
     Raises:
-        Forbidden, NoAnswer: as a call of kubectl.
-        ClusterError: the server refuses an object; names it, the field, the server's rule and the remedy.
+        Forbidden, NoAnswer: as `Kubectl.__call__`.
+        ClusterError: the server refuses an object. The message has its name, the field, the rule, the remedy.
     """
     refused = []
     for how in (_APPLY, _CREATE):
@@ -88,9 +88,9 @@ def _how(manifest: Manifest, replaced: bool) -> tuple[str, ...]:
 
 
 def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) -> list[tuple[Manifest, str]]:
-    """The objects that the server refuses, each with kubectl's words.
+    """The objects that the server refuses, each with kubectl's error message.
 
-    They are sent one by one after a refusal, since these words do not always name the object.
+    The message does not always name the object. So after a refusal the objects are sent one by one.
     """
     if not objects:
         return []
@@ -103,16 +103,16 @@ def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) 
             return [each for one in objects for each in _refused(kubectl, how, [one])]
         if not isinstance(error, CommandFailed):
             raise
-        # The server looks last for an object of the same name: all else was in order.
+        # The server checks last whether an object of this name exists: all other checks have passed.
         return [] if "(AlreadyExists)" in error.stderr else [(objects[0], error.stderr)]
     return []
 
 
-# --------------------------------------------------------------------------------------- what the server says
+# ------------------------------------------------------------------------------------- the server's messages
 
 
 def _broken_rules(message: str) -> list[tuple[str, str]]:
-    """Field and rule of each, as kubectl prints them."""
+    """Field and rule of each violation in kubectl's message."""
     text = "\n".join(line for line in message.splitlines() if not _NOISE.match(line)).strip()
     if match := _VALIDATION.match(text):
         pairs = [line.removeprefix("* ").partition(": ") for line in match[1].splitlines()]
@@ -127,7 +127,7 @@ def _broken_rules(message: str) -> list[tuple[str, str]]:
 
 
 def _tidied(rule: str, field: str = "") -> str:
-    """On one line, without the field's path, types of Go, and a value that is only the name of a type."""
+    """The rule on one line, without the field's path, Go types, and values that only name a type."""
     rule = _ONLY_A_TYPE.sub("", rule.replace(f"{field} in body ", ""))
     return shorten(_VALUE_OF_GO.sub(r"\1", rule), _RULE_LENGTH, placeholder=" …")
 
@@ -153,7 +153,7 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
-    """The names that the server's schema has at a path; none where it does not say."""
+    """The field names at a path of the server's schema; empty if the schema cannot be read."""
     named = f"{manifest['kind']}.{path}".rstrip(".")
     try:
         explained = kubectl("explain", named, f"--api-version={manifest['apiVersion']}")

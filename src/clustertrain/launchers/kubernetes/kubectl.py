@@ -1,6 +1,7 @@
-"""kubectl, as this kit calls it: with the job's context and namespace, and errors that say what to do.
+"""Runs kubectl with the job's context and namespace, and turns its errors into messages with a remedy.
 
-The Python client is a large dependency for a login node, and has code of its own for kubeconfigs and logins.
+Kubernetes' Python client is a large dependency for a login node, and reads kubeconfigs and logs in with other
+code than kubectl.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NO_SERVER = re.compile(
 )
 _NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
 _NO_CONTEXT = re.compile(
-    # Without a configuration kubectl asks a server that nobody has had for years.
+    # Without a configuration kubectl connects to localhost:8080, where no API server listens.
     r"context .* does not exist|no configuration has been provided|current-context|server localhost:8080",
     re.I,
 )
@@ -41,7 +42,7 @@ class NotFound(ClusterError):
 
 
 class Forbidden(ClusterError):
-    """The account may not do that. `what`: verb and resource, such as "list nodes"."""
+    """The account lacks a permission. `what`: verb and resource, such as "list nodes"."""
 
     def __init__(self, user: str, what: str) -> None:
         super().__init__(
@@ -52,12 +53,12 @@ class Forbidden(ClusterError):
 
 
 class NoAnswer(ClusterError):
-    """The API server is not reached, or none is named."""
+    """The API server does not answer, or none is configured."""
 
 
 @dataclass(frozen=True)
 class Kubectl:
-    """Which cluster and namespace; None leaves the choice to kubectl's own configuration."""
+    """kubectl for one cluster and namespace. None: as in kubectl's own configuration."""
 
     namespace: str | None = None
     context: str | None = None
@@ -69,11 +70,11 @@ class Kubectl:
     def __call__(
         self, *arguments: str, input: str | None = None, timeout_s: float = ANSWER_S, check: bool = True
     ) -> Done:
-        """Run it.
+        """Run kubectl with these arguments.
 
         Raises:
-            NotFound, Forbidden, NoAnswer: what they say.
-            ClusterError: anything else that kubectl refuses, in its own words.
+            NotFound, Forbidden, NoAnswer: see these classes.
+            ClusterError: any other failure, with kubectl's message.
         """
         try:
             return run(
@@ -86,7 +87,7 @@ class Kubectl:
             raise _explained(error, self) from None
 
     def exec(self, pod: str, container: str, *argv: str, timeout_s: float = ANSWER_S) -> Done:
-        """Run a command in a pod; its exit code is in the answer. Raises as a call where it was not run."""
+        """Run a command in a pod; the result has its exit code. Raises as `__call__` if it was not run."""
         command = ("exec", pod, f"--container={container}", "--", *argv)
         done = self(*command, timeout_s=timeout_s, check=False)
         if done.code and not ended_there(done.stderr):
@@ -95,12 +96,13 @@ class Kubectl:
         return done
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
-        """Delete an object, and wait until it is gone; nothing happens where there is none.
+        """Delete an object if it exists, and wait until it is gone.
 
-        kubectl's own waiting needs the right to watch, and without it does not wait, and does not say so.
+        `kubectl delete --wait` needs the permission to watch. Without it, kubectl returns at once, without an
+        error.
 
         Raises:
-            ClusterError: it is still there after so long; and as a call.
+            ClusterError: the object still exists after `timeout_s`; and as `__call__`.
         """
         self("delete", kind, name, "--ignore-not-found", "--wait=false")
 
@@ -114,7 +116,7 @@ class Kubectl:
             )
 
     def lines(self, *arguments: str) -> Iterator[str]:
-        """What it prints, while it runs. Raises as a call, after the last line."""
+        """The lines that kubectl prints, while it runs. Raises as `__call__`, after the last line."""
         try:
             yield from lines(self._argv(*arguments))
         except CommandFailed as error:
@@ -126,19 +128,19 @@ class Kubectl:
         return ["kubectl", *where, *arguments]
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """One object. Raises NotFound, and as a call."""
+        """One object. Raises as `__call__`; NotFound if it does not exist."""
         value: dict[str, Any] = json.loads(self("get", kind, name, "--output=json").stdout)
         return value
 
     def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
-        """The objects of a kind that have these labels. Raises as a call."""
+        """The objects of a kind that `selector` selects by labels. Raises as `__call__`."""
         found = self("get", kind, "--output=json", *([f"--selector={selector}"] if selector else []))
         items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
         return items
 
 
 def ended_there(stderr: str) -> bool:
-    """Whether it is the command in the pod that failed, and not the way to it."""
+    """Whether the command in the pod failed, not the connection to the pod."""
     return _ENDED_THERE.search(stderr) is not None
 
 
@@ -164,7 +166,7 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
     return error
 
 
-# The first that fits counts.
+# The first pattern that matches counts.
 _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
     (
         re.compile("failed calling webhook"),

@@ -1,4 +1,4 @@
-"""The launcher of Kubernetes clusters with KubeRay. Their storage is reached through a pod of the run."""
+"""The launcher of Kubernetes clusters with KubeRay. It reads the storage of a run through a pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clustertrain.run.folder import RunDir
 
 
 class KubernetesLauncher:
-    """Runs as RayJobs."""
+    """Submits, observes and stops runs as RayJobs."""
 
     name = "kubernetes"
     storage_visible = False
@@ -65,7 +65,7 @@ class KubernetesLauncher:
 
 
 def _job(target: Target) -> Job:
-    """The job as it was submitted: the cluster, the namespace and the run's name are in it."""
+    """The job as it was submitted. It has the cluster, the namespace and the run's name."""
     job = target.submitted_job
     if job is None:
         raise JobError(f"{target.text} is no job file, and only that names the cluster.\nName the job file.")

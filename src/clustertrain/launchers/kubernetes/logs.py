@@ -1,6 +1,6 @@
-"""The lines of a run on Kubernetes: by way of its head's pod, or of one that reads the storage.
+"""The log lines of a run on Kubernetes, read in its head's pod or in a short-lived reader pod.
 
-A connection that breaks is made anew, and what was printed is not printed again.
+A broken connection is opened again, and lines that were printed are not repeated.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import LogSelection
 
-_GONE = (137, 143)  # the pod went, and the command with it
+_GONE = (137, 143)  # exit codes of a command that was killed with its pod
 
 
 def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[str]:
-    """The lines, oldest first. With `follow` until nothing starts the run any more, through every attempt
-    unless one was named. Before there is an attempt: why it waits, and what the submitter's pod printed.
+    """The log lines, oldest first.
+
+    With `follow` they continue until the run is over, through every attempt unless one was selected. Before
+    the first attempt they are the state of the run and the output of the submitter's pod.
 
     Raises:
         JobError: there is no such attempt or log.
-        ClusterError: kubectl, or the cluster, says no.
+        ClusterError: kubectl failed, or the cluster refused a request.
     """
     kubectl = Kubectl.of(job.kubernetes)
     shown, printed = _Shown(), ""
@@ -54,12 +56,12 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
 
 
 def _is_shown(view: View, attempt: int | None) -> bool:
-    """Whether the lines of the attempt tell where the run stands."""
+    """Whether the lines of the attempt show the state of the run."""
     return attempt is not None and (view.standing.of_result or view.standing.state in ("staging", "running"))
 
 
 class _Shown:
-    """Which attempts were printed whole, and how much of one where the connection broke."""
+    """The last attempt that was printed completely, and how many lines of each attempt were printed."""
 
     def __init__(self) -> None:
         self.whole = 0
@@ -77,7 +79,7 @@ class _Shown:
 
 
 class _Broken(Exception):
-    """The way to the pod broke, or the pod went."""
+    """The connection to the pod broke, or the pod is gone."""
 
 
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
@@ -100,7 +102,7 @@ def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: b
 
 
 def _code_there(error: CommandFailed) -> int | None:
-    """kubectl ends with the code of the command that it ran."""
+    """The exit code of the command in the pod, which kubectl passes on; None if kubectl itself failed."""
     return error.code if ended_there(error.stderr) else None
 
 
@@ -111,7 +113,7 @@ def _flags(selection: LogSelection) -> list[str]:
 
 
 def _of_submitter(view: View, kubectl: Kubectl) -> Iterator[str]:
-    """What the pod that hands the run to Ray printed, where it came so far."""
+    """The output of the submitter's pod, if it has started."""
     started = ("Running", "Succeeded", "Failed")
     for pod in view.observed.pods:
         if role_of(pod) == "submitter" and pod.get("status", {}).get("phase") in started:

@@ -1,9 +1,9 @@
-"""Asking a cluster where a run stands.
+"""Reads the state of a run from the cluster.
 
-The storage is on a volume that this machine does not see, or on S3 that it may not reach: the head's pod is
-asked while it runs, and a short pod of the same image afterwards.
+The storage is on a volume of the cluster, or on S3, which may be unreachable from this machine. So the head's
+pod reads it while that pod runs, and afterwards a short-lived pod of the same image does.
 
-    RayJob ─▶ pods ─▶ events, where a pod does not run ─▶ Kueue's workload, where it waits ─▶ the storage
+    RayJob ─▶ pods ─▶ events, if a pod does not run ─▶ Kueue's workload, if the run is queued ─▶ the storage
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from clustertrain.observe.status_json import StoredStatus
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 CLI = ("python", "-m", "clustertrain.cli")
-POLL_S = 5.0  # a look at a run that trains costs its head's pod a second of Python
+POLL_S = 5.0  # each look at a running job starts Python in the head's pod, which takes about a second
 _EXEC_S = 60.0
 _ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
 
 
 @dataclass(frozen=True)
 class View:
-    """One run, at one moment. `notes`: what could not be looked at, a line each."""
+    """A run at one moment. `notes`: one line for each thing that could not be read."""
 
     job: Job
     observed: Observed
@@ -57,25 +57,25 @@ class View:
 
     @property
     def exit_code(self) -> int | None:
-        """That of the run as it stands; None where it has not ended."""
+        """The run's exit code; None if it has not ended."""
         return exit_code(self.observed, self.stored, self.standing)
 
     @property
     def line(self) -> str:
-        """`waiting (nodes): its pods are coming up`"""
+        """The state in one line: `waiting (nodes): its pods are coming up`"""
         text = f": {self.standing.text}" if self.standing.text else ""
         return f"{self.standing.state} ({self.standing.cause}){text}"
 
 
 def look(job: Job, kubectl: Kubectl) -> View:
-    """Where a run stands.
+    """Read the state of a run from the cluster and the storage.
 
     Args:
         job: merged with the site file.
 
     Raises:
-        JobError: it was never submitted there.
-        ClusterError: kubectl, or the cluster, says no.
+        JobError: the run was never submitted there.
+        ClusterError: kubectl failed, or the cluster refused a request.
     """
     notes: list[str] = []
     observed = observe_run(job, kubectl, notes)
@@ -84,10 +84,12 @@ def look(job: Job, kubectl: Kubectl) -> View:
 
 
 def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
-    """What the cluster tells. What the account may not look at, and need not, becomes a note.
+    """Read the objects of a run from the cluster, without its storage.
+
+    Events and Kueue's Workload are optional: if they cannot be read, `notes` gets a line.
 
     Raises:
-        ClusterError: kubectl, or the cluster, says no.
+        ClusterError: kubectl failed, or the cluster refused a request.
     """
     try:
         rayjob = kubectl.get(RAYJOBS, job.name)
@@ -105,13 +107,13 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:
-    """Pods of the Ray cluster before this one may still be leaving."""
+    """Whether a pod is of the current Ray cluster. Pods of an earlier one may still be terminating."""
     cluster = pod["metadata"].get("labels", {}).get("ray.io/cluster")
     return role_of(pod) != "reader" and cluster in (None, observed.ray_cluster)
 
 
 def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Object, ...]:
-    """Of the run's objects since the RayJob was made, and of its claims at any time."""
+    """Events of the run's objects since the RayJob was created, and all events of claims."""
     names = {name_of(thing) for thing in (observed.rayjob or {}, *observed.pods) if thing} | {
         observed.ray_cluster
     }
@@ -129,7 +131,7 @@ def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Obj
 
 
 def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object | None:
-    """What Kueue says of a RayJob that waits in a queue of it."""
+    """Kueue's Workload of a RayJob that waits in a queue; else None."""
     if observed.rayjob is None or not observed.queue or observed.native.state != "queued":
         return None
     try:
@@ -149,14 +151,14 @@ def _owners(thing: Object) -> list[str]:
 
 
 def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
-    """What the storage says; None where nothing can be asked, which is a note where something should have."""
+    """The status in the storage; None if no pod could read it, with a note if the reading failed."""
     arguments = ["status", "--json", JOB_FILE]
     if observed.head is not None:
         try:
             done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
         except (Forbidden, NoAnswer):
             raise
-        except ClusterError as error:  # it went meanwhile, or has no Python
+        except ClusterError as error:  # the pod is gone by now, or has no Python
             notes.append(f"the head's pod was not asked: {_first_line(error)}")
             return None
         return _stored(done.stdout, done.stderr, notes)
@@ -195,7 +197,7 @@ def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
 
 
 def config_map_of(job: Job, kubectl: Kubectl, observed: Observed) -> str | None:
-    """The ConfigMap with the job as it was submitted; without a RayJob the newest one of that run."""
+    """The ConfigMap with the job as it was submitted; without a RayJob, the newest ConfigMap of the run."""
     if observed.rayjob is not None:
         template = observed.rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
         volumes: list[Mapping[str, Any]] = template["spec"].get("volumes", [])
@@ -206,7 +208,7 @@ def config_map_of(job: Job, kubectl: Kubectl, observed: Observed) -> str | None:
 
 
 def failed_there(code: int, errors: str) -> ClusterTrainError:
-    """The error of a command of the kit that ran in a pod, as if it had been run here."""
+    """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
     kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
     kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
     message = errors.partition("error: ")[2] or errors
@@ -218,7 +220,7 @@ def _first_line(error: ClusterTrainError) -> str:
 
 
 def cluster(job_file: str, namespace: str | None) -> Kubectl:
-    """The cluster and namespace of a job file; where there is none, of the site file."""
+    """The cluster and namespace of a job file; if that file does not exist, of the site file."""
     if Path(job_file).is_file():
         section = with_site(load_job(Path(job_file))).kubernetes
     else:

@@ -1,9 +1,10 @@
-"""What keeps the pods of a run from running, read off the pods and the events: each a line. No call in here.
+"""Why the pods of a run do not run: one line for each problem. Pure functions of the pods and the events.
 
-a pod waits for its image, its secret, its volume     its containers say so, or the events of the pod
-a pod waits for a node                                the scheduler says why; for a volume, its claim
-a pod is not even made                                the events of who makes it: quota, Pod Security
-a container was killed at its memory limit            its last state
+problem                                        source
+a pod waits for its image, secret or volume    the state of its containers, or the events of the pod
+a pod waits for a node                         the scheduler's condition; for a volume, events of its claim
+a pod is not created: quota, Pod Security      the events of the controller that creates it
+a container was killed at its memory limit     its last state
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Object = Mapping[str, Any]
 _LONGEST = 500
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
 _REASONS_OF_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
-# Who says that a pod could not be made, and the role of that pod; None: of any.
+# The reason of an event that a pod could not be created, and the role of that pod; None: any role.
 _MAKERS: Mapping[str, str | None] = {
     "FailedToCreateHeadPod": "head",
     "FailedToCreateWorkerPod": "worker",
@@ -37,18 +38,18 @@ _MAKERS: Mapping[str, str | None] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A line; `blocks`: nothing goes on until that is mended, while other troubles are over already."""
+    """A problem in one line. `blocks`: it still keeps the pod from running. Other problems are past."""
 
     text: str
     blocks: bool = True
 
 
 def problems(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> list[Problem]:
-    """All there are, those that keep pods from being made first; the same of several pods is named once.
+    """All problems, first those of pods that cannot be created. A problem of several pods is listed once.
 
     Args:
-        events: of the run's objects and of the claims that it uses, any order.
-        wanted: how many pods of each role there should be by now.
+        events: of the run's objects and of claims, in any order.
+        expected: how many pods of each role should exist now.
     """
     found = [Problem(text) for text in _not_made(pods, events, expected)]
     of_pods: dict[Problem, list[str]] = {}
@@ -75,7 +76,7 @@ def is_leaving(pod: Object) -> bool:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether its containers all run; one that is leaving does not count."""
+    """Whether all containers of the pod run. A pod that is terminating does not count as running."""
     containers = _containers(pod, "containerStatuses")
     return (
         not is_leaving(pod) and bool(containers) and all("running" in c.get("state", {}) for c in containers)
@@ -83,18 +84,18 @@ def is_running(pod: Object) -> bool:
 
 
 def time_of(event: Object) -> float:
-    """When it happened last, in seconds since 1970; 0 where it does not say."""
+    """When the event happened last, in seconds since 1970; 0 if it has no time."""
     series = event.get("series") or {}
     times = (event.get("lastTimestamp"), series.get("lastObservedTime"), event.get("eventTime"))
     return max(map(seconds, filter(None, times)), default=0.0)
 
 
 def seconds(timestamp: str) -> float:
-    """A time as Kubernetes writes it: 2026-11-21T20:00:00Z, or with a fraction."""
+    """Seconds since 1970 of a time as Kubernetes writes it: 2026-11-21T20:00:00Z, or with a fraction."""
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
-# ------------------------------------------------------------------------------------------------ not made
+# --------------------------------------------------------------------------- pods that cannot be created
 
 
 def _not_made(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> Iterator[str]:
@@ -104,7 +105,7 @@ def _not_made(pods: Sequence[Object], events: Sequence[Object], expected: Mappin
         if role in missing if role is not None else not there:
             last = _last(event for event in events if event["reason"] == reason)
             if last is not None:
-                text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # with a name that changes
+                text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # has a pod name that changes
                 yield f"{_pods_of(role)} cannot be made: {_one_line(text)}"
 
 
@@ -112,7 +113,7 @@ def _pods_of(role: str | None) -> str:
     return {None: "its pods", "worker": "pods of workers"}.get(role, f"the {role}'s pod")
 
 
-# ------------------------------------------------------------------------------------------------- of a pod
+# --------------------------------------------------------------------------------------- problems of one pod
 
 
 def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
@@ -134,7 +135,7 @@ def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
 
 
 def _of_claims(pod: Object, text: str, events: Sequence[Object]) -> str:
-    """Why a claim is not bound, which the scheduler does not say."""
+    """Why a claim is not bound, from its events. The scheduler's message does not have the reason."""
     if "persistentvolumeclaim" not in text.lower():
         return ""
     volumes = pod["spec"].get("volumes", ())

@@ -1,11 +1,11 @@
-"""What would keep a run from ever starting on a cluster, found before anything is applied.
+"""Checks, before anything is applied, for what would keep a run from ever starting on a cluster.
 
-the image           where this machine has it, too: is it the kit's, with the same Ray?
-what is named       namespace, secrets, claims, classes, accounts, queues: are they there?
-room                a node for each kind of pod, quotas
+the image           if this machine has it too: is it the kit's, with the same Ray?
+named objects       namespace, secrets, claims, classes, accounts, queues: do they exist?
+capacity            is there a node for each kind of pod, and do the quotas admit them?
 
-Where the account may not look at something, the check is left out, and a note says so: the pods tell it
-later, and `status` shows it.
+If the account may not read something, its check is left out, with a note. A problem there shows later in the
+pods, and in `status`.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
-    """Refuse what the cluster would never start; returns notes of what could not be looked at.
+    """Refuse a job that the cluster could never start. Returns notes on what could not be checked.
 
     Args:
         job: merged with the site file.
         manifests: as they will be applied.
 
     Raises:
-        CommandMissing: there is no kubectl.
-        NoAnswer: there is no cluster, or it does not answer.
-        ClusterError: it cannot run the job; says why.
+        CommandMissing: kubectl is not installed.
+        NoAnswer: no cluster is configured, or it does not answer.
+        ClusterError: the cluster cannot run the job. The message has the reason.
     """
     check_image(job)
     look = _Look(kubectl)
@@ -67,13 +67,13 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
 
 @dataclass
 class _Look:
-    """Looks that the account may not be allowed. `unseen`: what it was not."""
+    """Reads objects that the account may lack the permission for. `unseen`: what it was forbidden to do."""
 
     kubectl: Kubectl
     unseen: list[str] = field(default_factory=list)
 
     def one(self, kind: str, name: str) -> dict[str, Any] | None:
-        """None where it may not be looked at. Raises NotFound."""
+        """An object; None if the account may not read it. Raises NotFound."""
         try:
             return self.kubectl.get(kind, name)
         except Forbidden as error:
@@ -81,7 +81,7 @@ class _Look:
             return None
 
     def is_there(self, kind: str, name: str) -> bool:
-        """By its name alone: what a secret holds is not printed. True where it may not be looked at."""
+        """Whether an object exists; True if the account may not read it. A secret's data is not printed."""
         try:
             self.kubectl("get", kind, name, "--output=name")
         except NotFound:
@@ -117,10 +117,10 @@ def _refuse(why: str | None) -> None:
 
 
 def check_image(job: Job) -> None:
-    """Where an engine of this machine has the image, its labels tell what is in it; elsewhere the pods do.
+    """Check the versions in the image's labels, if this machine has the image. Pods check them in any case.
 
     Raises:
-        ClusterError: it is not the kit's, or has another version of it or of Ray.
+        ClusterError: the image is not made from the kit's, or has another version of the kit or of Ray.
     """
     labels = _labels_here(job.image or "")
     if labels is None:
@@ -143,7 +143,7 @@ def check_image(job: Job) -> None:
 
 
 def _labels_here(image: str) -> dict[str, str] | None:
-    """The labels of an image that podman or docker has; None where neither has it."""
+    """The labels of an image in podman or docker; None if neither has it."""
     for engine in ("podman", "docker"):
         if shutil.which(engine) is None:
             continue
@@ -155,11 +155,11 @@ def _labels_here(image: str) -> dict[str, str] | None:
     return None
 
 
-# --------------------------------------------------------------------------------------------- what is named
+# --------------------------------------------------------------------------------------------- named objects
 
 
 def _check_namespace(look: _Look) -> None:
-    """One whose account may not look at it is there: its role is."""
+    """Refuse a namespace that does not exist. One that the account may not read counts as existing."""
     name = look.kubectl.namespace
     if name is None:
         return
@@ -217,7 +217,7 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _check_claim(job: Job, volume: Volume, look: _Look, nodes: int) -> None:
-    """A claim is there and lets the pods of all nodes write; one that the kit makes can be bound."""
+    """Check that a claim exists and serves the pods of all nodes, or that a storage class can provide it."""
     if volume.claim is None:
         return
     try:
@@ -237,9 +237,9 @@ def _check_claim(job: Job, volume: Volume, look: _Look, nodes: int) -> None:
 
 
 def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:
-    """Why a claim of these access modes does not do for pods of `nodes` nodes (0: not known).
+    """Why a claim with these access modes cannot serve pods on `nodes` nodes (0: unknown); None if it can.
 
-    ReadWriteOnce is of one node, not of one pod: it does on a cluster of one node.
+    ReadWriteOnce restricts a claim to one node, not to one pod. So it is enough on a cluster of one node.
     """
     named = f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(modes)}"
     remedy = "Make a claim with ReadWriteMany, from a storage class that has it, such as NFS or CephFS."
@@ -272,5 +272,5 @@ def _is_default(storage_class: Object) -> bool:
 
 
 def _counts(pod: Object) -> bool:
-    """Whether a quota counts it: pods that have ended are free."""
+    """Whether a quota counts the pod. It does not count pods that have ended."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

@@ -1,4 +1,4 @@
-"""The Ray cluster that KubeRay makes for a RayJob, as the driver in the head's pod reaches it."""
+"""The Ray cluster that KubeRay creates for a RayJob, and how the driver in the head's pod connects to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ray_cluster(job: Job) -> RayCluster:
 
 @dataclass(frozen=True)
 class PodRay(RayCluster):
-    """Ray in pods: one that is lost is replaced, and may wait long for a node."""
+    """Ray in pods. KubeRay replaces a pod that is lost; the new pod may wait long for a node."""
 
     address: str
     start_deadline_s: float
@@ -34,11 +34,13 @@ class PodRay(RayCluster):
         return self.address
 
     def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:
-        """Wait for a pod for each worker. Ray Train itself waits two minutes, and counts a failure each time.
+        """Wait until the pods have a slot for each worker.
+
+        Ray Train's own wait ends after two minutes, and counts as a failure each time.
 
         Raises:
-            ClusterError: some are missing after `start_deadline_s`.
-            RunStopped: a stop was requested meanwhile.
+            ClusterError: slots are missing after `start_deadline_s`.
+            RunStopped: a stop was requested during the wait.
         """
         import ray
 

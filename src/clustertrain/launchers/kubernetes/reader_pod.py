@@ -1,4 +1,4 @@
-"""A short pod that looks at the storage of a run whose own pods are gone; deleted, however that goes."""
+"""A short-lived pod that reads the storage of a run whose own pods are gone. It is always deleted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from clustertrain.waiting import wait_until
 
 _LIVES_S = 120
 _STARTS_S = 90.0
-_BLOCKED_S = 15.0  # a volume or a node may take a moment
+_BLOCKED_S = 15.0  # a volume or a node may take some seconds: no problem counts before
 _POLL_S = 0.7
 
 
 def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str]) -> str:
-    """What `clustertrain ARGUMENTS` prints there, its errors among it.
+    """The output of `clustertrain ARGUMENTS` in the pod, including its error messages.
 
     Raises:
-        ClusterError: the pod may not be made, or does not start; says why.
+        ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
     """
     name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
     pod = reader_pod(job, config_map, name, arguments, _LIVES_S)
@@ -51,7 +51,7 @@ def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:
-    """Without its events where the account may not see them."""
+    """The problems that keep the pod from starting. Its events count only if the account may list them."""
     found = problems([pod], _events_of(kubectl, pod), {})
     return "; ".join(problem.text for problem in found if problem.blocks)
 

@@ -1,8 +1,8 @@
-"""Where a run on Kubernetes stands: what its storage says, joined with RayJob, queue, pods and events. Pure.
+"""The state of a run on Kubernetes, from its storage, RayJob, queue, pods and events. Pure functions.
 
-`result.json` of the newest attempt is the truth about an end, where it can be read: KubeRay says Succeeded of
-a job that still runs, and Failed of one that goes on in another Ray cluster. The RayJob alone knows that a
-run waits, is retried, or was ended by a deadline; its pods and events know why it does not start.
+If `result.json` of the newest attempt can be read, it decides how the run ended. KubeRay can report Succeeded
+for a job that still runs, and Failed for one that continues in another Ray cluster. Only the RayJob shows
+that a run waits, is retried, or was ended by a deadline. Pods and events show why a run does not start.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from clustertrain.run.states import CAUSE_OF_CODE, STATES
 ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
-_CLOCKS_S = 5.0  # those of a pod and of the API server
+_CLOCKS_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
 
 @dataclass(frozen=True)
 class Native:
-    """What a state of a RayJob means here: a row of states.STATES, where the run left no result itself."""
+    """The state of a run that left no result, from its RayJob: state and cause are those of states.STATES."""
 
     state: str
     cause: str
     text: str
 
 
-# (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0; the row with the fewest ANY counts.
+# By (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0. The row with the fewest ANY counts.
 NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
     ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not looked at it yet"),
     ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are coming up"),
@@ -78,7 +78,7 @@ _UNKNOWN = Native("waiting", "nodes", "is in a state that this version does not 
 
 
 def native_of(deployment: str, job: str, reason: str) -> Native:
-    """The row of the table. A state that KubeRay may get one day means that the run lives."""
+    """The row of NATIVE_STATES. An unknown state, of a later KubeRay, counts as a run that has not ended."""
     for key in (
         (deployment, job, reason),
         (deployment, job, ANY),
@@ -92,13 +92,13 @@ def native_of(deployment: str, job: str, reason: str) -> Native:
 
 @dataclass(frozen=True)
 class Observed:
-    """What the cluster tells of a run, at one moment.
+    """The objects of a run in the cluster, at one moment.
 
     Attributes:
-        rayjob: None where there is none (any more).
-        pods: of the run; those that are leaving are among them.
-        events: of the objects of the run, and of the claims that it uses.
-        workload: what Kueue made of the RayJob; None where there is none, or it may not be looked at.
+        rayjob: None if there is none, or none any more.
+        pods: of the run, including those that are terminating.
+        events: of the objects of the run, and of claims.
+        workload: Kueue's Workload of the RayJob; None if there is none, or if it could not be read.
     """
 
     rayjob: Object | None
@@ -121,12 +121,12 @@ class Observed:
         status = self._status
         deployment = status.get("jobDeploymentStatus", "")
         if not deployment and self._spec.get("suspend"):
-            deployment = "Suspended"  # as the operator says in a moment
+            deployment = "Suspended"  # the operator will set it
         return native_of(deployment, status.get("jobStatus", ""), status.get("reason", ""))
 
     @property
     def summary(self) -> str:
-        """KubeRay's own: Running, RUNNING."""
+        """The state in KubeRay's terms: `Running, RUNNING`."""
         keys = ("jobDeploymentStatus", "jobStatus", "reason")
         return ", ".join(str(self._status[key]) for key in keys if self._status.get(key)) or "new"
 
@@ -140,12 +140,12 @@ class Observed:
 
     @property
     def is_over(self) -> bool:
-        """Whether the operator does nothing more."""
+        """Whether the operator is done with the RayJob."""
         return self.rayjob is not None and STATES[self.native.state].final
 
     @property
     def queue(self) -> str:
-        """Kueue's queue that it is in; empty for none."""
+        """The RayJob's queue in Kueue; empty for none."""
         return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
 
     @property
@@ -160,19 +160,19 @@ class Observed:
 
     @property
     def deadline_at(self) -> float | None:
-        """When preRunningDeadlineSeconds are over, in seconds since 1970; None where they do not count."""
+        """When preRunningDeadlineSeconds end, in seconds since 1970; None if that deadline does not run."""
         started, limit_s = self._status.get("startTime"), self._spec.get("preRunningDeadlineSeconds")
         counts = self._status.get("jobDeploymentStatus") in ("Initializing", "Waiting")
         return seconds(started) + float(limit_s) if counts and started and limit_s else None
 
     @property
     def head(self) -> Object | None:
-        """The head's pod, where it runs."""
+        """The head's pod; None if it does not run."""
         return next((pod for pod in self.pods if role_of(pod) == "head" and is_running(pod)), None)
 
     @property
     def expected_pods(self) -> dict[str, int]:
-        """How many pods of each role there should be by now."""
+        """How many pods of each role should exist now."""
         deployment = self._status.get("jobDeploymentStatus", "")
         if deployment not in ("Initializing", "Running"):
             return {}
@@ -187,7 +187,7 @@ class Observed:
 
     @property
     def pods_text(self) -> str:
-        """`head runs, 1 of 2 workers run`"""
+        """The pods in one line: `head runs, 1 of 2 workers run`"""
         there = [pod for pod in self.pods if not is_leaving(pod)]
         if not there:
             return "none"
@@ -199,10 +199,10 @@ class Observed:
 
 
 def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
-    """Where the run stands.
+    """The state of the run.
 
     Args:
-        stored: what the storage says; None where it was not, or could not be read.
+        stored: the status in the storage; None if it was not or could not be read.
     """
     if observed.rayjob is None:
         return _by_the_files(stored)
@@ -217,7 +217,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
 
 
 def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standing) -> int | None:
-    """That of the run as it stands; None where it has not ended."""
+    """The run's exit code; None if it has not ended."""
     if standing.of_result and stored is not None:
         return stored.exit_code
     if standing.state == "failed":
@@ -227,7 +227,7 @@ def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standin
 
 
 def _by_the_files(stored: StoredStatus | None) -> Standing:
-    """There is no RayJob any more."""
+    """The state of a run whose RayJob is gone."""
     if stored is None:
         return Standing("lost", "vanished", "its RayJob is gone, and its storage cannot be read", over=True)
     if stored.attempt is None:
@@ -240,7 +240,7 @@ def _by_the_files(stored: StoredStatus | None) -> Standing:
 def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
     native = observed.native
     if stored is not None and stored.of_result and (is_its(observed, stored) or native.state == "done"):
-        if (stored.state, native.cause) == ("preempted", "time_limit"):  # and nobody brings its pods back
+        if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods do not come back
             why = f"{native.text}; submit it again to go on"
             return Standing("stopped", "time_limit", why, over=True, of_result=True)
         return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
@@ -265,7 +265,7 @@ def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
 
 
 def _why_suspended(observed: Observed) -> tuple[str, str]:
-    """In Kueue's own words; the cause."""
+    """Why the RayJob is suspended, with Kueue's messages; and the cause."""
     if not observed.queue:
         return "RayJob is suspended (spec.suspend), and no queue has it: somebody holds it", "held"
     conditions = {c["type"]: c for c in (observed.workload or {}).get("status", {}).get("conditions", ())}
@@ -308,18 +308,18 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
 
 
 def is_its(observed: Observed, stored: StoredStatus) -> bool:
-    """Whether this RayJob made the newest attempt, and not one of the same name before it."""
+    """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
     return stored.attempt is not None and stored.began_at >= observed.made_at - _CLOCKS_S
 
 
 def _cause_of_code(message: str) -> str | None:
-    """What the entrypoint's exit code means, which Ray writes into its message."""
+    """The cause for the entrypoint's exit code, which Ray puts into its message."""
     found = re.search(r"exit code (\d+)", message)
     return CAUSE_OF_CODE.get(int(found[1])) if found else None
 
 
 def _essence(message: str) -> str:
-    """What a RayJob's message says: the error that the entrypoint printed, or the message's first lines."""
+    """The error that the entrypoint printed, from a RayJob's message; else the message's first two lines."""
     errors = re.findall(r"^error: (.+(?:\n(?!\S*Traceback).+){0,2})", message, re.MULTILINE)
     if errors:
         return str(errors[-1])

@@ -1,4 +1,4 @@
-"""A run on Kubernetes as `status` and `ls` print it, and `submit --wait` follows it."""
+"""What `status` and `ls` print of runs on Kubernetes, and how `submit --wait` follows a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lo
 
 
 def status_rows(view: View) -> list[Row]:
-    """What `status` says. What keeps the run from going on comes first."""
+    """The rows of `status`. A failure, or a problem that blocks the run, comes first."""
     standing, stored, observed = view.standing, view.stored, view.observed
     state = f"{standing.state} ({standing.cause})"
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
@@ -81,7 +81,7 @@ def rows_of(job: Job) -> list[Row]:
 
 
 def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-    """A line of `ls` for each run, as its cluster knows it; a note for each cluster without an answer."""
+    """A row of `ls` for each run, read from its cluster; a note for each cluster that could not be read."""
     rows: list[RunRow] = []
     notes: list[str] = []
     groups: dict[Kubectl, list[KnownRun]] = {}
@@ -110,9 +110,9 @@ def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
 
 
 def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
-    """Say each change of state until nothing follows, print how it ended, and return the run's exit code.
+    """Print each change of state until the run is over, then its status. Returns the run's exit code.
 
-    A cluster that does not answer for a while is said, and waited for: the run goes on without it.
+    If the cluster does not answer, a warning is printed and the wait goes on: the run does not depend on it.
     """
     kubectl, printed = Kubectl.of(job.kubernetes), ""
     while True:
@@ -134,7 +134,10 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
 
 
 def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
-    """The result is there before KubeRay ends the RayJob, and the next submission is refused until it has."""
+    """Wait until KubeRay has ended the RayJob, at most `_CLOSES_S`.
+
+    The run's result exists earlier, but the next submission is refused until the RayJob is over.
+    """
 
     def is_over() -> bool:
         try:
@@ -147,10 +150,10 @@ def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
 
 
 def list_lines(kubectl: Kubectl) -> list[str]:
-    """The lines of `ls`: the RayJobs of the kit in a namespace, as the cluster alone knows them.
+    """The lines of `ls`: the kit's RayJobs in a namespace. Their storage is not read.
 
     Raises:
-        ClusterError: kubectl, or the cluster, says no.
+        ClusterError: kubectl failed, or the cluster refused a request.
     """
     rayjobs = sorted(kubectl.list(RAYJOBS, MADE_BY_US), key=name_of)
     table = [("NAME", "STATE", "AGE", "PODS", "RAYJOB")]

@@ -1,11 +1,11 @@
-"""Ending a run on Kubernetes from outside.
+"""Stops a run on Kubernetes.
 
-it trains       asked to save and end, by way of its head's pod; when it has, its RayJob is deleted
-it waits        its RayJob is deleted at once; pods that there are save and end by themselves as they go
-it is over      there is nothing to stop: its pods go by themselves after kubernetes.ttl
+the run trains      a request through its head's pod: save and end; then its RayJob is deleted
+the run waits       its RayJob is deleted at once; existing pods save before they end (preStop)
+the run is over     there is nothing to stop: KubeRay deletes its pods after kubernetes.ttl
 
-With the RayJob go its pods, its NetworkPolicies and its PodDisruptionBudget. Its ConfigMap stays, since the
-pod that reads the storage later is made from it; so do the storage and its claim.
+Pods, NetworkPolicies and PodDisruptionBudget are deleted with the RayJob. The ConfigMap stays, since a pod
+that reads the storage later mounts it. The storage and its claim stay as well.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.po
 
 
 def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
-    """Ask a run to finish its step, save and end, and delete its RayJob; one that waits is deleted.
+    """Request that a run finishes its step, saves and ends; then delete its RayJob.
+
+    The RayJob of a run that only waits is deleted at once.
 
     Args:
-        wait: until it has ended; without it the RayJob stays, and says Failed after a while.
+        wait: wait until the run has ended. If False, the RayJob stays, and becomes Failed after a while.
 
     Raises:
-        JobError: nothing runs or waits.
-        ClusterError: kubectl, or the cluster, says no.
+        JobError: the run is over, or has no RayJob.
+        ClusterError: kubectl failed, or the cluster refused a request.
     """
     kubectl = Kubectl.of(job.kubernetes)
     view = look(job, kubectl)
@@ -62,7 +64,7 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
     timeout_s = grace_s(view.job) + _BEYOND_GRACE_S
     echo(f"asking it to save and end, by way of pod {head}")
     done = kubectl.exec(head, HEAD_CONTAINER, *command, timeout_s=timeout_s)
-    for line in done.stdout.splitlines()[1:]:  # the first one names a process of the pod
+    for line in done.stdout.splitlines()[1:]:  # the first line names a process of the pod
         echo(line)
     if done.code == EXIT_JOB:
         echo("it ended before it was asked")
@@ -71,7 +73,7 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
 
 
 def _delete(kubectl: Kubectl, job: Job, echo: Callable[[str], None]) -> None:
-    """Its pods are given their grace time, so it takes until then."""
+    """Delete the RayJob, its NetworkPolicies and its budget. This may take the grace period of its pods."""
     kubectl.delete(RAYJOBS, job.name, grace_s(job) + _BEYOND_GRACE_S)
     for kind in _DELETED_WITH_IT:
         kubectl("delete", kind, f"--selector={RUN_LABEL}={job.name}", "--wait=false")

@@ -1,4 +1,4 @@
-"""Commands that read a run's storage in the cluster: in the head's pod, else in a short pod of its own."""
+"""Commands that read a run's storage in the cluster: in the head's pod, else in a short-lived reader pod."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")
 
 
 def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
-    """What `clustertrain COMMAND JOBFILE OPTIONS` prints in the cluster.
+    """The output lines of `clustertrain COMMAND JOBFILE OPTIONS`, run in the cluster.
 
     Raises:
-        JobError: it is a command that writes, or the run was never submitted there.
-        ClusterTrainError: as the command, or the cluster, fails.
+        JobError: the command writes, or the run was never submitted there.
+        ClusterTrainError: the command failed, or the cluster did not run it.
     """
     if command not in _COMMANDS:
         where = in_pods(job).storage

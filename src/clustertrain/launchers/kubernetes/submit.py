@@ -1,4 +1,4 @@
-"""A job handed to Kubernetes: checked, rendered, applied as the very bytes that `render` prints.
+"""Checks, renders and applies a job on Kubernetes. It applies exactly the YAML that `render` prints.
 
 with_site ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ dry run ─▶ kubectl apply
 """
@@ -33,7 +33,7 @@ _DELETE_S = 120.0
 
 @dataclass(frozen=True)
 class Applied:
-    """A RayJob that the cluster has taken. `context`: None for kubectl's current one."""
+    """A RayJob that was applied. `context`: None for kubectl's current one."""
 
     name: str
     namespace: str
@@ -47,7 +47,7 @@ class Applied:
 
 
 def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is frozen
-    """What `submit` applies, as YAML.
+    """The YAML that `submit` applies.
 
     Raises:
         JobError, StorageError: as `checked`.
@@ -56,11 +56,11 @@ def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is 
 
 
 def checked(job: Job, options: Options) -> list[Manifest]:
-    """The objects of a job, held to the operator's rules.
+    """The objects of a job, checked by the operator's rules.
 
     Raises:
         JobError: the job cannot be rendered, or KubeRay would refuse it.
-        StorageError: the code is too large to travel.
+        StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
     objects = manifests(job, options)
     findings = check(objects, pod_security=not job.kubernetes.allow_host_path)
@@ -70,11 +70,11 @@ def checked(job: Job, options: Options) -> list[Manifest]:
 
 
 def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
-    """Apply a job; a RayJob of its name that has ended is replaced.
+    """Apply a job. An earlier RayJob of the same name is replaced if it is over.
 
     Raises:
         JobError, StorageError: as `checked`.
-        ClusterError: kubectl, the cluster or its rules say no, or the run is there already.
+        ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
     job = with_site(job)
     objects = checked(job, options)
@@ -88,7 +88,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     if before is not None:
         echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
         kubectl.delete(RAYJOBS, job.name, _DELETE_S)
-    # Not the client's own apply: that writes the whole object into an annotation, which has 256 KiB.
+    # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
     namespace = str(made["metadata"]["namespace"])
@@ -96,13 +96,14 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
 
 
 def validate(path: Path, sets: Sequence[str]) -> list[str]:
-    """Check a job file, or a file of manifests, by the rules of the operator, and by a cluster where one
-    answers; returns notes and a summary.
+    """Check a job file, or a file of manifests. Returns notes and a summary.
+
+    The rules of the operator are checked first. If a cluster answers, it checks the objects as well.
 
     Raises:
-        JobError: the file is wrong, or KubeRay would refuse what is made of it.
+        JobError: the file is wrong, or KubeRay would refuse its objects.
         StorageError: as `checked`.
-        ClusterError: the cluster that answers refuses an object, or could never start the job.
+        ClusterError: the cluster refuses an object, or could never start the job.
     """
     documents = _manifests_of(path)
     if documents is not None:
@@ -120,7 +121,7 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
 
 
 def _of_reachable_cluster(checks: Iterator[str]) -> Iterator[str]:
-    """The notes of checks that ask a cluster; what could not be asked is a note as well."""
+    """The notes of checks that need a cluster; if it cannot be reached, a note on what was not checked."""
     try:
         yield from checks
     except Forbidden as error:
@@ -137,7 +138,10 @@ def _checks_of_job(job: Job, objects: Sequence[Manifest]) -> Iterator[str]:
 
 
 def _checks_of_documents(documents: Sequence[Manifest]) -> Iterator[str]:
-    """Without those whose namespace or kind the file makes itself: a dry run makes neither."""
+    """Check the objects, except those whose namespace or kind the file itself creates.
+
+    A dry run creates neither, so the server would refuse these objects.
+    """
     crds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
     kinds = {each["spec"]["names"]["kind"] for each in crds}
     namespaces = {each["metadata"].get("name") for each in documents if each["kind"] == "Namespace"}
@@ -152,17 +156,17 @@ def _checks_of_documents(documents: Sequence[Manifest]) -> Iterator[str]:
 
 
 def _manifests_of(path: Path) -> list[Manifest] | None:
-    """The objects of a file of manifests; None where it is something else."""
+    """The objects of a file of manifests; None if the file is something else."""
     try:
         documents = [each for each in yaml.safe_load_all(text_of(path)) if each is not None]
     except yaml.YAMLError:
-        return None  # the job file's own reader says where
+        return None  # the reader of job files reports the position of the error
     is_one = documents and all(isinstance(each, dict) and "apiVersion" in each for each in documents)
     return documents if is_one else None
 
 
 def what_next(applied: Applied, job_file: str) -> str:
-    """How to watch it, in three lines."""
+    """Where the run is and how to watch it, in three lines."""
     return (
         f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {applied.storage}\n"
         f"watch it: clustertrain status {job_file}\n"
@@ -178,7 +182,7 @@ def _rayjob(kubectl: Kubectl, name: str) -> Manifest | None:
 
 
 def _check_over(rayjob: Manifest) -> None:
-    """A RayJob runs once, and the next of its name replaces it: not before it is over."""
+    """Refuse to replace a RayJob that is not over."""
     if not Observed(rayjob).is_over:
         raise ClusterError(
             f"RayJob {rayjob['metadata']['name']} is there already: {_state(rayjob)}.\n"

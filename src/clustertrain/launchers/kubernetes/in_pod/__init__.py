@@ -1,8 +1,8 @@
 """The programs that run in the pods of a run.
 
-submitter.py    the submitter's pod: hands the entrypoint to Ray, again after a lost head
+submitter.py    the submitter's pod: submits the entrypoint to Ray, and again if the head is replaced
 entrypoint.py   what Ray runs in the head's pod: claims the attempt, runs the driver
 unpack_code.py  the init container: unpacks the job's code
 post_start.py   a worker's pod: sends its streams to S3
-pre_stop.py     before a pod ends: asks for a save or a stop, and waits for it
+pre_stop.py     before a pod ends: requests a save or a stop, and waits for it
 """

@@ -1,8 +1,8 @@
 """The entrypoint of a RayJob: it starts and supervises the driver, in the head's pod.
 
-The submitter's pod submits it to Ray (submitter.py), and submits it again to a head that was replaced. So the
-run may be active already, or an earlier pod may still be saving: then it waits for the end of that start.
-Deleting the RayJob sends it TERM: the workers finish their step and save, and the run is cancelled.
+The submitter's pod submits it to Ray (submitter.py), and again if the head is replaced. The run may then be
+active already, or an earlier pod may still be saving: the entrypoint waits for the end of that earlier start.
+If the RayJob is deleted, it gets SIGTERM: the workers finish their step and save, and the run is cancelled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the job of this pod to its end; returns the exit code, from which Ray takes success or failure."""
+    """Run the job of this pod to its end. Returns the exit code, which is success or failure for Ray."""
     job_file = Path(os.environ[variables.JOB])
     try:
         _check_versions(os.environ[variables.VERSION])
@@ -57,7 +57,7 @@ def _check_versions(rendered_by: str) -> None:
     """Refuse an image of another version of the kit, or with another Ray.
 
     Raises:
-        ClusterError: names both.
+        ClusterError: the versions differ. The message has both.
     """
     for what, requested, has in (
         ("clustertrain", rendered_by, __version__),
@@ -71,7 +71,7 @@ def _check_versions(rendered_by: str) -> None:
 
 
 def this_start() -> SchedulerStart:
-    """Where this start runs, for the claim: the RayJob, the Ray cluster made for it, and the pod."""
+    """The record of this start for the claim: the RayJob, its Ray cluster, and the pod."""
     return SchedulerStart(
         "kubernetes",
         os.environ[variables.NAMESPACE],
@@ -108,7 +108,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
 
 
 def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
-    """Wait for an earlier start of the same RayJob that is still active; its result, where that is final."""
+    """Wait for an earlier start of this RayJob that is still active. Returns its result if that is final."""
     run, waited = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
         if (runner := who_runs(previous)) is None:
@@ -130,8 +130,10 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
 
 
 def _wait_for_deletion(job: Job) -> None:
-    """Sleep until this pod is deleted. A run that continues in another pod is not a failure of the RayJob, so
-    its entrypoint must not end."""
+    """Sleep until this pod is deleted.
+
+    The run continues in another pod. If this entrypoint ended, the RayJob would fail.
+    """
     time.sleep(job.failures.grace_s + 600)
 
 

@@ -1,7 +1,7 @@
-"""Sends to S3 what the ranks of a worker's pod write; on SLURM the node's agent does, and here is none.
+"""Sends to S3 what the ranks of a worker's pod write. On SLURM the agent of each node does this.
 
-postStart starts it, beside Ray. It outlives ranks that are killed, and ends with its container. What one
-container left is sent by the next in the same pod; of a pod that leaves, pre_stop.py sends the last lines.
+The postStart hook starts it beside Ray. It survives ranks that are killed, and ends with its container. After
+a restart, the new container of the pod sends the rest. Before a pod ends, pre_stop.py sends the last lines.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def main() -> None:
 
 
 def _run_here(job: Job) -> RunDir:
-    """The generation that ranks wrote to here, without a request to S3."""
+    """The run that the ranks of this pod write to, with its generation, without a request to S3."""
     store = open_store(job.storage.location)
     return RunDir(store, job.name, RunDir.newest(str(spool_folder(store)), job.name).generation)
 
 
 def _shipping(attempt: Attempt) -> Shipping:
-    """What keeps it from sending becomes an event, which goes up when that is over."""
+    """A Shipping that records its failures as events. They are sent when S3 works again."""
     events = EventLog(attempt.node_events(socket.gethostname()))
     return Shipping(attempt, lambda text: events.write("warning", text=text.removeprefix("warning: ")))
 

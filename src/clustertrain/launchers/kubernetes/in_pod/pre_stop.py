@@ -1,9 +1,9 @@
-"""What a pod does before it goes (preStop): the kubelet sends TERM when this has ended.
+"""The preStop hook of a pod. The kubelet sends SIGTERM after it has ended.
 
-A worker's pod asks for a save and waits until it is committed: the others go on from there. The head's pod
-asks the run to stop, and waits until it has: the driver goes with it. Where the run is asked to stop as a
-whole, as when its RayJob is deleted, both wait for that. Where storage is on S3, what the ranks of the pod
-wrote goes up last.
+A worker's pod requests a save and waits until the checkpoint is committed: the other workers continue from
+it. The head's pod requests a stop of the run and waits for its end, since the driver ends with this pod. If
+the whole run is stopped, as when its RayJob is deleted, both wait for its end. With storage on S3, a worker's
+pod at last sends what its ranks wrote.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from clustertrain.waiting import wait_until
 
 _POLL_S = 0.3
 _SEND_S = 5.0
-_SETTLES_S = 1.5  # a stop that is asked everywhere at once is seen by then
+_SETTLES_S = 1.5  # a stop that is requested at the same time elsewhere is visible after this
 
 
 def main(role: str) -> int:
-    """Returns 0, whatever happened: a preStop that fails is an event that says nothing."""
+    """Run the hook. Returns 0 even after an error: a failed hook only makes an event without a message."""
     job_file = Path(os.environ[variables.JOB])
     try:
         job = parse_job(job_file.read_text(), str(job_file))
@@ -51,7 +51,7 @@ def _stop(attempt: Attempt, grace_s: float) -> None:
 
 
 def _save(attempt: Attempt, grace_s: float) -> None:
-    """Ask for a save and wait for its checkpoint; where the run is asked to stop, wait for its result."""
+    """Request a save and wait for its checkpoint; if a stop is requested, wait for the run's result."""
     before = names(attempt.run.checkpoints)
     attempt.save.write(SaveRequest(pod=os.environ[variables.POD]))
     requested_at = time.monotonic()
@@ -66,7 +66,7 @@ def _save(attempt: Attempt, grace_s: float) -> None:
 
 
 def _send_streams(run: RunDir) -> None:
-    """The head's are sent by the driver's keeper, which knows their end."""
+    """Send what the ranks of this pod wrote. In the head's pod the entrypoint sends the driver's streams."""
     for attempt in attempts_here(run):
         Shipping(attempt, print).send(_SEND_S)
 

@@ -1,8 +1,8 @@
-"""The pod that hands the run to Ray (KubeRay's K8sJobMode), and stays until it is over.
+"""Submits the run to Ray from a pod of its own (KubeRay's K8sJobMode), and stays until Ray's job is over.
 
-KubeRay's own command submits once and follows the log: where the head is lost it ends, and the RayJob fails.
-This one submits again to the head that came back, under the same id, and the run resumes. It ends with 0 when
-Ray's job is over, however that went: KubeRay takes success and failure from Ray, and would try this pod anew.
+KubeRay's own command submits once and follows the log. If the head is lost, it ends, and the RayJob fails.
+This program submits again to the new head, under the same id, and the run resumes. It exits with 0 whether
+Ray's job succeeded or failed: KubeRay reads that from Ray, and would retry a pod that failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(entrypoint: str) -> int:
         try:
             if _is_over(following, address, entrypoint):
                 return 0
-        except (OSError, RuntimeError) as error:  # no head, one that starts, or a connection that broke
+        except (OSError, RuntimeError) as error:  # no head, a starting head, or a broken connection
             message = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             if message != printed:
                 print(f"Ray's head at {address} does not answer; trying again. {message}", flush=True)
@@ -34,7 +34,7 @@ def main(entrypoint: str) -> int:
 
 
 def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
-    """Submit the job where this head does not know it, and print what it prints until it stops or breaks."""
+    """Submit the job if this head does not have it, and print its log. Returns whether the job is over."""
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient(address)
@@ -53,13 +53,13 @@ def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
 
 
 def _info(client: Any, job_id: str) -> Any:
-    """What the head knows of the job, None where it knows nothing."""
+    """The head's record of the job; None if it has none."""
     known = {details.submission_id: details for details in client.list_jobs()}
     return known.get(job_id)
 
 
 class _Following:
-    """Prints a job's log once, also where the connection breaks and the log is sent from its beginning."""
+    """Prints a job's log once, even if the connection breaks and Ray sends the log from its start again."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id

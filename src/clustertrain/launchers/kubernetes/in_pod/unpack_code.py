@@ -1,4 +1,4 @@
-"""Unpacks the job's code where a pod may write, before its containers start."""
+"""Unpacks the job's code into a writable folder, before the containers of a pod start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from clustertrain.run.snapshot import unpack
 
 
 def main(archive: str, into: str) -> int:
-    """Returns the exit code. What is there already, a pod whose sandbox was made anew has unpacked before."""
+    """Unpack `archive` into the folder `into`. Returns the exit code.
+
+    The old content of `into` is deleted: there is some if the kubelet created the pod's sandbox again.
+    """
     shutil.rmtree(into, ignore_errors=True)
     try:
         unpack(Path(archive), Path(into))

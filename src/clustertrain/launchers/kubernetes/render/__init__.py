@@ -1,7 +1,7 @@
-"""The Kubernetes objects of a job, as plain dicts; nothing here talks to a cluster.
+"""The Kubernetes objects of a job, as plain dicts. Nothing here connects to a cluster.
 
 manifests.py         all objects of a run
-pods.py              the templates of its pods: head, workers, submitter
-network_policies.py  the NetworkPolicies: every flow that a run has, and no other
-paths.py             where pods find what the job file names by paths of the submitting machine
+pods.py              the templates of its pods: head, workers, submitter, reader
+network_policies.py  the NetworkPolicies: they allow the traffic that a run needs, and no other
+paths.py             paths in the pods for the paths of the submitting machine in a job file
 """

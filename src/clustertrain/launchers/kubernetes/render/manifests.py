@@ -1,9 +1,10 @@
-"""The objects of a run on Kubernetes, as dicts: pure, the same for the same job.
+"""The objects of a run on Kubernetes, as dicts. Pure: the same job gives the same objects.
 
-ConfigMap        the job as the pods read it and its packed code; named after its content, immutable
-NetworkPolicies  see network_policies.py
-claims           those that the job has made
-RayJob           head, workers, the pod that submits; with the job's own merge patch on top
+ConfigMap            the job as the pods read it, and its packed code; immutable, with a hash in its name
+claims               those with a size in the job file
+NetworkPolicies      see network_policies.py
+PodDisruptionBudget  no pod of the run may be evicted, if the job has kubernetes.disruption_budget
+RayJob               head, workers, submitter; the job's merge patch is applied last
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from clustertrain.run.begin import Options
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import RAY_VERSION, __version__
 
-MOST_CODE_BYTES = 900_000  # an object of Kubernetes has 1 MiB for everything
+MOST_CODE_BYTES = 900_000  # a Kubernetes object has at most 1 MiB in all
 _SUBMITTER_RETRIES = 8
 _STORAGE, _VERSION = "clustertrain.io/storage", "clustertrain.io/version"
 
@@ -44,14 +45,14 @@ Manifest = dict[str, Any]
 
 
 def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa: B008  it is frozen
-    """Everything that is applied, in this order.
+    """All objects of a run, in the order in which they are applied.
 
     Args:
         job: as loaded, merged with the site file.
 
     Raises:
-        JobError: the job names no image, or something that no pod sees.
-        StorageError: the code is too large to travel, or cannot be read.
+        JobError: the job has no image, or names a path that no pod can read.
+        StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
     if job.image is None:
         raise JobError(
@@ -72,7 +73,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:
-    """As `kubectl apply -f -` reads it."""
+    """The objects as YAML for `kubectl apply -f -`."""
     text: str = yaml.dump_all(
         objects, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, explicit_start=True
     )
@@ -80,7 +81,7 @@ def to_yaml(objects: Sequence[Manifest]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, and nothing as a reference to something else."""
+    """Writes text of several lines as a block, and never a YAML alias."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -94,16 +95,16 @@ _Dumper.add_representer(str, _text)
 
 
 def job_config_map(job: Job) -> Manifest:
-    """The job and its code.
+    """The ConfigMap with the job and its code.
 
     Raises:
-        StorageError: the code is too large to travel.
+        StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
     job_yaml = dump_job(in_pods(job))
     content: Manifest = {"data": {"job.yaml": job_yaml}}
     hashed = hashlib.sha256(job_yaml.encode())
     if travels(job):
-        # Data sets below the code travel with it: here they are not left out, as on storage that is shared.
+        # Pods cannot read data sets below the code folder of this machine, so these are packed as well.
         snapshot = take_snapshot(job.model_copy(update={"data": {}}))
         if len(snapshot.code) > MOST_CODE_BYTES:
             raise StorageError(

@@ -1,15 +1,15 @@
-"""NetworkPolicies: every flow that a run has, and no other.
+"""NetworkPolicies: they allow the traffic that a run needs, and no other.
 
 from                                        to          port
-operator, the submitter's pod               head        8265: Ray's dashboard, which takes jobs
+operator, the submitter's pod               head        8265: Ray's dashboard, which accepts jobs
 pods of the same run                        each other  all: Ray, gloo, NCCL
 Prometheus                                  each pod    8080: metrics
 pods of the run                             DNS         53
-pods of the run, where storage or data is   anywhere    the port of S3 and of each HTTP origin
+pods of the run, if storage or data is      anywhere    the port of S3 and of each HTTP origin
 on S3 or HTTP
 
-A kubelet's probes come from the node itself, which network plugins let through. So does an operator that runs
-outside of the cluster: it comes by way of the API server.
+A kubelet's probes come from the pod's own node, and network plugins allow them. They also allow an operator
+outside of the cluster, since it connects through the API server.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 
 DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
-_OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # by Helm and by kustomize alike
+_OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # set by both Helm and kustomize
 _PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
 def network_policies(job: Job) -> list[dict[str, Any]]:
-    """One for each role of a pod."""
+    """One policy for each role of a pod."""
     ray = _peers(job, "head", "worker")
     metrics = {"from": [_in_any_namespace(_PROMETHEUS)], "ports": _ports(METRICS_PORT)}
     dashboard = {
@@ -68,7 +68,7 @@ def _in_any_namespace(pod_labels: dict[str, str]) -> dict[str, Any]:
 
 
 def _outside(job: Job) -> list[dict[str, Any]]:
-    """DNS; and the ports of S3 and HTTP, which have no fixed addresses."""
+    """Egress to DNS, and to the ports of S3 and HTTP at any address, since these have no fixed addresses."""
     ports = remote_ports(job)
     return [_dns(), {"ports": _ports(*ports)}] if ports else [_dns()]
 
@@ -82,7 +82,7 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def remote_ports(job: Job) -> list[int]:
-    """The ports of what storage and data are fetched from; empty where all of it is on volumes."""
+    """The ports of the servers of storage and data; empty if all of it is on volumes."""
     ports = set()
     for location in (job.storage.location, *map(job.data_location, job.data)):
         if location.is_s3:

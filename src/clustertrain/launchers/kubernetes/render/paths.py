@@ -1,9 +1,9 @@
-"""Where the pods find what the job file names by paths of the machine that submits it.
+"""Paths in the pods for the paths of the submitting machine in a job file.
 
 code                    packed into a ConfigMap, unpacked in each pod; or kubernetes.code_in_image
-storage, a path         on a volume; one that is on none becomes the folder of that name on the first one
-data, a path            below the code, with which it travels; or on a volume
-anything with ://       as it is
+storage, a path         on a volume; any other path becomes a folder of the same name on the first volume
+data, a path            below the code, and packed with it; or on a volume
+anything with ://       unchanged
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def in_pods(job: Job) -> Job:
     """The job as the pods read it.
 
     Raises:
-        JobError: storage or a data set is where no pod sees it.
+        JobError: storage or a data set is at a path that no pod can read.
     """
     return job.model_copy(
         update={
@@ -42,19 +42,19 @@ def in_pods(job: Job) -> Job:
 
 
 def travels(job: Job) -> bool:
-    """Whether the code is packed and sent with the job."""
+    """Whether the code is packed into the job's ConfigMap."""
     return job.kubernetes.code_in_image is None
 
 
 def volumes(job: Job) -> tuple[Volume, ...]:
-    """Those that the job names; one that names none has the usual one, unless its storage is on S3."""
+    """The volumes of the job file. Without any, the default volume, unless storage is on S3."""
     if job.kubernetes.volumes is not None:
         return job.kubernetes.volumes
     return () if job.storage.location.is_s3 else (_USUAL,)
 
 
 def storage_volume(job: Job) -> Volume | None:
-    """The volume that the job's storage is on; None where it is on S3."""
+    """The volume that the job's storage is on; None if it is on S3."""
     return None if job.storage.location.is_s3 else _volume_of(job, _storage(job))
 
 
@@ -91,6 +91,6 @@ def _data(job: Job, name: str, uri: str) -> str:
 
 
 def _volume_of(job: Job, path: str) -> Volume | None:
-    """The volume that a path is on: the one whose folder is the longest beginning of it."""
+    """The volume that a path is on: of the mounts above it, the one with the longest path."""
     above = [v for v in volumes(job) if PurePosixPath(path).is_relative_to(v.mount)]
     return max(above, key=lambda volume: len(volume.mount), default=None)

@@ -1,8 +1,8 @@
-"""The pods of a run as templates: head, workers, and the one that hands the run to Ray.
+"""The pods of a run: templates of head, workers and submitter, and the pod that reads the storage.
 
-All of them keep to the restricted Pod Security Standard: no root, a root file system that cannot be written
-to, no token of a service account. What they may write is an emptyDir at /tmp, one in memory at /dev/shm, the
-unpacked code, and the volumes that the job names.
+All of them meet the restricted Pod Security Standard. They have a read-only root file system and no service
+account token. They can write to an emptyDir at /tmp, to one in memory at /dev/shm, to the unpacked code, and
+to the volumes that the job names.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from clustertrain.launchers.kubernetes.render.paths import (
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.version import __version__
 
-USER = 1000  # as the image has it
+USER = 1000  # the user of the image
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 HEALTH_PORT = 52365  # of Ray's agent
-_MARGIN_S = 30  # beside the last save: to write the result and to end everything
-# No process that copies logs to drivers, nor one that would scale: each takes seconds of a CPU to start.
+_MARGIN_S = 30  # after the last save: to write the result and to end all processes
+# No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
 _PARAMETERS = {
     "object-store-memory": str(OBJECT_STORE_BYTES),
     "disable-usage-stats": "true",
     "include-log-monitor": "0",
 }
-_RAY_BYTES = 2**30  # Ray's own processes beside the workers of a pod
+_RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
 _SUBMITTER_MEMORY_BYTES = 2**29
 _PYTHON = "python"
 _IN_POD = "clustertrain.launchers.kubernetes.in_pod"
 
 
 def grace_s(job: Job) -> int:
-    """What a pod is given between TERM and KILL: the last save, and a margin."""
+    """The termination grace period of a pod in seconds: for the last save, and a margin."""
     return math.ceil(job.failures.grace_s) + _MARGIN_S
 
 
 def run_labels(job: Job, role: str | None = None) -> dict[str, str]:
-    """What every object of the run is found by."""
+    """The labels of every object of the run; with `role`, those of a pod."""
     own = {
         "app.kubernetes.io/name": "clustertrain",
         "app.kubernetes.io/managed-by": "clustertrain",
@@ -92,7 +92,7 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
 
 
 def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
-    """The pod that hands the run to Ray, and again to a head that came back."""
+    """The pod that submits the run to Ray, and again if the head is replaced."""
     memory = memory_text(_SUBMITTER_MEMORY_BYTES)
     container = {
         **_container(job, SUBMITTER_CONTAINER),
@@ -106,7 +106,7 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
 
 
 def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives_s: int) -> dict[str, Any]:
-    """A pod that looks at the storage of a run whose own pods are gone."""
+    """A pod that reads the storage of a run whose own pods are gone. It may run for `lives_s` seconds."""
     container = {
         **_container(job, "reader"),
         "command": [_PYTHON, "-m", "clustertrain.cli", *arguments],
@@ -130,22 +130,22 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives
 
 
 def head_parameters() -> dict[str, str]:
-    """The arguments of `ray start` on the head, beside what the operator adds: no worker trains there."""
+    """The arguments of `ray start` on the head; the operator adds others. No worker runs there: 0 CPUs."""
     return {"num-cpus": "0", "no-monitor": "true", **_PARAMETERS}
 
 
 def worker_parameters(job: Job) -> dict[str, str]:
-    """The arguments of `ray start` on a worker's pod. The operator hands it to a shell: hence the quotes."""
+    """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell."""
     return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_PARAMETERS}
 
 
 def workers_per_pod(job: Job) -> int:
-    """A pod for each node that the job names; without nodes, one for each worker."""
+    """All workers of a node if the job has `nodes`: one pod per node. Else 1: one pod per worker."""
     return 1 if job.resources.nodes is None else job.resources.workers_per_node
 
 
 def pods(job: Job) -> tuple[int, int]:
-    """The least and the most pods of workers."""
+    """The minimum and the maximum number of worker pods."""
     resources = job.resources
     if resources.nodes is None:
         return resources.min_workers, resources.max_workers
@@ -186,7 +186,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
 
 
 def _pod(job: Job) -> dict[str, Any]:
-    """What all pods of the run have in common."""
+    """The fields that all pods of the run have in common."""
     section = job.kubernetes
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -247,13 +247,15 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _leaving(role: str) -> dict[str, Any]:
-    """Before TERM: a worker's pod has the run saved, the head's has it saved and ended."""
+    """The preStop hook, before SIGTERM: a worker's pod requests a save, the head's pod a save and a stop."""
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
 
 
 def _sending(job: Job) -> dict[str, Any]:
-    """Beside Ray, where storage is on S3: what the pod's ranks print and measure goes up. Its output is no
-    pipe of the hook's, for whose end the kubelet would wait."""
+    """The postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
+
+    Its output goes to a file. If it kept the hook's pipe open, the kubelet would wait for its end.
+    """
     if not job.storage.location.is_s3:
         return {}
     command = f"{_PYTHON} -m {_IN_POD}.post_start </dev/null >/tmp/shipping.log 2>&1 &"
@@ -261,8 +263,11 @@ def _sending(job: Job) -> dict[str, Any]:
 
 
 def _probes(job: Job) -> dict[str, Any]:
-    """The operator's own look first after 10 s, then every 5, and restart a container whose Ray is not up
-    after a minute, as on a busy node. Liveness is left to it: it begins when the startup probe has passed."""
+    """Startup and readiness probes in place of the operator's.
+
+    Those probe first after 10 s, then every 5 s, and restart a container if Ray is not up after a minute, as
+    on a busy node. The operator's liveness probe stays: it begins after the startup probe has passed.
+    """
     health = {
         "httpGet": {"path": "/api/healthz", "port": HEALTH_PORT},
         "timeoutSeconds": 5,
@@ -324,7 +329,7 @@ def _toleration(each: Toleration) -> dict[str, Any]:
 
 
 def memory_text(size_bytes: int) -> str:
-    """A quantity as Kubernetes writes it."""
+    """A size in bytes as a quantity of Kubernetes."""
     for unit, bytes_each in (("Gi", 2**30), ("Mi", 2**20)):
         if size_bytes % bytes_each == 0:
             return f"{size_bytes // bytes_each}{unit}"

@@ -1,9 +1,9 @@
-"""What the operator, the API server, Pod Security and queues refuse, said without a cluster.
+"""Rules of the operator, the API server, Pod Security and queues, checked without a cluster.
 
 check.py       applies every rule to a set of manifests
-finding.py     what a rule looks at, and what it finds
+finding.py     the types of the rules: a field of a manifest, and a finding
 names.py       names, labels and quantities
-objects.py     ConfigMap, NetworkPolicy and the other objects beside a RayJob
+objects.py     ConfigMap, NetworkPolicy and other objects of a run
 rayjob.py      RayJobs
 deletion.py    a RayJob's deletionStrategy
 raycluster.py  the Ray cluster of a RayJob

@@ -1,11 +1,11 @@
-"""Whether the operator and the API server would accept these manifests, checked before they are asked.
+"""Checks whether the operator and the API server would accept manifests, before they are applied.
 
     check      every object of a file, or of a rendering that the user has patched
-    to_error   what it found, as the error of a command
+    to_error   the findings as the error of a command
 
-The operator says no in a place where few look, and the pods that the API server refuses are refused when the
-job was taken long ago. The rules are those of KubeRay 1.6.2 and 1.7.0, of Kubernetes 1.34 and of Kueue 0.14.
-Schemas of CRDs are not among them: the cluster has its own, which it checks in a dry run (dry_run.py).
+The operator reports a refusal only in the status or an event. The API server refuses pods long after it has
+accepted the RayJob. The rules are those of KubeRay 1.6.2 and 1.7.0, of Kubernetes 1.34 and of Kueue 0.14.
+Schemas of CRDs are not among them: the cluster checks its own in a dry run (dry_run.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from clustertrain.launchers.kubernetes.rules.rayjob import LONGEST_RAYCLUSTER, r
 
 _SHOWN = 3
 _RAY = ("ray.io/v1", "ray.io/v1alpha1")
-# The kinds that are looked into, and the versions of each that there are.
+# The kinds whose apiVersion is checked, and the valid versions of each.
 _VERSIONS: Mapping[str, tuple[str, ...]] = {
     "RayJob": _RAY,
     "RayCluster": _RAY,
@@ -50,7 +50,7 @@ _WHO: Mapping[By, str] = {
 
 
 def check(manifests: Sequence[Mapping[str, Any]], *, pod_security: bool = True) -> list[Finding]:
-    """What is wrong with the manifests, object by object.
+    """The findings in the manifests, object by object.
 
     Args:
         pod_security: whether the pods are for a namespace that enforces the standard `restricted`.
@@ -64,12 +64,12 @@ def check(manifests: Sequence[Mapping[str, Any]], *, pod_security: bool = True) 
 
 
 def refusals(findings: Sequence[Finding]) -> list[Finding]:
-    """Those that are no mere marks of what an operator must know."""
+    """The findings without the notes on fields that need a newer operator."""
     return [finding for finding in findings if finding.since is None]
 
 
 def to_error(findings: Sequence[Finding]) -> JobError:
-    """The first few, each as what is wrong and who says so, and the remedy."""
+    """An error with the first findings. Each has the problem, what refuses it, and the remedy."""
     refused = refusals(findings)
     lines = []
     for finding in refused[:_SHOWN]:
@@ -80,14 +80,14 @@ def to_error(findings: Sequence[Finding]) -> JobError:
 
 
 def _object(manifest: Any, number: int) -> Field:
-    """Named as its errors name it."""
+    """The manifest as a field, with its kind and name for messages."""
     field = Field("", "", manifest)
     kind, name = field.at("kind").text, field.at("metadata", "name").text
     return Field(f"{kind or 'Object'} {name or f'number {number}'}", "", manifest)
 
 
 def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding]:
-    """What every object has: kind, name, namespace, labels."""
+    """Rules for what every object has: kind, name, namespace, labels."""
     if not isinstance(field.value, Mapping):
         yield field.finding(f"is {field.shown}, and must be a mapping", "Look at its indentation.", "api")
         return

@@ -1,4 +1,4 @@
-"""What a RayJob's deletionStrategy may say: what is deleted, when, after which end of the job."""
+"""Rules for a RayJob's deletionStrategy: what is deleted, when, and after which end of the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding
 from clustertrain.launchers.kubernetes.rules.raycluster import is_autoscaling
 
-# From the least to the most: who deletes more may not do so before who deletes less.
+# Sorted by how much they delete. A policy that deletes more may not come before one that deletes less.
 _ORDER = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")
 _POLICIES = (*_ORDER, "DeleteNone")
 _STATES = {"jobStatus": ("SUCCEEDED", "FAILED"), "jobDeploymentStatus": ("Failed",)}
@@ -16,7 +16,7 @@ _EITHER = "Give onSuccess and onFailure, or deletionRules."
 
 
 def deletion(spec: Field) -> Iterator[Finding]:
-    """`spec`: of a RayJob."""
+    """All rules for the deletionStrategy. `spec`: of a RayJob."""
     strategy = spec.at("deletionStrategy")
     success, failure, rules = (strategy.at(key) for key in ("onSuccess", "onFailure", "deletionRules"))
     if not strategy.is_set:
@@ -75,7 +75,7 @@ def _condition(condition: Field) -> Iterator[Finding]:
 
 
 def _order(rules: Field) -> Iterator[Finding]:
-    """Rules for one end of the job: each policy once, and in the order of what they delete."""
+    """For each end of the job: every policy at most once, and sorted by how much they delete."""
     found: dict[tuple[str, str], dict[str, Field]] = {}
     for rule in rules.items():
         condition, policy = rule.at("condition"), rule.at("policy").text

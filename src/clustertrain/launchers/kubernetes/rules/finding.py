@@ -1,7 +1,7 @@
-"""What the rules for manifests look at, and what they find: see check.py.
+"""The types of the rules in this folder: a field of a manifest, and a finding. See check.py.
 
-A Field is a value in a manifest with the path to it. Nothing that a user wrote makes it fail: a key that is
-not there, and a value of another type than the rule looks for, read as empty.
+A Field is a value in a manifest with the path to it. No input makes it raise an error: a missing key, or a
+value of another type than the rule expects, reads as empty.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 from clustertrain.units import shortened
 
-# Who says no: the API server to the manifest itself, to the pods that the operator makes of it later, or
-# one of those that watch. "nobody": it is taken, and does not do what its author wants.
+# What refuses the manifest. "api": the API server. "pods", "pod-security": the API server, but only for the
+# pods that the operator creates later. "nobody": the manifest is accepted, and does not work as intended.
 By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a manifest that keeps it from running as its author wants.
+    """Something in a manifest that keeps it from working as intended.
 
-    `where` and `message` read as one sentence. `since` makes it a note, not a refusal: a field that operators
-    before that version do not know.
+    `where` and `message` form one sentence. A finding with `since` is a note, not a refusal: operators before
+    that version do not have the field.
     """
 
     where: str
@@ -42,7 +42,7 @@ class Field:
     value: Any
 
     def at(self, *keys: str) -> Field:
-        """The field below this one; its value is None where there is nothing."""
+        """The field at these keys below this one; its value is None if it does not exist."""
         field = self
         for key in keys:
             inner = field.value.get(key) if isinstance(field.value, Mapping) else None
@@ -81,7 +81,7 @@ class Field:
 
     @property
     def shown(self) -> str:
-        """The value as an error shows it."""
+        """The value as error messages show it."""
         if isinstance(self.value, Mapping):
             return "a mapping"
         if isinstance(self.value, list):
@@ -102,7 +102,7 @@ def texts(field: Field, by: By = "api") -> Iterator[Finding]:
 
 
 def duplicates(fields: list[Field], key: str) -> Iterator[tuple[Field, str]]:
-    """The fields whose `key` an earlier one has as well, each with that value."""
+    """The fields whose value of `key` repeats that of an earlier field, each with that value."""
     seen: set[str] = set()
     for field in fields:
         name = field.at(key).text

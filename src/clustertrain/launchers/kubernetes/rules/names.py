@@ -1,6 +1,7 @@
-"""How names, labels and quantities are written in Kubernetes: each rule says what is wrong, or nothing.
+"""The syntax of names, labels and quantities in Kubernetes. A rule returns what is wrong, or None.
 
-The rules are Go code of the API server. No library has them in Python: the Python client checks no names.
+In the API server the rules are Go code. No Python library has them: Kubernetes' Python client does not check
+names.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LOWER_CASE = "use lower-case letters, digits and '-'"
 
 
 def label_1123(name: str) -> str | None:
-    """Of namespaces, containers and volumes."""
+    """The rule for names of namespaces, containers and volumes."""
     if len(name) > LONGEST_LABEL:
         return f"has {len(name)} characters, and at most {LONGEST_LABEL} are allowed"
     if not _LABEL_1123.fullmatch(name):
@@ -44,14 +45,14 @@ def label_1123(name: str) -> str | None:
 
 
 def label_1035(name: str) -> str | None:
-    """Of what becomes the name of a service: RayJob and RayCluster."""
+    """The rule for names of RayJobs and RayClusters, since services are named after them."""
     if not _LABEL_1035.fullmatch(name):
         return "must be lower-case letters, digits and '-', with a letter first and no '-' at the end"
     return None
 
 
 def subdomain(name: str) -> str | None:
-    """Of most objects."""
+    """The rule for names of most objects."""
     if len(name) > LONGEST_SUBDOMAIN:
         return f"has {len(name)} characters, and at most {LONGEST_SUBDOMAIN} are allowed"
     if not _SUBDOMAIN.fullmatch(name):
@@ -60,7 +61,7 @@ def subdomain(name: str) -> str | None:
 
 
 def qualified(key: str) -> str | None:
-    """The key of a label: a name, or a domain, '/' and a name."""
+    """The rule for keys of labels: a name, or a domain, '/' and a name."""
     domain, slash, name = key.rpartition("/")
     if slash and (subdomain(domain) or len(domain) > LONGEST_SUBDOMAIN):
         return "must have a lower-case domain before the '/'"
@@ -86,7 +87,7 @@ def port_name(name: str) -> str | None:
 
 
 def quantity(value: object) -> Decimal | None:
-    """The number that a quantity such as 500m, 16Gi or 4 stands for; None where it is none."""
+    """The number of a quantity such as 500m, 16Gi or 4; None if the value is no quantity."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     match = _QUANTITY.fullmatch(str(value))
@@ -98,7 +99,7 @@ def quantity(value: object) -> Decimal | None:
 
 
 def metadata(field: Field, by: By = "api") -> Iterator[Finding]:
-    """Labels and annotations, of an object or of a pod template."""
+    """Labels and annotations of an object or a pod template."""
     yield from labels(field.at("labels"), by)
     annotations = field.at("annotations")
     yield from texts(annotations)
@@ -124,7 +125,7 @@ def labels(field: Field, by: By = "api") -> Iterator[Finding]:
 
 
 def selector(field: Field) -> Iterator[Finding]:
-    """A label selector, as policies and budgets have."""
+    """The label selector of a policy or a budget."""
     yield from labels(field.at("matchLabels"))
     for each in field.at("matchExpressions").items():
         operator, values = each.at("operator"), each.at("values")

@@ -1,4 +1,4 @@
-"""What the API server refuses of the objects beside a RayJob: ConfigMap, NetworkPolicy and the like."""
+"""Rules of the API server for the other objects of a run: ConfigMap, NetworkPolicy, claim, budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIRECTIONS = {"Ingress": ("ingress", "from"), "Egress": ("egress", "to")}
 
 
 def config_map(field: Field) -> Iterator[Finding]:
-    """Also a Secret, which is the same with `stringData` for text."""
+    """A ConfigMap or a Secret. A Secret has text in `stringData` and base64 in `data`."""
     is_secret = field.what.startswith("Secret")
     plain, coded = (
         (field.at("stringData"), field.at("data"))
@@ -56,7 +56,7 @@ def config_map(field: Field) -> Iterator[Finding]:
 
 
 def network_policy(field: Field) -> Iterator[Finding]:
-    """Who may talk to the pods that it selects, and to whom they may."""
+    """A NetworkPolicy: its selectors, directions, ports and peers."""
     spec = field.at("spec")
     yield from selector(spec.at("podSelector"))
     types = [each.text for each in spec.at("policyTypes").items()]

@@ -1,7 +1,7 @@
-"""What the API server refuses of a pod template: of the head's, the workers' and the submitter's alike.
+"""Rules of the API server for a pod template: that of the head, the workers or the submitter.
 
-It takes the RayJob, whose CRD does not look so closely, and refuses the pods that the operator then tries to
-make of it, over and over. Who uses the template is not stored before somebody looks at its events.
+The CRD of RayJob does not have these rules, so the API server accepts the RayJob. It then refuses the pods,
+which the operator tries to create again and again. Only events show the refusal.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
-# Resources without a domain that a container may ask for; nvidia.com/gpu and its like have one.
+# The resources without a domain that a container may request. Others have one, such as nvidia.com/gpu.
 _OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_template(template: Field) -> Iterator[Finding]:
-    """`template` has the keys metadata and spec."""
+    """All rules for a pod template, which has the keys metadata and spec."""
     spec = template.at("spec")
     yield from metadata(template.at("metadata"), "pods")
     yield from _one_of(spec, "restartPolicy", "dnsPolicy")
@@ -54,7 +54,7 @@ def pod_template(template: Field) -> Iterator[Finding]:
 
 
 def containers(spec: Field) -> list[Field]:
-    """Of a pod, those that prepare it first."""
+    """The containers of a pod, init containers first."""
     return [*spec.at("initContainers").items(), *spec.at("containers").items()]
 
 
@@ -75,7 +75,7 @@ def _names(spec: Field) -> Iterator[Finding]:
 
 def _same_names(fields: list[Field]) -> Iterator[Finding]:
     for name, shared in duplicates(fields, "name"):
-        # Two of a list are distinguished by their name already as the RayJob is taken.
+        # In the CRD, `name` is the key of a list: a duplicate within one list is refused with the RayJob.
         by: By = "api" if _is_of_list(name, fields, shared) else "pods"
         yield name.finding(f"is '{shared}', as another one's is", "Give each a name of its own.", by)
 

@@ -1,7 +1,7 @@
-"""What Kueue, Volcano, YuniKorn and KAI want of a RayJob that asks for their queue by its labels.
+"""Rules of Kueue, Volcano, YuniKorn and KAI for a RayJob whose labels name one of their queues.
 
-Kueue refuses with a webhook; the others are plugins of the operator, which then tries again without end.
-Kueue's numbers are those of 0.14.
+Kueue refuses a RayJob with a webhook. The others are plugins of the operator, which retries for ever after a
+refusal. Kueue's limits are those of 0.14.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BOOLEANS = ("1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FAL
 
 
 def queueing(job: Field) -> Iterator[Finding]:
-    """Of a RayJob."""
+    """All rules for the queues of a RayJob."""
     labels = job.at("metadata", "labels")
     queues = [key for key in (KUEUE_QUEUE, VOLCANO_QUEUE, YUNIKORN_QUEUE, KAI_QUEUE) if labels.at(key).text]
     if len(queues) > 1:
@@ -67,13 +67,13 @@ def _kueue(job: Field) -> Iterator[Finding]:
 
 
 def _podsets(spec: Field, groups: Field) -> Iterator[Finding]:
-    """Kueue counts kinds of pods: the head's, each group's, and the submitter's where there is one."""
+    """Kueue counts kinds of pods: the head, each worker group, and the submitter if it has a pod."""
     has_submitter = spec.at("submissionMode").text in ("", "K8sJobMode")
     count, most = len(groups.items()), _KUEUE_MOST_PODSETS - 1 - has_submitter
     if count > most:
         rest = "the head" + (" and the submitter" if has_submitter else "")
         message = f"has {count} groups: with {rest} {count + 1 + has_submitter} kinds of pods, "
-        # The webhook forgets the submitter; then no workload can be made of the job, and it waits.
+        # The webhook does not count the submitter: Kueue then cannot create the Workload, and the job waits.
         by: By = "kueue" if count > _KUEUE_MOST_PODSETS - 1 else "nobody"
         yield groups.finding(f"{message}and Kueue 0.14 takes {_KUEUE_MOST_PODSETS}", "Join some groups.", by)
     for group in groups.items():
@@ -89,7 +89,7 @@ def _podsets(spec: Field, groups: Field) -> Iterator[Finding]:
 
 
 def _kueue_topology(job: Field) -> Iterator[Finding]:
-    """Annotations of the pods of the cluster, read whether the job has a queue or not."""
+    """The topology annotations of the cluster's pods. Kueue checks them even if the job has no queue."""
     cluster = job.at("spec", "rayClusterSpec")
     for group in (cluster.at("headGroupSpec"), *cluster.at("workerGroupSpecs").items()):
         annotations = group.at("template", "metadata", "annotations")

@@ -1,7 +1,7 @@
-"""What the KubeRay operator refuses of a cluster's specification, and what it takes and should not.
+"""Rules for the spec of a Ray cluster: what the KubeRay operator refuses, and mistakes that it accepts.
 
-A RayJob's is spec.rayClusterSpec, a RayCluster's is spec. Of a RayJob's the operator tells in its status, of
-a RayCluster's in an event alone.
+It is spec.rayClusterSpec of a RayJob, or spec of a RayCluster. The operator reports a refusal in the status
+of a RayJob, but only in an event for a RayCluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from clustertrain.launchers.kubernetes.rules.names import label_value, labels
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
 from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
 
-# Fields that the operator of that version is the first to know.
+# The fields that each version of the operator added.
 NEWER = {
     "KubeRay 1.7": {
         (): ("historyServerOptions", "networkPolicy", "tlsOptions"),
@@ -33,7 +33,7 @@ _SAME = "One version in all three: rayVersion, the head's image and the workers'
 
 
 def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterator[Finding]:
-    """`annotations`: of the object that the specification is in."""
+    """All rules for the spec. `annotations`: of the object that contains it."""
     head, groups = spec.at("headGroupSpec"), spec.at("workerGroupSpecs").items()
     yield from _group(head, "the head's group")
     for group in groups:
@@ -55,7 +55,7 @@ def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterato
 
 
 def ray_version(text: str) -> tuple[int, int, int] | None:
-    """2.60.0 → (2, 60, 0); what follows the numbers does not count."""
+    """2.60.0 → (2, 60, 0); anything after the numbers is ignored."""
     match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", text)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
@@ -65,7 +65,7 @@ def is_autoscaling(spec: Field) -> bool:
 
 
 def ray_container(group: Field) -> Field:
-    """The first container is Ray's, whatever its name."""
+    """The container that runs Ray: the first, whatever its name."""
     found = group.at("template", "spec", "containers").items()
     return found[0] if found else group.at("template", "spec", "containers", "0")
 
@@ -242,7 +242,7 @@ def _token(spec: Field) -> Iterator[Finding]:
 
 
 def _versions(spec: Field) -> Iterator[Finding]:
-    """Ray's version in the tag of a Ray image, the only ones whose tag is Ray's version."""
+    """Compare rayVersion with the tags of Ray's own images. Other images have tags of other meanings."""
     stated = ray_version(spec.at("rayVersion").text)
     for group in (spec.at("headGroupSpec"), *spec.at("workerGroupSpecs").items()):
         image = ray_container(group).at("image")

@@ -1,7 +1,7 @@
-"""What the KubeRay operator refuses of a RayJob, and what it takes and should not.
+"""Rules for a RayJob: what the KubeRay operator refuses, and mistakes that it accepts.
 
-It writes its refusal into status.message and sets status.jobDeploymentStatus to ValidationFailed, which is
-final: nothing tells the user who only applied the manifest.
+The operator writes a refusal into status.message and sets status.jobDeploymentStatus to ValidationFailed,
+which is final. `kubectl apply` reports no error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec, ray
 from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
 from clustertrain.units import shortened
 
-# The operator adds 6 characters for a cluster's name, whose pods and services need 10 more of the 63.
+# Of 63 characters, the operator adds 6 for the name of the Ray cluster, and 10 for its pods and services.
 LONGEST_RAYJOB, LONGEST_RAYCLUSTER = 47, 53
 MODES = ("K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode")
 _SELECTOR = "ray.io/cluster"
@@ -28,7 +28,7 @@ _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 
 
 def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
-    """A whole RayJob."""
+    """All rules for a RayJob."""
     spec = job.at("spec")
     yield from ray_name(job.at("metadata", "name"), LONGEST_RAYJOB)
     yield from _times(spec)
@@ -55,7 +55,7 @@ def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
 
 
 def ray_name(name: Field, longest: int) -> Iterator[Finding]:
-    """Of a RayJob or a RayCluster."""
+    """The name of a RayJob or a RayCluster."""
     if len(name.text) > longest:
         message = f"is {name.shown}, {len(name.text)} characters long, and at most {longest} are allowed"
         yield name.finding(message, "Choose a shorter name.")
@@ -154,7 +154,7 @@ def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
 
 
 def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
-    """The pod that runs `ray job submit` in K8sJobMode. It is refused when the cluster is up: late."""
+    """The pod that runs `ray job submit` in K8sJobMode. It would be refused only after the cluster is up."""
     if spec.at("submissionMode").text not in ("", "K8sJobMode"):
         return
     limit = spec.at("submitterConfig", "backoffLimit")
@@ -179,7 +179,7 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
 
 
 def _submitters(spec: Field) -> list[Field]:
-    """The container that submits, where it is given: the first."""
+    """The container that submits the job: the first of the template. Empty without a template."""
     return spec.at("submitterPodTemplate", "spec", "containers").items()[:1]
 
 

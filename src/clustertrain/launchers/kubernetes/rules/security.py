@@ -1,6 +1,7 @@
-"""Pod Security Standard `restricted`, which namespaces enforce by a label: every field that it looks at.
+"""Rules of the Pod Security Standard `restricted`, for every field that it checks.
 
-The API server takes the RayJob and refuses its pods. The kit's pods keep to `restricted` everywhere.
+A namespace enforces the standard by a label. The API server then accepts the RayJob and refuses its pods. The
+kit's own pods always meet `restricted`, unless the job mounts a host path.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _SYSCTLS = (
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
-# A container that keeps to it, in words and in a patch.
+# A securityContext that meets the standard, for messages and for patches.
 CONTEXT = (
     "securityContext: {runAsNonRoot: true, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, "
     "seccompProfile: {type: RuntimeDefault}}"
@@ -49,7 +50,7 @@ CONTEXT = (
 
 
 def restricted(template: Field) -> Iterator[Finding]:
-    """Of a pod template; `template` has the keys metadata and spec."""
+    """All rules for a pod template, which has the keys metadata and spec."""
     spec = template.at("spec")
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.at(key).is_true:
@@ -70,7 +71,7 @@ def restricted(template: Field) -> Iterator[Finding]:
 
 
 def added_without_context(where: Field, what: str, remedy: str) -> Finding:
-    """The operator's own containers have no securityContext, and the pod with them is refused."""
+    """A finding: the operator adds a container without a securityContext, so the pod is refused."""
     expected = "allowPrivilegeEscalation: false and capabilities.drop: [ALL] of each container"
     return _wrong(where, f"makes the operator add {what} without a securityContext", expected, remedy)
 
@@ -86,7 +87,7 @@ def _volumes(volumes: Field) -> Iterator[Finding]:
 
 
 def _context(context: Field) -> Iterator[Finding]:
-    """What a pod and a container have alike, wrong wherever it is said."""
+    """Rules for the fields that the securityContext of a pod and of a container have in common."""
     if context.at("runAsNonRoot").value is False:
         yield _wrong(context.at("runAsNonRoot"), "is false", "true", "Set it to true.")
     if context.at("runAsUser").number == 0:
@@ -135,7 +136,7 @@ def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
 
 
 def _reach(container: Field) -> Iterator[Finding]:
-    """What a container reaches of its node: ports, and hosts that the kubelet would ask for it."""
+    """Rules against access through the node: host ports, and hosts that probes and hooks name."""
     for port in container.at("ports").items():
         if port.at("hostPort").number:
             field = port.at("hostPort")
