@@ -1,4 +1,4 @@
-"""What a function with its own loop gets from the kit.
+"""The session of a training function with its own loop: checkpoints, logs and stop requests.
 
 from clustertrain import session
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepRequests:
-    """What all ranks agreed to do after a step: both are the same on every rank."""
+    """The requests after a step; every rank gets the same values."""
 
     stop: bool
     save: bool
@@ -69,14 +69,14 @@ class Session:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was asked to stop, as `step_done` last returned it."""
+        """Whether a call of `step_done` has returned a stop request."""
         return self._stopped
 
     def restore(self) -> dict[str, Any] | None:
-        """What the newest verified checkpoint holds: the dict given to `save`, and its `step`.
+        """The state of the newest verified checkpoint: the dict given to `save`, and its `step`.
 
-        Tensors are on the CPU. None on a fresh start. The random states of this rank are restored too,
-        when the world size is the same.
+        Tensors are on the CPU. None if there is no checkpoint. This also restores the random states of this
+        rank if the world size is the same.
         """
         from clustertrain.training.rng import restore_rng
 
@@ -89,10 +89,10 @@ class Session:
         return state
 
     def step_done(self, step: int) -> StepRequests:
-        """Tell the kit that `step` is finished; every rank calls it. One small all_reduce of two numbers.
+        """Report that `step` is finished; every rank calls it. It costs one all_reduce of two numbers.
 
-        `save` is true when the job's `checkpoint.every` is due or somebody asked; `stop` when the run
-        was asked to end: save, then return.
+        `save` is true if the job's `checkpoint.every` is due or a save was requested. `stop` is true if a
+        stop was requested: save, then return.
         """
         import torch
         import torch.distributed as dist
@@ -114,10 +114,10 @@ class Session:
     def save(
         self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> None:
-        """Save a checkpoint; every rank calls it with the same `state`, rank 0's is kept.
+        """Save a checkpoint; every rank calls it with the same `state`, and rank 0's is saved.
 
-        `state` holds tensors, numbers, strings, and dicts and lists of them: it is read back with
-        `weights_only=True`. It is copied before this returns and written in the background.
+        `state` contains tensors, numbers, strings, and dicts and lists of them, because it is loaded with
+        `weights_only=True`. It is copied before this returns, and written in the background.
         """
         from clustertrain.training.rng import gather_rng
 
@@ -133,12 +133,12 @@ class Session:
         self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}, progress)
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
-        """A line of the curve: rank 0's is written, the other ranks' calls do nothing."""
+        """Write metrics of a step. Only rank 0 writes; the calls of the other ranks do nothing."""
         if self.rank == 0:
             self._run.log({"kind": "train", "step": step, "epoch": 0, "loss": loss, **metrics})
 
     def print(self, *values: object) -> None:
-        """print on rank 0 alone; it goes to the rank's log."""
+        """Print on rank 0 only, into the log of that rank."""
         if self.rank == 0:
             print(*values, flush=True)
 
@@ -150,7 +150,7 @@ def current() -> Session:
     """The session of this worker.
 
     Raises:
-        RuntimeError: called outside a run that clustertrain started.
+        RuntimeError: this process is not a worker of a run.
     """
     if _current is None:
         raise RuntimeError(
@@ -161,6 +161,6 @@ def current() -> Session:
 
 
 def start_session(session: Session) -> None:
-    """Called by the worker before the user's function."""
-    global _current  # noqa: PLW0603  one worker process runs one session; a global is what it is
+    """Set the session of this process; the worker calls this before the user's function."""
+    global _current  # noqa: PLW0603  a worker process has exactly one session
     _current = session

@@ -1,9 +1,9 @@
-"""Which launcher has the run that a command names.
+"""Finds the launcher of the run that a command names.
 
-    --to ─▶ else what the storage says, where this machine sees the run ─▶ else what this user started
+    --to ─▶ else the launcher recorded in the storage ─▶ else the launcher of this user's newest start
 
-The storage is the truth. Where it is not visible, as on the volume of a cluster, the newest start counts that
-this user made.
+The storage is authoritative. This machine cannot always read it: it may be a volume of a cluster. Then the
+newest start by this user determines the launcher.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from clustertrain.storage import Location
 
 
 def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target]:
-    """The launcher that has the run, and the run.
+    """Return the launcher of the run, and the run.
 
     Args:
         text: a job file, the folder of a run, or the name of a run that this user started.
-        to: the name of the launcher where the command line gives it.
-        echo: gets a note for each file of a known run that cannot be used.
+        to: the name of the launcher if the command line gives it.
+        echo: called with a note for each file of a known run that cannot be used.
 
     Raises:
-        JobError: the job file is wrong; `sets` without a job file; several runs of that name.
+        JobError: the job file is wrong; `sets` without a job file; several runs have that name.
         NotStarted: there is no such run.
-        ClusterError: it was submitted elsewhere, and its storage cannot be seen from here.
+        ClusterError: it was submitted from another machine, and its storage is not visible here.
     """
     job = _job_of(text, sets)
     newest = _newest_known(text, job, to, echo)
@@ -47,12 +47,12 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
         raise _not_found(text, job, newest)
     launcher = launcher_of(to) if to else launcher_in_storage(run)
     if not launcher.storage_visible:
-        launcher = launcher_of("local")  # somebody else submitted it, or this is its pod
+        launcher = launcher_of("local")  # another user submitted it, or this process runs in its pod
     return launcher, Target(text, job, newest, run)
 
 
 def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Target] | None:
-    """The launcher whose cluster holds the storage of a job; None where this machine sees that storage.
+    """The launcher whose cluster holds the storage of a job; None if this machine reads that storage itself.
 
     Raises:
         JobError: the job file is wrong.
@@ -66,13 +66,14 @@ def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Tar
 
 
 def launcher_in_storage(run: RunDir) -> Launcher:
-    """The launcher that the storage names; one of a later version is read by its files."""
+    """The launcher recorded in the storage. If this version does not have it, the launcher is `local`, which
+    needs only the files."""
     name = read_files(run).launcher
     return launcher_of(name if name in LAUNCHERS else "local")
 
 
 def status_of(run: RunDir) -> Status:
-    """Where a run stands that this machine sees, with what its scheduler says.
+    """The status of a run in a visible storage: its files and the state of its job in the scheduler.
 
     Raises:
         NotStarted: it was neither started nor submitted.
@@ -106,12 +107,12 @@ def _remote(text: str, job: Job | None, known: KnownRun | None, to: str) -> Targ
             f"{text} is no job file, and no run of that name was submitted with --to {to} from here.\n"
             "Name the job file."
         )
-    # The file names the cluster, in case that it was submitted to several.
+    # The known run may be on another cluster than the one that the job file names; the file decides.
     return Target(text, job, None if job is not None else known)
 
 
 def _is_named(known: KnownRun, text: str, job: Job | None) -> bool:
-    """Whether a known run is the one that the text names."""
+    """Whether the text names this known run."""
     if job is not None:
         return known.name == job.name and known.is_in(job.storage.location)
     if _is_name(text):
@@ -125,7 +126,7 @@ def _is_name(text: str) -> bool:
 
 
 def _place(text: str) -> tuple[str, str]:
-    """Storage and name of the run whose folder this is."""
+    """The storage and the name of the run in this folder."""
     if Location(text).is_s3:
         storage, _, name = text.rstrip("/").rpartition("/")
         return storage, name
@@ -133,7 +134,7 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir | None:
-    """The run in the storage, where this machine sees it there."""
+    """The run in its storage; None if this machine does not see it there."""
     if job is not None:
         location, name = job.storage.location, job.name
     elif known is not None:
@@ -141,13 +142,13 @@ def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir |
     else:
         location, name = Location(_place(text)[0]), _place(text)[1]
     if known is not None and not launcher_of(known.launcher).storage_visible and location.is_s3:
-        return None  # this machine may have no key for it: the cluster has
+        return None  # only the cluster is sure to have the keys of that S3 storage
     run = RunDir.newest(location, name)
     return run if is_known(run) else None
 
 
 def _is_newer(run: RunDir | None, known: KnownRun) -> bool:
-    """Whether the storage holds a start, by another launcher, that was made after that of the known run."""
+    """Whether the storage holds a later start than the known one, by another launcher."""
     if run is None:
         return False
     files = read_files(run)
@@ -162,7 +163,7 @@ def _not_found(text: str, job: Job | None, known: KnownRun | None) -> JobError |
             f"Run this command on {known.host}, or where that storage is mounted."
         )
     try:
-        find_run(text)  # its error lists what there is
+        find_run(text)  # its error lists the runs of the storage
     except NotStarted as error:
         return error
     name = job.name if job else text

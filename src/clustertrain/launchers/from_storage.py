@@ -1,4 +1,4 @@
-"""What local and slurm have in common: this machine sees the storage of their runs."""
+"""The common part of local and slurm: this machine reads the storage of their runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from clustertrain.run.folder import RunDir
 
 
 class FromStorage(ABC):
-    """Status and logs of runs by their files, joined with what the launcher's scheduler says."""
+    """Reads status and logs from the files of runs, and the states of their jobs from the scheduler."""
 
     name: str
     storage_visible = True
 
     @abstractmethod
     def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
-        """Where these runs stand; a scheduler is asked once for all of them."""
+        """The statuses of these runs, with one query to the scheduler for all of them."""
 
     def status_of(self, run: RunDir) -> Status:
         return self.statuses([run])[0]

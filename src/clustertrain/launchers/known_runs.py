@@ -1,9 +1,9 @@
-"""The runs that this user started or submitted, wherever they went: one small file a run.
+"""The runs that this user started or submitted, on this machine or a cluster: one small file for each run.
 
     $XDG_STATE_HOME/clustertrain/runs/<name>-<digest>.json      (~/.local/state without that variable)
 
-The storage stays the truth of a run. A file here only says which launcher has it, and how to reach it there.
-So no command fails because of such a file: one that cannot be used is named in a note, and skipped.
+The storage of a run is authoritative. A file here only names the launcher of the run, its storage and its
+job. A file that cannot be used is skipped with a note, so no command fails because of it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class KnownRun:
-    """Where a run went.
+    """A run that this user started, and its launcher.
 
     Attributes:
         launcher: a key of launchers.LAUNCHERS.
-        storage: as the machine named it that started the run.
+        storage: its URI on the machine that started the run.
         job: the job as it was started, with `--set` and the site file applied, as YAML.
-        job_file: its absolute path, for hints.
-        cluster: the scheduler's cluster, in words; empty on one machine.
-        job_id: what the scheduler calls it; empty on one machine.
-        host: the machine that started it.
-        time: of the newest start, in seconds since 1970.
+        job_file: the absolute path of the job file, for hints.
+        cluster: a text that names the scheduler's cluster; empty for a run on one machine.
+        job_id: the scheduler's ID of the job; empty for a run on one machine.
+        host: the machine that started the run.
+        time: the time of the newest start, in seconds since 1970.
     """
 
     name: str
@@ -61,7 +61,7 @@ class KnownRun:
 
     @property
     def where(self) -> str:
-        """`SLURM cluster sim, job 12`"""
+        """The place of the run as text, such as `SLURM cluster sim, job 12`."""
         if not self.cluster:
             return "this machine" if self.is_from_here else self.host
         return f"{self.cluster}, job {self.job_id}" if self.job_id else self.cluster
@@ -81,7 +81,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def remember(run: KnownRun) -> str | None:
-    """Write the file of a run; a second writer replaces it whole. Returns a note where that failed."""
+    """Write the file of a run, or replace it atomically. Returns a note if that failed."""
     try:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         open_store(str(folder())).write_atomic(_file_name(run), _ADAPTER.dump_json(run, indent=1))
@@ -91,8 +91,8 @@ def remember(run: KnownRun) -> str | None:
 
 
 def forget(run: KnownRun) -> None:
-    """Remove the file of a run that its storage does not hold any more."""
-    with suppress(OSError):  # somebody removed it meanwhile, or the folder is read-only: it does no harm
+    """Remove the file of a run that its storage no longer contains."""
+    with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
         (folder() / _file_name(run)).unlink()
 
 
@@ -102,7 +102,7 @@ def _file_name(run: KnownRun) -> str:
 
 
 def known_runs() -> tuple[list[KnownRun], list[str]]:
-    """The runs, newest first, and a note for each file that cannot be used."""
+    """The known runs, newest first, and a note for each file that cannot be used."""
     runs, notes = [], []
     try:
         paths = sorted(folder().glob("*.json"))
@@ -120,7 +120,7 @@ _ADAPTER = TypeAdapter(KnownRun)
 
 
 class _Unusable(Exception):
-    """Why a file cannot be used."""
+    """A file that cannot be used; the text is the reason."""
 
 
 def _read(path: Path) -> KnownRun:

@@ -1,7 +1,8 @@
-"""The interface of every launcher: what can be done with a job, and with a run that it has.
+"""The interface of every launcher: the operations on a job, and on a run of it.
 
-Adding a launcher takes a folder with a module that defines LAUNCHER, a section of the job file, and a line in
-launchers/__init__.py. What it does inside the job is another interface: driver/ray_cluster.py.
+A new launcher needs a folder with a module that defines LAUNCHER, a section of the job file, and a line in
+launchers/__init__.py. The part of a launcher that works inside the job has another interface:
+driver/ray_cluster.py.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class Target:
     """The run that a command names.
 
     Attributes:
-        text: as it was typed: a job file, the folder of a run, or the name of a known run.
-        job: of the job file; None where the text is something else.
-        known: the newest start of it by this user through this launcher; None where there is none.
-        run: in the storage, where this machine sees it there.
+        text: the argument of the command: a job file, the folder of a run, or the name of a known run.
+        job: the job of the job file; None if the text is not a job file.
+        known: the newest start of the run by this user with this launcher; None if there is none.
+        run: the run in its storage; None if this machine does not see it there.
     """
 
     text: str
@@ -43,54 +44,54 @@ class Target:
 
     @property
     def submitted_job(self) -> Job | None:
-        """The job as it was started, else as its file is now."""
+        """The job of the newest known start; else the job of the job file."""
         if self.known is not None:
             return parse_job(self.known.job, self.known.job_file)
         return self.job
 
     def visible_run(self) -> RunDir:
-        """The run in a storage that this machine sees.
+        """The run in a storage that this machine reads.
 
         Raises:
-            NotStarted: there is none of that name.
+            NotStarted: there is no run of that name.
             JobError: there is no such job file, or it is wrong.
         """
         return self.run or find_run(self.text)
 
 
 class Launcher(Protocol):
-    """How jobs of one kind of place are checked, submitted and observed."""
+    """Checks, submits and observes jobs on one kind of platform."""
 
     name: str
     storage_visible: bool
-    """Whether its commands read the run's storage on this machine; else they reach it through the cluster."""
+    """Whether its commands read the run's storage on this machine; else they read it through the cluster."""
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
-        """What can be said of a job file before it is submitted, a line each. Sends nothing.
+        """Check a job file and submit nothing. Returns the findings, one line each.
 
         Raises:
-            JobError: the file is wrong, or the scheduler would refuse it.
-            ClusterError: the scheduler answers, and could never start it.
+            JobError: the file is wrong, or the scheduler would refuse the job.
+            ClusterError: the scheduler answers, and could never start the job.
         """
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
-        """The exact text that `submit` sends. `note` gets what it does not show.
+        """Return the exact text that `submit` sends. `note` is called with what this text does not show.
 
         Raises:
-            JobError: it cannot be rendered.
+            JobError: the job cannot be rendered.
         """
 
     def submit(
         self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
     ) -> KnownRun | None:
-        """Check a job, hand it over, and print what to type next; None where its run is finished already.
+        """Check a job, submit it, and print the next commands; None if its run is already finished.
 
         Raises:
-            ClusterTrainError: it was not submitted.
+            ClusterTrainError: the job was not submitted.
         """
 
     def follow(self, target: Target, echo: Echo) -> int:
-        """Print each change of state until the run has ended; returns its exit code."""
+        """Print each change of state until the run has ended. Returns the exit code of the run."""
 
     def status(self, target: Target) -> list[Row]:
         """The table of `status`."""
@@ -99,22 +100,22 @@ class Launcher(Protocol):
         """The lines of `logs`, oldest first."""
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
-        """Ask the run to save and end; one that waits in a queue is cancelled."""
+        """Request that the run saves and ends; cancel its job if that waits in a queue."""
 
     def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
-        """Where runs stand whose storage this machine sees."""
+        """The statuses of runs in a storage that this machine reads."""
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        """A line of `ls` for each run whose storage this machine does not see, and notes."""
+        """A row of `ls` for each run in a storage that is not visible on this machine, and notes."""
 
     def ls(self, place: str, namespace: str | None) -> list[str]:
         """The lines of `ls --to`: the runs of a storage, or of a namespace."""
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
-        """What a command such as `ckpt ls` prints where the run's storage is, when that is not here.
+        """Run a command such as `ckpt ls` in the cluster that has the run's storage. Yields its output lines.
 
         Raises:
-            JobError: this launcher cannot do that; says what to do instead.
+            JobError: this launcher cannot do that; the message names the alternative.
         """
 
 
@@ -122,7 +123,7 @@ def launcher_of(name: str) -> Launcher:
     """The launcher of that name.
 
     Raises:
-        JobError: there is none; names those that there are.
+        JobError: there is no launcher of that name; the message lists the launchers.
     """
     if name not in LAUNCHERS:
         raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(LAUNCHERS)}.")

@@ -1,4 +1,4 @@
-"""A plain `clustertrain ls`: the runs of the storage here and all that this user started, in one table."""
+"""`clustertrain ls` without options: the runs of the local storage and this user's known runs, in a table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location
 
-_PATIENCE_S = 5.0  # a server that is down must not hold up the table
+_PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
 
 def list_all(storage: str) -> list[str]:
-    """The lines for the runs of a storage, where it is there, and for the known runs."""
+    """The lines for the runs of a storage, if that folder exists, and for the known runs."""
     known, notes = known_runs()
     visible = {run.uri: run for run in (runs_of(storage) if Path(storage).is_dir() else [])}
     remote: dict[str, list[KnownRun]] = {}
@@ -45,7 +45,7 @@ def list_storage(storage: Location | str) -> list[str]:
 
 
 def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
-    """A line for each run, by name, and notes. A run with a damaged file is a line of its own."""
+    """A row for each run, sorted by name, and notes. A run with a damaged file gets a row with the error."""
     sound, rows = [], []
     for run in runs:
         try:
@@ -61,7 +61,8 @@ def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
 
 
 def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
-    """Where runs stand that this machine sees, by name; each scheduler is asked once for all of its runs."""
+    """The statuses of runs in a visible storage, sorted by name. Each scheduler gets one query for all of its
+    runs."""
     groups: dict[str, list[RunDir]] = {}
     for run in runs:
         groups.setdefault(launcher_in_storage(run).name, []).append(run)
@@ -70,7 +71,7 @@ def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
 
 
 def _visible(known: KnownRun) -> RunDir | None:
-    """The run in its storage, where this machine sees that."""
+    """The run in its storage; None if this machine cannot read that storage."""
     if not launcher_of(known.launcher).storage_visible:
         return None
     if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
@@ -79,5 +80,5 @@ def _visible(known: KnownRun) -> RunDir | None:
         run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
         is_known(run)
     except StorageError:
-        return None  # the server is away, or refuses this user
+        return None  # the server does not answer, or refuses this user
     return run

@@ -1,7 +1,8 @@
-"""The one door to the commands of a scheduler.
+"""Runs the commands of a scheduler; no other module does.
 
-A command is a list of words, never a line for a shell; it is given no terminal, and it may not hang. What it
-said when it failed travels in the error. Secrets go in no word of it: any user of the machine can read those.
+A command is a list of arguments, never a line for a shell. It has no terminal. `run` kills it at its timeout.
+The error of a failed command contains its output. No argument contains a secret, because every user of the
+machine can read the arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HOW_TO_GET = {
 
 @dataclass(frozen=True)
 class Done:
-    """A command that has ended. What it printed is text, with � where it was no UTF-8."""
+    """A command that has ended. Its output is text, with � in place of bytes that are not UTF-8."""
 
     argv: tuple[str, ...]
     code: int
@@ -34,7 +35,7 @@ class Done:
 
 
 class CommandFailed(ClusterError):
-    """A command ended with another code than 0, or not in time: then `code` is None."""
+    """A command ended with a nonzero exit code, or was killed at its timeout; then `code` is None."""
 
     def __init__(self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str) -> None:
         printed_lines = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
@@ -51,7 +52,7 @@ class CommandFailed(ClusterError):
 
 
 class CommandMissing(ClusterError):
-    """There is no such program here, or it may not be run."""
+    """The program is not on PATH, or this user may not run it."""
 
 
 def run(
@@ -65,14 +66,14 @@ def run(
     """Run a command to its end.
 
     Args:
-        input: what it reads; nothing without it.
-        environ: its whole environment, in whose PATH it is looked up; this process's own without it.
-        timeout_s: after so long it is killed.
-        check: whether another code than 0 is an error.
+        input: its standard input; None for an empty one.
+        environ: its whole environment, with the PATH on which it is found; None for that of this process.
+        timeout_s: seconds after which the command is killed.
+        check: whether a nonzero exit code is an error.
 
     Raises:
-        CommandMissing: it is not on PATH; says where it is to be had.
-        CommandFailed: it ended with another code than 0, or not in time.
+        CommandMissing: it is not on PATH; the message says how to get it.
+        CommandFailed: it ended with a nonzero exit code, or was killed at its timeout.
     """
     try:
         done = subprocess.run(
@@ -97,11 +98,11 @@ def run(
 
 
 def lines(argv: Sequence[str]) -> Iterator[str]:
-    """What a command prints, line by line while it runs. Whoever stops reading ends it.
+    """Run a command and yield the lines of its output as they appear. Closing the iterator ends the command.
 
     Raises:
-        CommandMissing: it is not on PATH; says where it is to be had.
-        CommandFailed: it ended with another code than 0; after its last line.
+        CommandMissing: it is not on PATH; the message says how to get it.
+        CommandFailed: it ended with a nonzero exit code; raised after its last line.
     """
     with tempfile.TemporaryFile() as errors:
         try:
@@ -114,7 +115,7 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
             try:
                 for line in process.stdout or ():
                     yield line.decode(errors="replace").rstrip("\r\n")
-            except BaseException:  # also that nobody reads on
+            except BaseException:  # including GeneratorExit: the caller closed the iterator
                 process.terminate()
                 raise
         errors.seek(0)

@@ -1,4 +1,4 @@
-"""Asking a run to save and end, through a file in a storage that this machine sees."""
+"""Requests that a run saves and ends, by a file in a storage that this machine reads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _POLL_S = 1.0
 
 
 def not_running(status: Status) -> JobError:
-    """The refusal of `stop` where nothing runs."""
+    """The error of `stop` for a run that does not run."""
     number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
     return JobError(f"{status.run.name} does not run: {number}{status.state}.\nThere is nothing to stop.")
 
 
 def request_user_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
-    """Write the request that the workers read between two steps."""
+    """Write the stop request; the workers read it between two steps."""
     attempt.stop.write(StopRequest("user"))
     echo(f"asked {status.runner} to save and end")
 
 
 def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
-    """The result of the attempt, printed; None where it has not ended after failures.grace + 60 s."""
+    """Wait for the result of the attempt and print it; None if there is none after failures.grace + 60 s."""
     within_s = _grace_s(attempt) + _BEYOND_GRACE_S
     result = wait_until(attempt.result.read, within_s, _POLL_S)
     if result is None:

@@ -1,4 +1,4 @@
-"""Ray's settings wherever the kit starts it: its environment, its object store, the resource of a worker."""
+"""Ray's settings on every platform: its environment, its object store, and the resource of a worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ RAY_ENVIRONMENT = {
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "600",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",  # for ray.train.collective in user code; default: none
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # saves two actors, each a process
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # it costs two actors, each with its own process
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # it prints everything twice
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
@@ -17,5 +17,5 @@ RAY_ENVIRONMENT = {
 }
 OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"
-"""A Ray resource: each node offers as many as it gets workers. With fractions of CPUs alone, Ray could place
-the workers otherwise."""
+"""A Ray resource: each node has one unit for each of its workers. Without it, and with fractions of CPUs, Ray
+could place more workers on a node than intended."""

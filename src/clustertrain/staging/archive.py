@@ -69,12 +69,13 @@ def extract(
     """Unpack `archive` into `into`, a folder that does not exist yet. Returns the contents of the folder.
 
     Args:
-        tick: called often with the number of bytes of the archive that are read, and its size; an exception
-            of it ends the extraction.
+        tick: called often with the number of bytes read from the archive, and its size; an exception that it
+            raises ends the extraction.
 
     Raises:
-        DataError: names the member, the rule it breaks, and the remedy. The caller has to remove `into`.
-        StorageError: it does not fit on the disk, or cannot be written.
+        DataError: a member breaks a rule; the message names both, and the remedy. The caller has to remove
+            `into`.
+        StorageError: the contents do not fit on the disk, or cannot be written.
     """
     unpacking = _Unpacking(archive, into, limits or ArchiveLimits())
     into.mkdir()
@@ -331,7 +332,7 @@ def _check_end(reader: _BoundedReader) -> None:
 
 
 class _BoundedReader:
-    """Refuses to read a header of gigabytes into memory, which tarfile does if a size field says so."""
+    """Refuses headers of gigabytes. tarfile would read them into memory, as the size field requires."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -32,7 +32,8 @@ _NOTE = struct.Struct("<II")
 _LOOK_EVERY_S = 0.2
 
 Tick = Callable[[int, int | None], None]
-"""Called often with the bytes present and the total (None: unknown); an exception of it ends the work."""
+"""Called often with the bytes present and the total (None: unknown). An exception that it raises ends the
+work."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ class Part:
         """Truncate the file at its end: a write that is not in the progress file may have extended it.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the file cannot be truncated.
         """
         try:
             os.ftruncate(self._file.fd, self.size_bytes)

@@ -1,6 +1,6 @@
-"""This machine, with Ray on it, or the Ray cluster that RAY_ADDRESS names.
+"""Runs on this machine, with a Ray that the driver starts or with the Ray cluster of RAY_ADDRESS.
 
 launcher.py  the launcher
-ray.py       how the driver reaches Ray: its own on this machine, or the one of RAY_ADDRESS
-run.py       claim an attempt, start the driver, show what happens
+ray.py       the driver's connection to Ray: its own on this machine, or the one of RAY_ADDRESS
+run.py       claims an attempt, starts the driver, shows its progress
 """

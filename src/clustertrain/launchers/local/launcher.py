@@ -1,4 +1,4 @@
-"""The launcher of this machine: a run here needs no scheduler, so there is nothing to render or submit."""
+"""The launcher of this machine. It has no scheduler, so there is nothing to render or submit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clustertrain.run.folder import RunDir
 
 
 class LocalLauncher(FromStorage):
-    """Runs that `clustertrain run` started, and runs of any launcher by their files."""
+    """Runs of `clustertrain run`, and runs of any launcher as their files show them."""
 
     name = "local"
 

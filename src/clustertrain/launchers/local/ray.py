@@ -1,4 +1,4 @@
-"""Ray for the driver of `clustertrain run`: on this machine, or the cluster that RAY_ADDRESS names."""
+"""Ray for the driver of `clustertrain run`: on this machine, or the cluster of RAY_ADDRESS."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from clustertrain.run.folder import Attempt
 
 
 def ray_cluster(job: Job) -> RayCluster:
-    """The cluster that RAY_ADDRESS names; where it names none, Ray on this machine."""
+    """The cluster of RAY_ADDRESS if that is set; else Ray on this machine."""
     if address := ray_address():
         return GivenRay(address, job.resources)
     return LocalRay(os.environ[variables.RAY_DIR], job.resources)
 
 
 def ray_address() -> str | None:
-    """The address of the user's own Ray cluster; None where Ray is started on this machine."""
+    """The address of the user's own Ray cluster; None if the driver starts Ray on this machine."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 @dataclass(frozen=True)
 class LocalRay(RayCluster):
-    """Ray that the driver starts on this machine, with room for the run's workers; it ends with the driver.
+    """Ray that the driver starts on this machine, with the resources of the run. It ends with the driver.
 
-    `folder`: private and short, for Ray's files and sockets.
+    `folder`: a private folder with a short path, for Ray's files and sockets.
     """
 
     folder: str
@@ -42,7 +42,7 @@ class LocalRay(RayCluster):
     def connect(self, attempt: Attempt, world_size: int) -> str:
         import ray
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: gradients stay on it
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         _start_no_idle_processes()
         ray.init(
             address="local",
@@ -58,19 +58,20 @@ class LocalRay(RayCluster):
 
 
 def _start_no_idle_processes() -> None:
-    """Omit what does nothing for a run on one machine and costs 0.7 s of CPU each: the server of a dashboard
-    that is off, the autoscaler, and the forwarder of logs. `ray.init` has no option for that."""
+    """Keep Ray from starting three processes that a run on one machine does not use: the dashboard's server
+    (the dashboard is off), the autoscaler, and the log monitor. Each costs 0.7 s of CPU. `ray.init` has no
+    option for that."""
     from ray._private.node import Node
 
     def nothing(self: Node, **options: Any) -> None:
-        """In place of the start of such a process."""
+        """Replaces the method that starts such a process."""
 
     Node.start_api_server = Node.start_monitor = Node.start_log_monitor = nothing
 
 
 @dataclass(frozen=True)
 class GivenRay(RayCluster):
-    """A Ray cluster that somebody else started, and that other users may share."""
+    """An existing Ray cluster, which other users may share."""
 
     address: str
     resources: Resources
@@ -90,10 +91,10 @@ class GivenRay(RayCluster):
         return self.address
 
     def check_room(self, world_size: int, has: Mapping[str, float]) -> None:
-        """Refuse a cluster without room for all workers.
+        """Check that the cluster has CPUs and GPUs for all workers.
 
         Raises:
-            ClusterError: names what is missing.
+            ClusterError: it has too few; the message names the resource and the numbers.
         """
         for kind, each in (("CPU", self.resources.cpus_per_worker), ("GPU", self.resources.gpus_per_worker)):
             if world_size * each > has.get(kind, 0):

@@ -1,4 +1,4 @@
-"""A run on this machine: claim an attempt, start the guardian, draw what happens, say how it ended."""
+"""A run on this machine: claims an attempt, starts the driver under its guardian, and shows the progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 
 
 def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
-    """Run the job to its end, or leave it as it is where it is finished already.
+    """Run the job to its end; nothing runs if it is already finished. Returns the run and its result.
 
     Raises:
         ClusterTrainError: as `claim_next_attempt`.
@@ -41,7 +41,7 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
 
 
 def _local_world_sizes(job: Job) -> list[int]:
-    """The numbers of workers, of [min, max], that this machine has CPUs for."""
+    """The numbers of workers in [min, max] for which this machine has enough CPUs."""
     sizes = list(job.world_sizes)
     if ray_address():
         return sizes

@@ -1,15 +1,15 @@
-"""SLURM: a job is checked, rendered as a script for sbatch, submitted, and found again in the queue.
+"""SLURM: checks a job, renders it as a script for sbatch, submits it, and observes it in the queue.
 
 launcher.py    the launcher
-submit.py      check, take a snapshot of the code, call sbatch
-preflight.py   what would go wrong with a job, before it waits in the queue
-partitions.py  whether the nodes of a cluster have what a job asks for
+submit.py      checks a job, takes a snapshot of the code, calls sbatch
+preflight.py   the checks before a job is submitted
+partitions.py  compares the resources of a job with the partitions of the cluster
 script.py      the sbatch script of a job, with the files of templates/
-queue.py       what squeue and sacct say of jobs
-state.py       where a run stands, from its files and the queue
-status.py      reads those files and that queue
-stop.py        stop a run, and keep SLURM from starting it again
-ray.py         how the driver reaches the Ray of its job
+queue.py       the states of jobs in squeue and sacct
+state.py       the state of a run, derived from its files and the queue
+status.py      reads the files and the queue for state.py
+stop.py        stops a run, and keeps SLURM from starting it again
+ray.py         the driver's connection to the Ray of its job
 times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job
 """

@@ -20,7 +20,7 @@ from clustertrain.run.folder import RunDir
 
 
 class SlurmLauncher(FromStorage):
-    """Runs that sbatch took, and those that a job of SLURM started."""
+    """Runs that were submitted with sbatch, or started within a SLURM job."""
 
     name = "slurm"
 

@@ -1,7 +1,7 @@
-"""Whether the cluster has what a job asks for, told before SLURM is asked to queue it.
+"""Checks before the submission that the cluster has the resources that a job requests.
 
-A site with EnforcePartLimits=NO, which is SLURM's default, accepts a job that can never start and lets it
-wait for ever. `sinfo` prints the partitions as plain columns in every version; its JSON comes from a plugin
+With EnforcePartLimits=NO, SLURM's default, a cluster accepts a job that can never start, and the job waits
+forever. The output of `sinfo` is read as columns, which every version prints. Its JSON comes from a plugin
 that may be missing and changes between versions.
 """
 
@@ -25,8 +25,8 @@ from clustertrain.launchers.slurm.times import slurm_duration_s
 from clustertrain.units import duration_text
 
 ANSWER_S = 20.0
-# Name, availability, time limit and default, nodes of a job, nodes of this kind, CPUs and the most of them,
-# MB, generic resources. Lines of nodes that are alike in all of this are one.
+# Partition, availability, time limit, default time, nodes that a job may have, number of these nodes, CPUs of
+# a node, CPUs of it that a job may use, MB, generic resources. Nodes with the same values share one line.
 _COLUMNS = "%P|%a|%l|%L|%s|%D|%c|%B|%m|%G"
 _NAMED = 8
 _MIB = 1 << 20
@@ -34,7 +34,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of a partition that are alike. `gpus` counts by type, with "" for a GPU without one."""
+    """Nodes of a partition with the same resources. `gpus` counts GPUs by type; "" means without a type."""
 
     count: int
     cpus: int
@@ -47,7 +47,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition as `sinfo` shows it. Times are in seconds; None is no limit, or no default."""
+    """A partition in the output of `sinfo`. Times are in seconds; None means no limit, or no default."""
 
     name: str
     is_default: bool
@@ -60,7 +60,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a job asks for: `nodes` at least, the rest on each of them. `sums`: how the numbers come about."""
+    """The resources that a job requests: at least `nodes` nodes; the other amounts are for each node, and the
+    time is in seconds. `sums` shows the arithmetic of the amounts in error messages."""
 
     nodes: int
     cpus: int
@@ -94,14 +95,14 @@ def partitions(environ: Mapping[str, str]) -> list[Partition]:
     """The partitions of the cluster.
 
     Raises:
-        ClusterError: sinfo is not here, or SLURM does not answer.
+        ClusterError: sinfo is not on PATH, or SLURM does not answer.
     """
     argv = ["sinfo", "--all", "--exact", "--noheader", f"--format={_COLUMNS}"]
     return parse(run(argv, environ=environ, timeout_s=ANSWER_S).stdout)
 
 
 def parse(printed: str) -> list[Partition]:
-    """Partitions from what `sinfo` printed: one line for each kind of nodes in each."""
+    """Parse the output of `sinfo`, which has one line for each kind of nodes in each partition."""
     found: dict[str, Partition] = {}
     for line in printed.splitlines():
         fields = [part.strip() for part in line.split("|", 9)]
@@ -127,7 +128,7 @@ _NO_LIMIT = 1 << 62
 
 
 def _int(text: str) -> int:
-    """A number that may be followed by a '+' where several are summed up."""
+    """Parse a number; sinfo appends '+' if the nodes of a line have different numbers."""
     digits = re.match(r"\d+", text)
     return int(digits[0]) if digits else 0
 
@@ -137,7 +138,7 @@ def _limit(text: str) -> int:
 
 
 def _gpus(gres: str) -> dict[str, int]:
-    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:1g.5gb:7`, `(null)`: GPUs by type."""
+    """Parse generic resources such as `gpu:2`, `gpu:a100:4(S:0-1),gpu:1g.5gb:7`, `(null)` to GPUs by type."""
     counts: dict[str, int] = {}
     for gpu_type, count in re.findall(r"\bgpu(?::([^:,()]+))?:(\d+)(?![\w.])", gres):
         counts[gpu_type] = counts.get(gpu_type, 0) + int(count)
@@ -151,10 +152,11 @@ def check_partition(request: JobRequest, known: Sequence[Partition], requested: 
     """The first of the requested partitions that can run the job.
 
     Args:
-        wanted: names with commas between; None is the cluster's default.
+        requested: names of partitions, separated by commas; None is the cluster's default partition.
 
     Raises:
-        ClusterError: there is no such partition, or none of them could ever run it; says what is missing.
+        ClusterError: there is no such partition, or none of them could ever run the job; the message names
+            the missing resource.
     """
     chosen = _chosen(known, requested)
     problems = []
@@ -195,7 +197,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _problem(request: JobRequest, partition: Partition) -> str | None:
-    """Why the job could never run there; None where it could."""
+    """The reason why the job could never run in the partition; None if it could run."""
     name = f"partition {partition.name}"
     if partition.availability != "up":
         return f"{name} is {partition.availability}: SLURM starts nothing there."
@@ -208,7 +210,8 @@ def _problem(request: JobRequest, partition: Partition) -> str | None:
 
 
 def _shortage(request: JobRequest, partition: Partition) -> str | None:
-    """One resource after another, on nodes that have what was asked before it."""
+    """The first resource that the nodes have too little of; None if enough nodes have all of them. Each
+    resource is checked on the nodes that have enough of the resources before it."""
     name, left = f"partition {partition.name}", list(partition.nodes)
     gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"
     amounts: list[tuple[str, str, int, Callable[[Nodes], int]]] = [

@@ -1,9 +1,10 @@
-"""What would go wrong with a job, told before it waits in the queue for hours.
+"""Checks a job before it is submitted, so that an error shows before hours in the queue.
 
-check_here    is SLURM here, does it answer? may the job's files be written, are its images there?
-check_there   has a partition what it needs, is the time enough, what does `sbatch --test-only` say?
+check_here    on this machine: SLURM answers, the job's files can be written, its images exist
+check_there   on the cluster: a partition has the resources, the time is enough, `sbatch --test-only` succeeds
 
-It looks from the machine that submits. What only the nodes can tell, they check before they train.
+All checks run on the machine that submits. The agents check before the training what is visible only on the
+nodes.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 
 START_S = 60.0
-TEST_S = 60.0  # it plans the start of the job among all that wait: long on a large cluster
+TEST_S = 60.0  # SLURM plans the start among all waiting jobs, which takes long on a large cluster
 
 
 def check_here(job: Job, environ: Mapping[str, str]) -> None:
-    """Refuse what this machine can tell by itself.
+    """Run the checks that need only this machine and SLURM's controller.
 
     Args:
         job: merged with the site file.
-        environ: what sbatch is given, see slurm.py.
+        environ: the environment of sbatch, see submit.py.
 
     Raises:
-        ClusterError: SLURM is not here, or does not answer.
+        ClusterError: sbatch is not on PATH, or SLURM does not answer.
         StorageError: the storage or the folder of the job's output cannot be written, or an image or a mount
-            is not there.
+            does not exist.
     """
     run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
     check_controller(environ)
@@ -52,10 +53,10 @@ def check_here(job: Job, environ: Mapping[str, str]) -> None:
 
 
 def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
-    """Refuse what the cluster would never start, or would end too soon.
+    """Check that the cluster can start the job, and that its time limit is long enough.
 
     Raises:
-        ClusterError: says which, with the arithmetic.
+        ClusterError: a check failed; the message shows the arithmetic.
     """
     requested = job.slurm.partition or environ.get("SBATCH_PARTITION")
     partition = (
@@ -68,7 +69,12 @@ def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[st
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
-    """`scontrol ping` answers at once where every other command tries for 9 to 18 s."""
+    """Check that SLURM's controller answers. If it is down, `scontrol ping` reports that at once, and every
+    other command retries for 9 to 18 s.
+
+    Raises:
+        ClusterError: the controller does not answer.
+    """
     pings = run(["scontrol", "ping"], environ=environ, timeout_s=ANSWER_S, check=False).stdout
     if " is DOWN" in pings and " is UP" not in pings:
         raise ClusterError(
@@ -78,13 +84,18 @@ def check_controller(environ: Mapping[str, str]) -> None:
 
 
 def is_elsewhere(job: Job, environ: Mapping[str, str]) -> bool:
-    """Whether the job goes to another cluster, whose partitions are not those that are seen here."""
+    """Whether the job is for another cluster; `sinfo` here does not list its partitions."""
     named = any(option.startswith("--cluster") for option in job.slurm.options)
     return named or any(environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
 
 
 def check_output(job: Job) -> None:
-    """A file is really made: SLURM accepts a folder that it cannot write to, and the job fails unheard."""
+    """Check that the folder of the job's output can be written, by creating a file in it. SLURM accepts a job
+    whose output it cannot write, and the job fails without a message.
+
+    Raises:
+        StorageError: the folder does not exist, or cannot be written.
+    """
     folder = Path(job.slurm.output)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".clustertrain-probe-"):
@@ -99,7 +110,11 @@ def check_output(job: Job) -> None:
 
 
 def check_container_files(job: Job) -> None:
-    """An image that is a file, and the folders of mounts, as they are seen from here."""
+    """Check that the image, if it is a file, and the folders of the mounts exist on this machine.
+
+    Raises:
+        StorageError: one of them does not exist.
+    """
     if job.slurm.container == "none":
         return
     if (image := image_path(job)) is not None and not image.exists():
@@ -116,14 +131,18 @@ def check_container_files(job: Job) -> None:
 
 
 def image_path(job: Job) -> Path | None:
-    """The image where it is a file; None for one in a registry."""
+    """The path of the image if it is a file; None for an image in a registry."""
     image = job.image or ""
     is_file = job.slurm.container in ("apptainer", "pyxis") and is_image_file(image)
     return Path(image) if is_file else None
 
 
 def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
-    """The time limit holds a start, the lead time for the last save, and the grace time, and then some."""
+    """Check that the time limit covers the start, the lead time for the last save, and the grace time.
+
+    Raises:
+        ClusterError: it is shorter; the message shows the arithmetic.
+    """
     limit_s, whose = job.slurm.time_limit_s, "slurm.time_limit"
     if limit_s is None and partition is not None:
         limit_s, whose = partition.default_s or partition.most_s, f"the limit of partition {partition.name}"
@@ -139,7 +158,11 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
 
 
 def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str]) -> None:
-    """SLURM's own judgement of the very script that will be submitted."""
+    """Let SLURM check the exact script that will be submitted.
+
+    Raises:
+        ClusterError: SLURM refuses it.
+    """
     argv = ["sbatch", "--test-only"]
     done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code != 0:
@@ -167,7 +190,7 @@ _NO_ANSWER = r"unable to contact|timed out|zero bytes"
 
 
 def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterError:
-    """The error of sbatch, with a remedy. `may_be_queued`: the job was sent, and may be in the queue."""
+    """The error for a failed sbatch, with a remedy. `may_be_queued`: whether the job may be in the queue."""
     messages = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
     messages = [line for line in dict.fromkeys(messages) if line]
     whole = " ".join(messages)

@@ -1,8 +1,8 @@
-"""What SLURM knows of jobs: `squeue` for those that it has not forgotten, `sacct` where accounting is on.
+"""The states of jobs in SLURM: from `squeue`, and from `sacct` for jobs that squeue no longer lists.
 
-A finished job stays in the queue for MinJobAge (300 s by default) and is then forgotten, so the truth about
-an end is in the storage; without slurmdbd nothing here is missed but the cause of a death without a word.
-PySlurm has to be built for the version of SLURM that a cluster runs; the commands are always there.
+A finished job stays in the queue for MinJobAge (300 s by default) and is then purged. Therefore the result of
+a run is in the storage. `sacct` needs slurmdbd. Without it only one fact is missing: why a purged job ended
+that wrote no result. The commands are always installed; PySlurm has to be built for the cluster's SLURM.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
 from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.run.states import STATES
 
-ANSWER_S = 10.0  # a controller that is down makes squeue try for 18 s; somebody waits for this
+ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
 
 
 @dataclass(frozen=True)
 class Native:
-    """What one of SLURM's states means here: a row of states.STATES, where the job left no result itself."""
+    """The meaning of a SLURM state for a run without a result: a state and a cause of states.STATES."""
 
     state: str
     cause: str
@@ -84,20 +84,22 @@ _REASONS = {
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its qos may not be used there",
 }
-_LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # how many reasons begin
+_LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # prefixes of reasons
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """One job as SLURM tells of it.
+    """The state of one job in squeue or sacct.
 
     Attributes:
-        native: SLURM's word, a key of NATIVE_STATES.
-        reason: SLURM's word for why it waits or ended so; empty where there is none.
-        restarts: how often it was requeued; None where SLURM does not say, which is sacct.
-        nodes: SLURM's short form, node[1-2]; empty while it has none.
-        time_left: d-hh:mm:ss, or UNLIMITED; empty where it has no meaning.
-        submitted_at: seconds since 1970; after a requeue the time of that. None where SLURM does not say.
+        native: SLURM's state, a key of NATIVE_STATES.
+        reason: SLURM's reason for the wait or the end; empty if there is none.
+        restarts: the number of requeues; None in the output of sacct, which does not contain it.
+        nodes: the node list in SLURM's short form, such as node[1-2]; empty before the job has nodes.
+        time_left: d-hh:mm:ss, or UNLIMITED; empty if SLURM prints no time.
+        submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if SLURM
+            prints none.
+        exit_code: the nonzero exit code of the batch script; None if there is none.
     """
 
     job_id: str
@@ -112,7 +114,8 @@ class QueueState:
 
     @property
     def meaning(self) -> Native:
-        """A state that SLURM may get one day means that the job lives: heartbeat and result tell the rest."""
+        """The meaning of `native`. An unknown state, of a later SLURM, counts as running; then the heartbeat
+        and the result show the rest."""
         return NATIVE_STATES.get(self.native) or Native("running", "training", f"is {self.native}")
 
     @property
@@ -129,13 +132,13 @@ class QueueState:
 
     @property
     def text(self) -> str:
-        """SLURM's word and a few more: "PENDING (Priority: jobs of higher priority come first)"."""
-        is_stale = self.native == "CANCELLED"  # it keeps the reason why it waited before
+        """The state and its reason, such as "PENDING (Priority: jobs of higher priority come first)"."""
+        is_stale = self.native == "CANCELLED"  # a cancelled job keeps the reason of its wait
         return f"{self.native} ({reason_text(self.reason)})" if self.reason and not is_stale else self.native
 
 
 def reason_text(reason: str) -> str:
-    """SLURM's reason and what it means; the reason alone where it speaks for itself."""
+    """SLURM's reason and its meaning; only the reason if it needs no explanation."""
     word = re.split(r"[,:( ]", reason, maxsplit=1)[0]
     limit = next((text for start, text in _LIMITS.items() if word.startswith(start)), None)
     meaning = _REASONS.get(word) or limit
@@ -144,15 +147,15 @@ def reason_text(reason: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What SLURM said of some jobs. `no_answer`: why it said nothing, None where it answered."""
+    """SLURM's answer about some jobs. `no_answer`: the reason if SLURM did not answer; None if it did."""
 
     jobs: Mapping[str, QueueState]
     no_answer: str | None = None
-    cluster: str | None = None  # this machine's, where a job that was asked for is not in its queue
+    cluster: str | None = None  # this machine's cluster; set if squeue does not list all of the jobs
 
 
 def query_queue(job_ids: Sequence[str]) -> Answer:
-    """What SLURM knows of some jobs; never an error."""
+    """The states of some jobs in SLURM. Raises no error: `Answer.no_answer` contains it."""
     if not job_ids:
         return Answer({})
     try:
@@ -186,16 +189,16 @@ _COLUMNS = (
 
 
 def look_up(job_ids: Sequence[str]) -> dict[str, QueueState]:
-    """The jobs that SLURM still knows, in one call of squeue; those that it has forgotten are left out.
+    """The jobs that squeue still lists, with one call of it. Purged jobs are omitted.
 
     Raises:
-        CommandMissing: squeue is not here.
+        CommandMissing: squeue is not on PATH.
         CommandFailed: SLURM does not answer.
     """
     columns = ",".join(f"{name}:|" for name in _COLUMNS)
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--Format={columns}"]
     done = run(argv, environ=_environment(), timeout_s=ANSWER_S, check=False)
-    if done.code and "Invalid job id" in done.stderr:  # of several ids, those that are unknown are left out
+    if done.code and "Invalid job id" in done.stderr:  # only with a single ID
         return {}
     if done.code:
         raise CommandFailed(argv, done.code, done.stdout, done.stderr, f"ended with code {done.code}")
@@ -204,7 +207,7 @@ def look_up(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 
 def _parsed(line: str) -> QueueState:
-    """The reason comes last: it alone is free text."""
+    """Parse a line of squeue. The reason is the last column, because only it may contain the separator."""
     job_id, native, restarts, left, cluster, submitted, status, nodes, reason = line.split("|", 8)
     reason = reason.removesuffix("|")
     return QueueState(
@@ -221,19 +224,20 @@ def _parsed(line: str) -> QueueState:
 
 
 def _exit_code(status: str) -> int | None:
-    """Of the batch script, out of what wait() gave; None while it runs, and where a signal ended it."""
+    """The nonzero exit code of the batch script, from its wait() status; None for 0, or after a signal."""
     code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
     return code if code and not signal_number else None
 
 
 def _environment() -> dict[str, str]:
-    """Without what would filter or reformat the answer: SQUEUE_PARTITION=low hides all other jobs."""
+    """The environment for queries, without the variables that filter or format the output. For example,
+    SQUEUE_PARTITION=low hides all other jobs."""
     ours = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
-    """What slurmdbd remembers; empty where there is none, or it does not answer: it is not needed."""
+    """The states in the accounting of slurmdbd; empty if there is no accounting or it does not answer."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(job_ids)}"]
     try:
         argv.append("--format=JobID,State,Cluster,NodeList")
@@ -250,7 +254,7 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 
 def cluster_name() -> str | None:
-    """The name of this machine's cluster; None where SLURM does not say."""
+    """The name of this machine's cluster; None if SLURM does not answer."""
     with suppress(ClusterError):
         done = run(["scontrol", "show", "config"], timeout_s=ANSWER_S)
         found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
@@ -259,11 +263,11 @@ def cluster_name() -> str | None:
 
 
 def cancel(job_id: str, *, only_waiting: bool = False) -> None:
-    """Cancel a job; nothing happens where it has ended. `only_waiting`: leave it where it has started.
+    """Cancel a job; no effect if it has ended. `only_waiting`: no effect if it has started, either.
 
     Raises:
-        CommandMissing: scancel is not here.
-        CommandFailed: SLURM does not answer, or it is another user's job.
+        CommandMissing: scancel is not on PATH.
+        CommandFailed: SLURM does not answer, or the job belongs to another user.
     """
     argv = ["scancel", *(["--state=PENDING"] if only_waiting else []), job_id]
     done = run(argv, timeout_s=2 * ANSWER_S, check=False)

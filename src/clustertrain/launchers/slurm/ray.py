@@ -1,4 +1,4 @@
-"""The Ray that the agents of a SLURM job start on its nodes, as the driver on the head reaches it."""
+"""The driver's connection to the Ray that the agents of a SLURM job start on its nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ray_cluster(job: Job) -> RayCluster:
 
 @dataclass(frozen=True)
 class SlurmRay(RayCluster):
-    """Ray of one SLURM job: it ends with the job, and a node that is lost ends the run."""
+    """The Ray cluster of one SLURM job. It ends with the job, and the loss of a node ends the run."""
 
     head_address: str
     head_port: int
@@ -42,7 +42,7 @@ class SlurmRay(RayCluster):
                 f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_hint(self.nodes[0])}."
             )
         if len(self.nodes) == 1:
-            # For 127.0.0.1 Ray would put the address that others reach this node at; nothing listens there.
+            # Otherwise Ray replaces 127.0.0.1 by the node's external address, and nothing listens there.
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
         ray.init(address=head, log_to_driver=False, _node_ip_address=self.head_address)
         if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
@@ -59,7 +59,7 @@ class SlurmRay(RayCluster):
         return [node for node in self.nodes if node not in alive]
 
     def _incomplete(self, attempt: Attempt) -> ClusterError:
-        """Names the missing nodes, and how far each of them came."""
+        """The error that names the missing nodes, and whether each of them found the storage."""
         missing, there = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
         absent = [node for node in missing if node not in there]
         arrived = [node for node in missing if node in there]

@@ -1,11 +1,11 @@
-"""The sbatch script of a job: pure, so that what `render` prints is what `submit` sends.
+"""The sbatch script of a job. It depends only on the arguments, so `submit` sends what `render` prints.
 
-    #SBATCH lines, the lines of slurm.setup, a few quoted variables      made here from the job
-    templates/podman.sh                                                  where podman runs the image
+    #SBATCH lines, the lines of slurm.setup, a few quoted variables      generated here from the job
+    templates/podman.sh                                                  only if podman runs the image
     templates/batch.sh                                                   the same for every job
 
-Nothing of a job is shell but `slurm.setup`: #SBATCH lines are comments to the shell, and the model holds each
-value to one word; the variables are quoted.
+Of a job file, the shell executes only the lines of `slurm.setup`. #SBATCH lines are comments to the shell,
+and the model accepts only a single word as their value. The variables are quoted.
 """
 
 from __future__ import annotations
@@ -27,37 +27,38 @@ from clustertrain.storage.location import local_path
 from clustertrain.version import __version__
 
 _GIB, _MIB = 2**30, 2**20
-# Ray's own processes and the driver, beside the workers of a node.
+# Memory for Ray's own processes and the driver, in addition to that of the workers of a node.
 RAY_AND_DRIVER_BYTES = 2 * _GIB
-# What the agent and the batch shell need of the submitter's environment; nothing else travels unless the job
-# names it, so that no secret of a login does.
+# The variables of the submitter's environment that the agent and the batch shell need. Others are passed on
+# only if the job names them, so that no secret of the login session reaches the nodes.
 _TRAVELING = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
-# Given a list, as the script says it for plain sbatch, a node runs the user's login shell first, and starts
-# the job over and over where that takes its time. `submit` has all exported of an environment that holds what
-# may travel and nothing else.
+# With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
+# the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
+# gives sbatch an environment that contains only the variables to pass on.
 _ARGV = ("sbatch", "--parsable", "--export=ALL")
-# The batch shell and the agent in a container meet in a folder below this one.
+# The mailbox of the batch shell and the agent is a folder in this one; a container mounts it.
 _TEMPORARY = '"${TMPDIR:-/tmp}"'
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What `submit` sends: the command, and the script on its standard input."""
+    """The command of a submission, and the script for its standard input."""
 
     script: bytes
     argv: tuple[str, ...]
 
 
 def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
-    """The script of a job whose `slurm` is merged with the site file's.
+    """Render the script of a job whose `slurm` section is merged with the site file's.
 
     Args:
-        job_path: of the job file, as the nodes find it; a relative one begins where the job is submitted.
+        job_path: the path of the job file on the nodes; a relative one starts at the folder of the
+            submission.
         python: the Python on the nodes, or in the container.
-        lead_s: how long before the time limit the signal comes; see `lead_time_s`.
+        lead_s: seconds between SLURM's signal and the time limit; see `lead_time_s`.
 
     Raises:
-        JobError: a job file's path with control characters, or one with ',' or ':' for a container.
+        JobError: the path of the job file has control characters, or a path for a container has ',' or ':'.
     """
     if not job_path.isprintable():
         raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
@@ -65,7 +66,7 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
     if job.slurm.container == "podman":
         body = _template("podman.sh") + body
     lines = [
-        "#!/bin/bash -l" if job.slurm.setup else "#!/bin/bash",  # `module` is made by a login shell's profile
+        "#!/bin/bash -l" if job.slurm.setup else "#!/bin/bash",  # only a login shell defines `module`
         *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
         f"# Made by clustertrain {__version__}: clustertrain render --to slurm {quote(job_path)}",
         "",
@@ -88,8 +89,9 @@ def traveling(job: Job) -> tuple[str, ...]:
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
     """Seconds from SLURM's signal to the time limit.
 
-    What the job says; else 2 × the last save + 30 s, for the step before it and the end after it, and at
-    least 60 s; before a save was measured, the grace time + 60 s.
+    It is slurm.lead_time if the job sets it. Else it is 2 × the last save + 30 s, at least 60 s; the surplus
+    is for the step before the save and the end after it. Before the first measured save it is the grace time
+    + 60 s.
     """
     if job.slurm.lead_time_s is not None:
         return job.slurm.lead_time_s
@@ -100,19 +102,19 @@ def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
 
 
 def cpus_per_node(job: Job) -> int:
-    """CPU cores that the job asks for on every node."""
+    """CPU cores that the job requests on every node."""
     shape = job.resources
-    # Rounded first: 10 workers × 1.1 CPUs are 11.000000000000002 to a float, and 11 to everyone else.
+    # Rounded first: as floats, 10 workers × 1.1 CPUs are 11.000000000000002.
     return math.ceil(round(shape.workers_per_node * shape.cpus_per_worker, 6))
 
 
 def gpus_per_node(job: Job) -> int:
-    """GPUs that the job asks for on every node."""
+    """GPUs that the job requests on every node."""
     return job.resources.workers_per_node * job.resources.gpus_per_worker
 
 
 def memory_per_node_bytes(job: Job) -> int | None:
-    """Memory that the job asks for on every node, with Ray's and the driver's; None leaves it to the site."""
+    """Memory that the job requests on every node, including Ray and the driver; None: the site's default."""
     each = job.resources.memory_per_worker_bytes
     return None if each is None else job.resources.workers_per_node * each + RAY_AND_DRIVER_BYTES
 
@@ -142,7 +144,7 @@ def _shape(job: Job) -> Iterator[str]:
     if len(counts) == 1:
         yield f"nodes={counts[0]}"
         yield "ntasks-per-node=1"
-    else:  # with a number of tasks SLURM takes the range for its least (seen with 22.05)
+    else:  # with --ntasks-per-node SLURM would allocate only the minimum of the range (seen with 22.05)
         yield f"nodes={counts[0]}-{counts[-1]}"
     yield f"cpus-per-task={cpus_per_node(job)}"
     if gpus := gpus_per_node(job):
@@ -156,7 +158,7 @@ def _shape(job: Job) -> Iterator[str]:
 
 
 def _time(seconds: float) -> str:
-    """As SLURM writes it: days-hours:minutes:seconds."""
+    """Format a time as SLURM does: days-hours:minutes:seconds."""
     minutes, second = divmod(math.ceil(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -167,10 +169,10 @@ def _time(seconds: float) -> str:
 
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
-    """Shell that sets what the body needs: job, at_time_limit, the array launch and, for podman, image."""
+    """Lines of shell that set the body's variables: job, at_time_limit, launch and, for podman, image."""
     container = job.slurm.container
     is_absolute = job_path.startswith("/")
-    folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container begins in another one
+    folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
     yield f"job={folder}{quote(job_path)}"
     yield f"at_time_limit={job.slurm.at_time_limit}"
     if container == "podman":
@@ -179,7 +181,7 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
         yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
     prefix = {"none": _none, "apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}[container]
     yield "launch=("
-    # --cpus-per-task is restated: since SLURM 22.05 srun does not take it from the job.
+    # --cpus-per-task is repeated, because srun does not inherit it from the job since SLURM 22.05.
     yield '    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1'
     yield f"    --cpus-per-task={cpus_per_node(job)} --export=ALL"
     yield from (f"    {line}" for line in prefix(job))
@@ -192,7 +194,7 @@ def _none(job: Job) -> Iterator[str]:
 
 
 def _apptainer(job: Job) -> Iterator[str]:
-    """It brings the environment, the network, /dev/shm and the working folder along by itself."""
+    """Apptainer passes on the environment, the network, /dev/shm and the working folder by default."""
     image = job.image or ""
     yield "apptainer exec --nv" if gpus_per_node(job) else "apptainer exec"
     yield from (f"--bind {mount}" for mount in _mounts(job))
@@ -200,17 +202,17 @@ def _apptainer(job: Job) -> Iterator[str]:
 
 
 def _pyxis(job: Job) -> Iterator[str]:
-    """Options of srun itself. What is inside is the user's: not root's, and without the home folder."""
+    """Pyxis adds options to srun. The container runs as the user, not as root, without the home folder."""
     yield f"--container-image={quote(_enroot_image(job.image or ''))}"
-    mounts = "','".join(_mounts(job))  # shellcheck takes a bare comma in an array for a slip
+    mounts = "','".join(_mounts(job))  # shellcheck warns of an unquoted comma in an array
     yield f"--container-mounts={mounts}"
     yield "--no-container-mount-home --no-container-remap-root --no-container-entrypoint"
 
 
 def _podman(job: Job) -> Iterator[str]:
-    """The node's network, /dev/shm and host name. Without a cgroup of its own, as crun alone can do, it stays
-    in the job's, so that SLURM's limits hold; pids of its own, which podman then insists on, end with the
-    agent, all of them."""
+    """The container uses the network, /dev/shm and the host name of the node. It has no cgroup of its own,
+    which only crun supports: it stays in the job's cgroup, so SLURM's limits apply. Podman then requires a
+    PID namespace of its own; all its processes end with the agent."""
     yield """bash -c 'hear "$@"' hear"""
     yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
@@ -223,8 +225,8 @@ def _podman(job: Job) -> Iterator[str]:
 
 
 def _mounts(job: Job) -> Iterator[str]:
-    """As words of shell, `/host:/inside[:ro]`: the mailbox's parent, the job file's folder, the job's own
-    paths and slurm.mounts."""
+    """Mounts as shell words `/host:/inside[:ro]`: the mailbox's parent, the job file's folder, the paths in
+    the job, and slurm.mounts."""
     for word in (_TEMPORARY, '"${job%/*}"'):
         yield f"{word}:{word}"
     seen: list[PurePosixPath] = []
@@ -252,12 +254,12 @@ def _own_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def is_image_file(image: str) -> bool:
-    """Whether an image is a file rather than the name of one in a registry."""
+    """Whether `image` is the path of a file, not a name in a registry."""
     return image.startswith(("/", "./", "../")) or image.endswith((".sif", ".sqsh"))
 
 
 def _enroot_image(image: str) -> str:
-    """registry.example.org/team/train:1 → registry.example.org#team/train:1, as enroot tells them apart."""
+    """Convert to enroot's notation, which has # after the registry: registry.example.org#team/train:1."""
     image = image.removeprefix("docker://")
     registry, slash, rest = image.partition("/")
     is_registry = "." in registry or ":" in registry or registry == "localhost"
@@ -267,10 +269,10 @@ def _enroot_image(image: str) -> str:
 
 
 def python_on_nodes(job: Job) -> str:
-    """The Python that trains: `slurm.python`; else a container's python3; else this one, if it could train.
+    """The Python on the nodes: `slurm.python`; else python3 in a container; else the Python of this process.
 
     Raises:
-        JobError: this one could not, and nothing names another.
+        JobError: `slurm.python` is not given, and this process's Python lacks packages for training.
     """
     if job.slurm.python is not None:
         return job.slurm.python

@@ -1,18 +1,18 @@
-"""Where a run stands: what its files say, joined with what its scheduler says. No file, no clock in here.
+"""Derives the state of a run from its files and the state of its job. It reads no file and no clock.
 
-`result.json` of the newest attempt is the truth about an end. The scheduler alone knows that a job waits,
-waits again, or died without a word; it is never trusted to say how training went.
+`result.json` of the newest attempt determines how the run ended. Only the scheduler shows that a job waits,
+was requeued, or died without a result. Its answer is never used for the outcome of the training.
 
-    the scheduler says     newest attempt, if this start of the job made it   the run is
-    waits                  (any)                                              queued
-    has nodes              has a result                                       as the result says
-                           has none                                           as its events say
-                           there is none yet                                  waiting
-    over                   has a result                                       as the result says
-                           has none, or there is none                         lost or cancelled, by its word
-    forgotten, or silent   has a result                                       as the result says
-                           has none                                           as the heartbeat says
-                           there is none                                      lost; queued where it is silent
+    job in the scheduler    newest attempt, if by this start of the job   state of the run
+    waits                   (any)                                         queued
+    has nodes               has a result                                  that of the result
+                            has none                                      that of its events
+                            does not exist yet                            waiting
+    over                    has a result                                  that of the result
+                            has none, or does not exist                   lost, failed or cancelled, by SLURM
+    purged, or no answer    has a result                                  that of the result
+                            has none                                      by the heartbeat
+                            does not exist                                lost; queued without an answer
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 @dataclass(frozen=True)
 class Files:
-    """What the storage says.
+    """The facts about a run in its storage.
 
     Attributes:
-        job_id: the scheduler's job that the run is in.
-        attempt: the number of the newest attempt, None where there is none.
+        job_id: the ID of the run's job in the scheduler.
+        attempt: the number of the newest attempt; None if there is none.
         is_its: whether a start of that job made that attempt.
-        restart: which start of it: 0, then the number of times that it was requeued.
-        result: how that attempt ended, None while it has not.
-        live: what the attempt's events say of it: waiting, staging or running.
-        cancelled: somebody cancelled the job while it waited, and wrote that down.
+        restart: the number of requeues before that start; 0 is the first start.
+        result: the result of that attempt; None if it has not ended.
+        live: the state of the attempt by its events: waiting, staging or running.
+        cancelled: whether the storage records that the job was cancelled while it waited.
     """
 
     job_id: str
@@ -52,12 +52,13 @@ class Files:
 def standing_of(
     files: Files, job: QueueState | None, no_answer: str | None, who_runs: Callable[[], str | None]
 ) -> Standing:
-    """Where a run stands that a scheduler has, or had.
+    """The standing of a run whose job is, or was, in a scheduler.
 
     Args:
-        job: None where the scheduler has forgotten it, or is silent.
-        silence: why it said nothing; None where it answered.
-        who_runs: looks at the heartbeat, which takes a while; called only where nothing else tells.
+        job: None if the scheduler has purged it, or does not answer.
+        no_answer: the reason if the scheduler does not answer; None if it does.
+        who_runs: returns the process that writes the heartbeat. It is slow, and is called only if nothing
+            else determines the state.
     """
     if job is None:
         return _by_the_files(files, no_answer, who_runs)
@@ -78,7 +79,7 @@ def _with_nodes(files: Files, job: QueueState) -> Standing:
     runner = f"SLURM job {job.job_id}" + (f" on {job.nodes}" if job.nodes else "")
     ending = job.native == "COMPLETING"
     text = f"the job {job.meaning.text}" if ending or job.meaning.state == "waiting" else ""
-    # A job that is being requeued counts the restart while the start before it is still ending.
+    # SLURM increments Restarts at the requeue, while the previous start is still ending.
     has_attempt = files.is_its and (ending or _is_this_start(files, job))
     if has_attempt and files.result is not None:
         return of_result(files.result, over=_is_settled(files))
@@ -92,7 +93,8 @@ def _with_nodes(files: Files, job: QueueState) -> Standing:
 def _after_its_end(files: Files, job: QueueState) -> Standing:
     result = files.result if files.is_its else None
     is_reported = _is_settled(files) or _is_this_start(files, job)
-    if result is not None and (is_reported or job.native == "COMPLETED"):  # 0: it found nothing left to do
+    # A start that finds the run done makes no attempt, and its job is COMPLETED.
+    if result is not None and (is_reported or job.native == "COMPLETED"):
         return of_result(result, over=True)
     began = files.is_its and _is_this_start(files, job)
     if job.native == "FAILED" and not began and job.exit_code in STATES["failed"].exit_codes:
@@ -126,10 +128,11 @@ def _never_started(files: Files, no_answer: str | None) -> Standing:
 
 
 def _is_this_start(files: Files, job: QueueState) -> bool:
-    """A requeued job is another start: what the one before it left says nothing of this one."""
+    """Whether the newest attempt is of the current start of the job. After a requeue the files of the
+    previous start do not show the state of the new one."""
     return job.restarts is None or files.restart >= job.restarts
 
 
 def _is_settled(files: Files) -> bool:
-    """Whether the newest attempt ended so that no scheduler starts it again."""
+    """Whether the newest attempt ended in a state after which no scheduler restarts it."""
     return files.result is not None and not STATES[files.result.state].restarts

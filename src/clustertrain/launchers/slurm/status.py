@@ -1,4 +1,4 @@
-"""The state of a run of SLURM: its files joined with what the queue says of its jobs."""
+"""The status of runs on SLURM, from their files and the states of their jobs in the queue."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import SchedulerJob, SchedulerStart
 
-_ANOTHER_JOB_S = 3600.0  # clocks of two machines differ by less
+_ANOTHER_JOB_S = 3600.0  # the clocks of two machines differ by less
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job that a run is in.
+    """A job of a run.
 
     Attributes:
-        output: the file that SLURM writes, empty where it is not known.
-        queue: None where SLURM has forgotten it, or is silent.
-        silence: why SLURM said nothing.
-        taken_out: `stop` cancelled it before it started, or before it started again.
+        output: the path of the output file that SLURM writes; empty if it is not known.
+        queue: the state in SLURM; None if SLURM has purged the job, or does not answer.
+        no_answer: the reason if SLURM does not answer; None if it does.
+        taken_out: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
     job_id: str
@@ -50,11 +50,11 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class SlurmStatus(Status):
-    """The status of a run that is, or was, in a job of SLURM.
+    """The status of a run with a job in SLURM, present or past.
 
     Attributes:
-        job: the job that decides where the run stands.
-        behind: more jobs of the run, which wait in the queue.
+        job: the job that determines the state of the run.
+        behind: further jobs of the run, which wait in the queue.
     """
 
     job: SlurmJob
@@ -92,10 +92,10 @@ class SlurmStatus(Status):
 
 
 def statuses(runs: Sequence[RunDir]) -> list[Status]:
-    """Where runs stand; SLURM is asked once for all of them.
+    """The statuses of runs, with one query to SLURM for all of them.
 
     Raises:
-        NotStarted: one was neither started nor submitted.
+        NotStarted: one of them was neither started nor submitted.
     """
     read = [_SlurmFiles(read_files(run)) for run in runs]
     answer = query_queue(sorted({job_id for each in read for job_id in each.job_ids}))
@@ -104,21 +104,21 @@ def statuses(runs: Sequence[RunDir]) -> list[Status]:
 
 @dataclass(frozen=True)
 class _SlurmFiles:
-    """What the storage holds of a run, and the jobs of SLURM that it names."""
+    """The files of a run, and the SLURM jobs that they name."""
 
     files: RunFiles
 
     @property
     def own(self) -> SchedulerStart | None:
-        """The start of a job that made the newest attempt, as its claim says; None where SLURM did not."""
+        """The start of the SLURM job that made the newest attempt, from its claim; None if none did."""
         claim = self.files.claim
         allocation = claim.allocation if claim is not None else None
         return allocation if allocation is not None and allocation.scheduler == "slurm" else None
 
     @property
     def jobs(self) -> list[SchedulerJob | SchedulerStart]:
-        """The jobs that the run may be in: those that were submitted since the newest attempt began,
-        newest first, then the one that made it."""
+        """The jobs that may run it now: those submitted since the newest attempt began, newest first, and
+        then the job that made this attempt."""
         began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
         later = [each for each in reversed(self.files.submissions) if each.time > began_at]
         if self.own is None:
@@ -127,7 +127,7 @@ class _SlurmFiles:
 
     @property
     def job_ids(self) -> list[str]:
-        """Those to ask for: a run that is done stays done."""
+        """The IDs of the jobs to query; empty for a run that is done and has no later job."""
         jobs, result = self.jobs, self.files.result
         is_done = result is not None and result.state == "done" and jobs in ([], [self.own])
         return [] if is_done else [job.job_id for job in jobs]
@@ -140,7 +140,7 @@ def _status(read: _SlurmFiles, answer: Answer) -> Status:
         return status_by_files(files)
     standing = _in_a_job(read, job)
     if standing.state == "lost":
-        # SLURM's answer and the look at the heartbeat take a while: the run may have ended meanwhile.
+        # The query to SLURM and the check of the heartbeat take time; the run may have ended meanwhile.
         late = with_late_result(files)
         if late is not files:
             return _status(_SlurmFiles(late), answer)
@@ -148,8 +148,9 @@ def _status(read: _SlurmFiles, answer: Answer) -> Status:
 
 
 def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[SlurmJob, ...]]:
-    """The job that decides where the run stands, and those that wait behind it: the one that has nodes, else
-    one that waits, else the newest. One that was cancelled before it began an attempt changed nothing."""
+    """The job that determines the state of the run, and the other jobs that wait in the queue. The first is
+    the job that has nodes, else one that waits, else the newest. A job that was cancelled before it began an
+    attempt does not count."""
     jobs = [_slurm_job(named, read, answer) for named in read.jobs]
     if read.files.attempt is not None:
         own_id = read.own.job_id if read.own is not None else None
@@ -161,7 +162,7 @@ def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[
 
 
 def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: Answer) -> SlurmJob:
-    """A job as its submission or its allocation names it, and what SLURM says of it."""
+    """A job named by a submission or an allocation, with its state in SLURM."""
     job_id = named.job_id
     record = next((each for each in read.files.submissions if each.job_id == job_id), None)
     cluster = named.cluster or (record.cluster if record is not None else None)
@@ -177,8 +178,8 @@ def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: 
 
 
 def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
-    """Whether the job that has this id here is another: of another cluster, or of one that began to count
-    anew. A requeue counts as a submission."""
+    """Whether the job with this ID in the queue is not the run's job: it is of another cluster, or the
+    cluster has reset its job IDs. A requeue sets a new submission time, so requeued jobs are not compared."""
     if cluster and queue.cluster and cluster != queue.cluster:
         return True
     if queue.restarts != 0 or recorded_at is None or queue.submitted_at is None:

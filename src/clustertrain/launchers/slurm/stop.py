@@ -1,7 +1,7 @@
-"""Stopping a run of SLURM: it saves and ends, and SLURM does not start it again.
+"""Stops a run on SLURM: the run saves and ends, and SLURM does not start it again.
 
-queued   its job is cancelled, and that is recorded in the storage, since SLURM forgets jobs
-running  it is asked to save and end; a job that is still there afterwards is cancelled
+queued   its job is cancelled, and the storage records this, because SLURM purges its jobs
+running  the run gets a request to save and end; a job that remains afterwards is cancelled
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Cancellation
 from clustertrain.waiting import wait_until
 
-_LEAVING_S = 30.0  # for what comes after a result: Ray's end, and KillWait where it was cancelled
+_LEAVING_S = 30.0  # from the result to the end of the job: Ray ends; after a cancellation also KillWait
 _QUEUE_POLL_S = 2.0
 
 
 def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> None:
-    """Ask a run to finish its step, save and end; cancel its jobs that wait in the queue.
+    """Request that a run finishes its step, saves and ends; cancel its jobs that wait in the queue.
 
     Args:
-        wait: until it has ended, failures.grace + 60 s at most; then its job is cancelled at the scheduler.
+        wait: wait until the run has ended, at most failures.grace + 60 s; then cancel its job if it remains.
 
     Raises:
-        JobError: nothing runs it, and SLURM does not have it.
-        ClusterError: it waits in the queue, and SLURM does not answer.
+        JobError: the run has no process, and no job in SLURM.
+        ClusterError: its job waits in the queue, and SLURM does not answer.
     """
     status = _status_of(run)
     for job in status.behind if isinstance(status, SlurmStatus) else ():
@@ -41,7 +41,7 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
         status = _status_of(run)
         if status.standing.over:
             return
-    if status.result is not None and not status.standing.over:  # on its way back into the queue
+    if status.result is not None and not status.standing.over:  # its job is being requeued
         _cancel_the_rest(run, _job_id(status), echo)
         return
     if status.runner is None:
@@ -59,7 +59,7 @@ def _status_of(run: RunDir) -> Status:
 
 
 def _cancel(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
-    """Cancel a job that waits; where it started meanwhile it is left alone."""
+    """Cancel a job that waits; no effect if it has started meanwhile."""
     cancel(job_id, only_waiting=True)
     job = _wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)
     if job is None or job.native == "CANCELLED":
@@ -78,10 +78,10 @@ def _cancel_before_its_attempt(run: RunDir, job_id: str, echo: Callable[[str], N
 
 
 def _job_id(status: Status) -> str:
-    """The job to cancel.
+    """The ID of the job to cancel.
 
     Raises:
-        ClusterError: the scheduler does not say what became of it.
+        ClusterError: the scheduler does not show the state of the job.
     """
     if not isinstance(status, SlurmStatus) or status.job.queue is None:
         raise ClusterError(
@@ -107,9 +107,9 @@ def _wait_for_the_end(attempt: Attempt, status: Status, echo: Callable[[str], No
 
 
 def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, ended: bool = True) -> None:
-    """Cancel a job that does not end by itself, or waits to be started again."""
+    """Cancel a job that does not end on its own, or waits for a restart."""
     job = look_up([job_id]).get(job_id)
-    if ended:  # it has a moment to go by itself
+    if ended:  # the run has its result: its job gets time to end on its own
         job = _wait_in_queue(job_id, lambda job: job is None or not job.has_nodes)
     if job is None or job.is_over:
         return
@@ -120,7 +120,7 @@ def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, e
 
 
 def _wait_in_queue(job_id: str, condition: Callable[[QueueState | None], bool]) -> QueueState | None:
-    """The job once it is as wanted, or as it is after half a minute; None where SLURM has forgotten it."""
+    """Wait at most 30 s until the job meets the condition. Returns the job; None if SLURM has purged it."""
     job: QueueState | None = None
 
     def is_as_wanted() -> bool:

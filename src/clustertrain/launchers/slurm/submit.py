@@ -1,4 +1,4 @@
-"""A job handed to SLURM: checked, snapshotted, sent as the very bytes that `render` prints, written down.
+"""Submits a job to SLURM. The script that is sent is identical to the output of `render`.
 
 with_site ─▶ preflight ─▶ may it start? ─▶ snapshot into the storage ─▶ sbatch ─▶ record in the storage
 """
@@ -29,19 +29,19 @@ from clustertrain.run.snapshot import take_snapshot
 from clustertrain.run.states import STATES
 from clustertrain.run.submission import Submission, record, upload
 
-_SUBMIT_S = 120.0  # a busy controller answers late, and an order that was given up may still be carried out
+_SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
 _ATTEMPTS_MEASURED = 3
-# sbatch takes these before what the script says, so each is passed on only where the job leaves its key out.
+# For sbatch these take precedence over the script, so each is passed on only if the job does not set its key.
 _DEFAULTS_OF_THE_SHELL = {
     f"SBATCH_{key.upper()}": key for key in ("account", "partition", "qos", "reservation", "constraint")
 }
-# Where SLURM's commands are and which cluster they talk to, here and on the nodes.
+# The variables that determine the location of SLURM's commands and their cluster, here and on the nodes.
 _FOR_COMMANDS = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job that SLURM has taken. `state` is SLURM's own word for where it stands, "" where it is silent."""
+    """A job that SLURM has accepted. `state` is its state in the queue, as text; "" without an answer."""
 
     job_id: str
     cluster: str | None
@@ -51,16 +51,17 @@ class Submitted:
 
 
 def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None]) -> Submitted | None:
-    """Hand a job to SLURM; None where its run is finished already.
+    """Submit a job to SLURM. Returns None if its run is already finished.
 
     Args:
-        job_path: of the job file, as it was given; a relative one begins where the job is submitted.
+        job_path: the path of the job file as it was given; a relative one starts at the current folder.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
-        JobError: the storage holds another job under this name, or the Python on the nodes is not known.
-        ClusterError: SLURM is not here, does not answer or says no, or somebody runs the run already.
-        StorageError: storage or output cannot be written.
+        JobError: the storage contains another job with this name, or the Python on the nodes is not known.
+        ClusterError: SLURM's commands are not on PATH, SLURM does not answer or refuses the job, or the run
+            is already queued or running.
+        StorageError: the storage or the output folder cannot be written.
     """
     job = with_site(job)
     check_here(job, environment(job))
@@ -86,22 +87,22 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
 
 
 def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
-    """What is sent for a job that is merged with the site file, and the lead time in it (seconds), which
-    follows the saves of the run's last attempts.
+    """Render the script for a job that is merged with the site file. Returns it and its lead time in seconds,
+    which is computed from the saves of the run's last attempts.
 
     Raises:
         JobError: the Python on the nodes is not known.
     """
     python, measured_s = python_on_nodes(job), None
-    with suppress(StorageError):  # it is away, or somebody else's: `check_here` tells
+    with suppress(StorageError):  # the storage cannot be read: `check_here` reports that
         measured_s = measured_save_s(RunDir.newest(job.storage.location.with_patience(0), job.name))
     lead_s = lead_time_s(job, measured_s)
     return render(job, job_path=job_path, python=python, lead_s=lead_s), lead_s
 
 
 def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[str], None]) -> RunDir | None:
-    """The generation that the job goes on with, after the questions that a start on one machine asks, too;
-    None where its run is finished already. A requeue stays in it.
+    """Choose the generation of the run for the job, after the same checks as at a start on one machine.
+    Returns None if the run is already finished. A requeued job stays in its generation.
 
     Raises:
         ClusterTrainError: as `submit`.
@@ -109,7 +110,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     previous = run.newest_attempt()
     if previous is None and not run.submissions():
         return run
-    if not options.takeover and job.slurm.dependency is None:  # with one it is meant to come after another
+    if not options.takeover and job.slurm.dependency is None:  # a dependency is to wait for another job
         _check_nobody_has_it(run)
     if options.fresh:
         return run.fresh()
@@ -136,7 +137,8 @@ def _check_nobody_has_it(run: RunDir) -> None:
 
 
 def measured_save_s(run: RunDir) -> float | None:
-    """Seconds that the slowest save of the newest attempt took that saved at all; None before the first."""
+    """The duration in seconds of the slowest save in the newest of the last 3 attempts that has a save. None
+    if none of them has one."""
     for attempt in reversed(run.attempts()[-_ATTEMPTS_MEASURED:]):
         if (slowest := max(_saves_s(attempt), default=None)) is not None:
             return slowest
@@ -149,8 +151,8 @@ def _saves_s(attempt: Attempt) -> list[float]:
 
 
 def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What sbatch is given, and with --export=ALL hands on: what may travel, no secret of a login, none of
-    the SBATCH_… that would change what the script says."""
+    """The environment of sbatch, which --export=ALL passes on to the job. It contains only the variables to
+    pass on: no secret of the login session, and no SBATCH_… variable that would override the script."""
     passed_on = {name for name, key in _DEFAULTS_OF_THE_SHELL.items() if getattr(job.slurm, key) is None}
     passed_on |= {*traveling(job), *_FOR_COMMANDS}
     return {
@@ -159,7 +161,7 @@ def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 def job_name(job: Job) -> str:
-    """What the queue calls it, and its output begins with."""
+    """The name of the job in the queue; the name of its output file starts with it."""
     return job.slurm.job_name or job.name
 
 
@@ -176,7 +178,7 @@ def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[
             f"sbatch ended well and named no job. It said: {done.stdout.strip()!r} {done.stderr.strip()!r}\n"
             "The job may be queued all the same: look with `squeue --me` before you submit it again."
         )
-    for line in done.stderr.splitlines():  # what a site's plugin has to say of a job that it takes
+    for line in done.stderr.splitlines():  # messages of a site's plugin
         echo(line)
     job_id = answer[1]
     cluster = answer[2] or cluster_name()
@@ -190,14 +192,14 @@ def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[
             digest=submission.digest,
             output=str(output),
         )
-    except StorageError as error:  # the job is queued, and finds its own way; only the queue is not asked
+    except StorageError as error:  # the job runs without the record; only `status` does not query it
         echo(f"warning: SLURM job {job_id} is queued, and that could not be written down: {error}")
     found = query_queue([job_id]).jobs.get(job_id)
     return Submitted(job_id, cluster, submission.run, output, found.text if found else "")
 
 
 def what_next(submitted: Submitted, target: str) -> str:
-    """What to type next; `target` names the run to the commands that take one."""
+    """A message with the next commands; `target` is their argument, which names the run."""
     clustertrain, state = to_type("clustertrain"), f": {submitted.state}" if submitted.state else ""
     return (
         f"submitted {submitted.run.name} as SLURM job {submitted.job_id}{state}\n"

@@ -1,4 +1,4 @@
-"""Times and durations as SLURM writes them, the same on the nodes and where jobs are submitted."""
+"""Parses the times and durations that SLURM prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 
 def slurm_duration_s(text: str) -> int | None:
-    """`10:00` (minutes, seconds), `1:00:00` or `2-00:00:00`; None for `UNLIMITED`, `infinite`, `n/a`."""
+    """Seconds of `10:00` (m:s), `1:00:00` or `2-00:00:00`; None for `UNLIMITED`, `infinite`, `n/a`."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", text)
     if match is None:
         return None
@@ -16,7 +16,7 @@ def slurm_duration_s(text: str) -> int | None:
 
 
 def slurm_time_s(text: str) -> float | None:
-    """`2026-11-21T16:09:55`, in the cluster's time zone, in seconds since 1970; None where it is no time."""
+    """Seconds since 1970 of `2026-11-21T16:09:55` in the cluster's time zone; None if the text is no time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").timestamp()
     except ValueError:

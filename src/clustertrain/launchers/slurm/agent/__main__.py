@@ -1,9 +1,9 @@
-"""The agent that one step of a SLURM job runs on every node; the head's does what `clustertrain run` does.
+"""The agent, which one step of a SLURM job runs on every node. On the head it also supervises the driver.
 
     batch shell ─▶ srun ─▶ agent on each node ─▶ Ray          on every node, under a guardian
                                         └──────▶ driver       on the head, under another (head.py)
 
-It uses only what the allocation has, and leaves no process and no file on the node.
+It uses only the resources of the allocation, and leaves no process and no file on the node.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from clustertrain.supervise.private_folder import private_folder, remove
 
 
 def main(argument: str) -> int:
-    """Take part in a SLURM job until it ends; returns the exit code.
+    """Run the agent of this node until the job ends. Returns the exit code.
 
     Args:
-        argument: the job file, or the Submission that `clustertrain submit` made, as text.
+        argument: the path of the job file, or the Submission of `clustertrain submit` as text.
     """
     from clustertrain.launchers.slurm.agent.head import serve_head
 

@@ -1,7 +1,7 @@
-"""What a scheduler gave this node, read on the node itself: the allocation, never the machine.
+"""The resources that SLURM allocated to the job on this node, read on the node itself.
 
-A node is shared with other jobs, so what it has says nothing about what is ours. SLURM says it in variables;
-a cgroup and the CPU affinity may hold us to less, and the least of them is what counts.
+Other jobs may share the node, so its total resources are not the job's. SLURM sets variables with the
+allocated amounts. A cgroup and the CPU affinity may limit the process further; the lowest value applies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Allocation:
     """One node's share of a SLURM job.
 
     Attributes:
-        restart: how often SLURM started this job before.
-        nodes: host names of all nodes of the job, as SLURM names them; node 0 runs the batch shell.
-        node_rank: which of them this is.
-        launch_address: the address of node 0 as SLURM uses it; None where it does not say.
-        memory_bytes: None where nothing limits it.
+        restart: the number of earlier starts of this job by SLURM.
+        nodes: SLURM's host names of all nodes of the job; node 0 runs the batch shell.
+        node_rank: the index of this node in `nodes`.
+        launch_address: SLURM's address of node 0; None if SLURM does not set it.
+        memory_bytes: None if there is no limit.
     """
 
     cluster: str | None
@@ -53,15 +53,15 @@ class Allocation:
 
     @property
     def record(self) -> SchedulerStart:
-        """As it stands in the claim of the attempt that this start of the job makes."""
+        """The record of this start of the job in the claim of its attempt."""
         return SchedulerStart("slurm", self.cluster, self.job_id, self.restart, self.nodes)
 
 
 def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
-    """This node's share, from the variables of a SLURM step and from what the kernel holds us to.
+    """This node's share, from the variables of the SLURM step and the limits of the kernel.
 
     Raises:
-        ClusterError: this process is no task of a SLURM step.
+        ClusterError: this process is not a task of a SLURM step.
     """
     if "SLURM_JOB_ID" not in environ or "SLURM_NODEID" not in environ:
         raise ClusterError(
@@ -89,10 +89,11 @@ def run_name(job: Job, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def check_room(job: Job, allocation: Allocation) -> None:
-    """Refuse a node whose share is less than the job asks for: SLURM was asked for something else.
+    """Check that the node's share is as large as the job requires. It is smaller if the script was changed,
+    or if a cgroup limits the job.
 
     Raises:
-        ClusterError: with the arithmetic.
+        ClusterError: the share is too small; the message shows the arithmetic.
     """
     resources, each = job.resources, job.resources.workers_per_node
     memory_bytes = resources.memory_per_worker_bytes or 0
@@ -112,13 +113,13 @@ def check_room(job: Job, allocation: Allocation) -> None:
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    """Of a task in an array, the name that squeue and scancel know: 12_3."""
+    """The job ID for squeue and scancel; for a task of an array that is ARRAY_INDEX, such as 12_3."""
     array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{index}" if array and index else environ["SLURM_JOB_ID"]
 
 
 def _cpus(environ: Mapping[str, str]) -> int:
-    """SLURM's number, the affinity, and the cgroup's quota: the least of the three."""
+    """The lowest of SLURM's number, the CPU affinity and the cgroup's quota."""
     least = [len(os.sched_getaffinity(0))]
     if number := environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE"):
         least.append(int(number))
@@ -128,7 +129,7 @@ def _cpus(environ: Mapping[str, str]) -> int:
 
 
 def _cpu_quota() -> float | None:
-    """CPUs that the cgroup of this process may use at once; None without a limit (version 2 alone)."""
+    """The CPU quota of this process's cgroup, in CPUs; None without a limit. Reads only cgroup version 2."""
     try:
         group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
         quota, period = Path(f"/sys/fs/cgroup{group}/cpu.max").read_text().split()
@@ -138,7 +139,7 @@ def _cpu_quota() -> float | None:
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    """As many as CUDA may see; SLURM sets the variable to the GPUs of the job."""
+    """The number of GPUs in CUDA_VISIBLE_DEVICES, which SLURM sets to those of the job."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([gpu for gpu in visible.split(",") if gpu.strip() and gpu != "NoDevFiles"])
@@ -146,9 +147,9 @@ def _gpus(environ: Mapping[str, str]) -> int:
 
 
 def _memory_bytes(environ: Mapping[str, str]) -> int | None:
-    """SLURM's number, where it has one, and each limit of a cgroup: the least of them."""
+    """The lowest of SLURM's number, if it sets one, and the limits of the cgroups."""
     least = [c.limit_bytes for c in read_limits().cgroups if c.limit_bytes is not None]
-    if per_node := int(environ.get("SLURM_MEM_PER_NODE") or 0):  # 0 is SLURM's word for all of the node
+    if per_node := int(environ.get("SLURM_MEM_PER_NODE") or 0):  # 0 means all of the node
         least.append(per_node * _MIB)
     elif per_cpu := int(environ.get("SLURM_MEM_PER_CPU") or 0):
         least.append(per_cpu * int(environ.get("SLURM_CPUS_ON_NODE") or 1) * _MIB)

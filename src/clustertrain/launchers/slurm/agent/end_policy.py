@@ -1,4 +1,4 @@
-"""When a run on SLURM ends before its driver does: SLURM's signals, a lost node, a newer attempt."""
+"""Ends a run on SLURM before its driver ends: on SLURM's signals, a lost node, or a newer attempt."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 
 LEAD_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Sent some time before the end (slurm.signal); the other signals mean that the end is near."""
+"""SLURM sends one of these slurm.lead_time before the end (slurm.signal). The others mean an imminent end."""
 TERM_SIGNALS = tuple(number for number in REQUESTS_TO_END if number not in LEAD_SIGNALS)
 
-_LOOK_EVERY_S = 2.0  # at the other nodes, and for a newer attempt
-_RAY_ENDS_WITHIN_S = 3.0  # ray_process looks every half second, and its guardian then ends what is left
+_LOOK_EVERY_S = 2.0  # between two checks of the other nodes and for a newer attempt
+_RAY_ENDS_WITHIN_S = 3.0  # ray_process polls every 0.5 s, and then its guardian ends the rest of Ray
 
 
 @dataclass
@@ -49,7 +49,7 @@ class SlurmEndPolicy:
         return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
 
     def after_driver(self, is_training: bool) -> Result | None:
-        """A driver that wrote no result may have ended because Ray on this node had."""
+        """The result if the driver wrote none because Ray on this node has ended; else None."""
         if self.attempt.result.exists():
             return None
         select.select([self.ray.fd], [], [], _RAY_ENDS_WITHIN_S)
@@ -60,7 +60,7 @@ class SlurmEndPolicy:
     # -- SLURM ends the job ----------------------------------------------------------------------
 
     def _end_of_the_job(self, is_training: bool) -> Result | None:
-        """After a signal: ask the workers to save, and end the run shortly before SLURM would kill it."""
+        """After a signal, request a save of the workers. End the run shortly before SLURM would kill it."""
         shell_term = self.mail is not None and self.mail.has_term()
         term = self.signals.include(TERM_SIGNALS) or shell_term
         lead = self.signals.include(LEAD_SIGNALS) or (self.mail is not None and self.mail.has_lead())
@@ -88,7 +88,7 @@ class SlurmEndPolicy:
             now=time.monotonic(),
             wall_s=time.time(),
         )
-        if ending.cause == "terminated":  # a signal that SLURM did not send: the job has no deadline
+        if ending.cause == "terminated":  # not a signal of SLURM, so it has no deadline
             return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
         return ending
 
@@ -97,7 +97,7 @@ class SlurmEndPolicy:
         text = f"{_CAUSE_TEXTS[cause]}: the workers finish this step and save"
         EventLog(self.attempt.agent_events).write("note", text=text)
 
-    # -- a node is lost, or the run goes on elsewhere ----------------------------------------------
+    # -- a node is lost, or a newer attempt runs ---------------------------------------------------
 
     def _end_of_a_node(self, is_training: bool) -> Result | None:
         if time.monotonic() - self.looked_at < _LOOK_EVERY_S:
@@ -105,12 +105,12 @@ class SlurmEndPolicy:
         self.looked_at = time.monotonic()
         if self.ray.code() is not None:
             return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
-        with suppress(StorageError):  # the next save meets the same error and reports it
+        with suppress(StorageError):  # the next save fails with the same error and reports it
             return _taken_over(self.attempt) or self._failed_arrival(is_training)
         return None
 
     def _failed_arrival(self, is_training: bool) -> Result | None:
-        """The result where a node could not take part, or was lost."""
+        """The result if a node could not join the run, or was lost; else None."""
         for arrival in arrivals(self.attempt).values():
             if arrival.error is not None:
                 if arrival.exit_code is None:
@@ -119,7 +119,8 @@ class SlurmEndPolicy:
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:
-        """In the middle of a run a node may be lost by chance; what fails before would fail again."""
+        """The result after the loss of a node. Once the run trains, another attempt may succeed: the state is
+        `lost`. An error before the training would occur again: the state is `failed`."""
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
         return failed(self.attempt, text, EXIT_CLUSTER)
@@ -134,7 +135,7 @@ def _taken_over(attempt: Attempt) -> Result | None:
 
 
 def _state_of(cause: str) -> str:
-    """The state that an end of this cause leaves the run in."""
+    """The state of a run that ends for this cause."""
     if cause == "time_limit":
         return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
     return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")

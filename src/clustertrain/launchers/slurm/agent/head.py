@@ -1,5 +1,5 @@
-"""The agent of the head node: claims the attempt, publishes the rendezvous, starts Ray and the driver, ends
-the run when SLURM does (end_policy.py), and writes the verdict for the batch shell."""
+"""The agent of the head node. It claims the attempt, publishes the rendezvous, and starts Ray and the driver.
+It ends the run when SLURM ends the job (end_policy.py), and writes the verdict for the batch shell."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import supervise
 
-_REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued" is SLURM's doing already
+_REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it
 
 
 def serve_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> int:
-    """Run the attempt to its end; returns the exit code, which is the batch shell's as well."""
+    """Run the attempt to its end. Returns the exit code; the batch shell ends with the same one."""
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
     if mail is not None:
@@ -67,10 +67,10 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
 
 
 def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
-    """The numbers of workers, of [min, max], that the nodes have room for.
+    """The numbers of workers in [min, max] that fit on the nodes.
 
     Raises:
-        ClusterError: none.
+        ClusterError: no such number fits.
     """
     room = len(nodes) * job.resources.workers_per_node
     sizes = [size for size in job.world_sizes if size <= room]
@@ -102,8 +102,8 @@ def _supervise(
 
 
 def _towards(start: Start) -> str:
-    """A host whose route shows the head's address: SLURM's address of the head, or else another node. Where
-    there is no other node, the loopback address."""
+    """The host whose route determines the head's address: SLURM's address of the head if an interface has it,
+    else another node. For a job of one node it is the loopback address."""
     allocation = start.allocation
     if len(allocation.nodes) == 1:
         return "127.0.0.1"
@@ -128,7 +128,7 @@ def _publish(start: Start, node: Node, attempt: Attempt) -> None:
 
 
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
-    """It starts beside Ray, not after it: its imports take as long as Ray's start on all nodes."""
+    """Start the driver while Ray starts: its imports take as long as the start of Ray on all nodes."""
     folder = start.folder / "driver"
     folder.mkdir(mode=0o700)
     environment = {

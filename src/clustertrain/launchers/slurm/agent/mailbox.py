@@ -1,12 +1,12 @@
-"""What the batch shell and the agent of its node say to each other, as files in a folder of that node.
+"""Messages between the batch shell and the agent of its node: files in a folder of that node.
 
     batch shell ──lead, term──▶ agent      a signal came
-    batch shell ◀──ask──────── agent       what does SLURM say about the job?
+    batch shell ◀──ask──────── agent       query the state of the job
     batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, and KillWait
-    batch shell ◀──agent────── agent       it is there
-    batch shell ◀──verdict──── agent       "requeue 75": start the job again, or end with that code
+    batch shell ◀──agent────── agent       the agent has started
+    batch shell ◀──verdict──── agent       "requeue 75" or "end 1": requeue or end the job; the exit code
 
-The agent may run in a container, where there is no scontrol; the folder is what both of them see.
+The agent may run in a container without scontrol. The folder is mounted there, so both can use it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MARGIN_S = 3.0  # to write the result and to end everything
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a job has to end, and when SLURM kills what is left of it.
+    """The cause of a job's end, and the deadline, which is shortly before SLURM kills the job.
 
-    `cause` is one of states.STATES; `deadline` is of time.monotonic().
+    `cause` is a cause of states.STATES; `deadline` is a time of time.monotonic().
     """
 
     cause: str
@@ -38,30 +38,30 @@ class Ending:
 
 
 class Mailbox:
-    """The agent's side."""
+    """The agent's side of the messages."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
-        """None where there is no batch shell: under salloc, and on all nodes but the first."""
+        """The mailbox of the job; None without a batch shell: under salloc and on all nodes but the first."""
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
     def announce(self) -> None:
-        """Tell the batch shell that there is an agent."""
+        """Signal to the batch shell that the agent has started."""
         self._write("agent", "")
 
     def has_lead(self) -> bool:
-        """Whether the signal came that goes before the end."""
+        """Whether the signal of slurm.signal came, which SLURM sends slurm.lead_time before the end."""
         return (self._folder / "lead").exists()
 
     def has_term(self) -> bool:
         return (self._folder / "term").exists()
 
     def query_job(self) -> str:
-        """What SLURM says about the job; empty where no answer comes within 5 s."""
+        """SLURM's description of the job, queried by the batch shell; empty without an answer within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
         self._write("ask", "")
@@ -69,7 +69,7 @@ class Mailbox:
         return answer.read_text(errors="replace") if there else ""
 
     def decide(self, verdict: str, code: int) -> None:
-        """Tell the batch shell how to end: `requeue` or `end`, and with which exit code."""
+        """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
         self._write("verdict", f"{verdict} {code}\n")
 
     def _write(self, name: str, text: str) -> None:
@@ -79,16 +79,16 @@ class Mailbox:
 
 
 def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: float) -> Ending:
-    """Why SLURM ends the job, from its own words (measured with SLURM 22.05).
+    """Determine from SLURM's description of the job why it ends, and when (as measured with SLURM 22.05).
 
-    Preemption with a grace time: RUNNING, and PreemptTime is set. A cancelled job is COMPLETING or CANCELLED,
-    a job that SLURM starts again counts one restart more, and one at its limit has RunTime ≥ TimeLimit.
+    A job that is preempted with a grace time is RUNNING and has a PreemptTime. A cancelled job is COMPLETING
+    or CANCELLED. A job that SLURM requeues has one restart more. A job at its limit has RunTime ≥ TimeLimit.
 
     Args:
-        answer: what `Mailbox.ask` returned.
-        restart: which start of the job this is.
-        is_lead: the signal was the one that goes before the end of the time limit.
-        now, wall_s: time.monotonic() and time.time() of the same moment.
+        answer: the answer of `Mailbox.query_job`.
+        restart: the number of earlier starts of the job.
+        is_lead: whether the signal was that of slurm.signal, sent before the end of the time limit.
+        now, wall_s: time.monotonic() and time.time() at the same moment.
     """
     fields = dict(re.findall(r"(\w+)=(\S*)", answer))
     kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)

@@ -1,4 +1,4 @@
-"""What the agent of each node does: read what to start, find its address and ports, start Ray, report."""
+"""The common part of all agents: reads the start, chooses address and ports, starts Ray, reports arrival."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from clustertrain.supervise.process import Guarded
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a SLURM job, as its nodes read it."""
+    """One start of a SLURM job, as each of its nodes reads it."""
 
     job: Job
     run: RunDir
@@ -37,13 +37,13 @@ class Start:
 
     @property
     def poll_s(self) -> float:
-        """Seconds between two reads of the storage; on S3 each one is a request with a price."""
+        """Seconds between two reads of the storage. On S3 each read is a request that costs money."""
         return 2.0 if self.run.is_spooled else 0.3
 
 
 @dataclass(frozen=True)
 class Node:
-    """What this node contributes to the Ray cluster."""
+    """The part of this node in the Ray cluster."""
 
     address: str
     interface: str | None
@@ -57,10 +57,10 @@ class NodeLost(ClusterError):
 
 
 def read_start(argument: str, folder: Path) -> Start:
-    """The start that this agent takes part in: from the submission's snapshot, or from the job file.
+    """Read the start of this agent's job from the snapshot of the submission, or from the job file.
 
     Raises:
-        ClusterTrainError: the job is wrong, the snapshot is not there, or this is no SLURM step.
+        ClusterTrainError: the job is wrong, the snapshot is missing, or this process is not in a SLURM step.
     """
     allocation = read_allocation()
     if not argument.startswith("{"):
@@ -85,11 +85,11 @@ def prepare_node(start: Start, towards: str) -> Node:
     """Check this node and prepare it for Ray: address, interface, ports, token, folder for temporary files.
 
     Args:
-        towards: the node to connect to; its own name where there is only one.
+        towards: a host; this node's address is that of the interface with the route to it.
 
     Raises:
-        ClusterError: Ray is not installed here, the allocation is smaller than the job, or there is no route
-            to the other node.
+        ClusterError: torch or Ray is not installed here, the allocation is smaller than the job requires, or
+            there is no route to that host.
     """
     allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
     _check_installed(allocation)
@@ -129,7 +129,7 @@ def _check_installed(allocation: Allocation) -> None:
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:
-    """Ray on this node; its output goes beside the logs of the node's ranks."""
+    """Start Ray on this node. Its output goes to the folder with the logs of the node's ranks."""
     host = start.allocation.host
     ray_folder = start.folder / "ray"
     ray_folder.mkdir(mode=0o700)
@@ -141,7 +141,7 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
 
 
 def arrive(start: Start, node: Node, attempt: Attempt) -> None:
-    """Publish that this node has found the head, and what it has."""
+    """Publish in the storage that this node has found the head, with its address and its resources."""
     allocation = start.allocation
     arrival = Arrival(
         allocation.host,

@@ -1,4 +1,4 @@
-"""How a node agent starts Ray on its node: the command and the environment. Nothing here imports Ray."""
+"""The command and the environment with which an agent starts Ray on its node. Nothing here imports Ray."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SERVER_PORTS = (
     "metrics_agent_port",
     "metrics_export_port",
 )
-_HEAD_PORTS = 1  # its own
-_AUXILIARY_PROCESSES = 24  # controller, driver, and what Ray starts beside the workers
-# A task of srun is no rank: whoever reads these in a worker would take each for rank 0 of 1.
+_HEAD_PORTS = 1  # the port of the GCS
+_AUXILIARY_PROCESSES = 24  # controller, driver, and Ray's own processes
+# A task of srun is not a rank. With these variables a library would take each worker for rank 0 of 1.
 _TASK_VARIABLES = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
@@ -39,21 +39,21 @@ _OURS_ALONE = (variables.TOKEN, variables.SUBMISSION, "RAY_AUTH_TOKEN", "RAY_ADD
 
 
 def ports_needed(job: Job) -> int:
-    """A port for each of Ray's servers and processes: four for a worker, which may be restarted."""
+    """The number of ports: one for each server and process of Ray, four for a worker, which may restart."""
     return _HEAD_PORTS + len(_SERVER_PORTS) + _AUXILIARY_PROCESSES + 4 * job.resources.workers_per_node
 
 
 def ray_command(
     job: Job, *, host: str, address: str, ports: Ports, folder: Path, head: str | None
 ) -> list[str]:
-    """Start Ray (ray_process.py) with every port, size and path given: what is not would be guessed from the
-    machine.
+    """The command that starts Ray (ray_process.py). It sets every port, size and path, because Ray's defaults
+    come from the whole machine.
 
     Args:
-        host: the node's name.
-        address: the node's own.
+        host: the name of this node.
+        address: the address of this node.
         folder: a private folder, for Ray's files and sockets.
-        head: the address of the head, None on the head itself.
+        head: the address and port of the head; None on the head itself.
     """
     resources, each = job.resources, job.resources.workers_per_node
     servers = range(ports.first + _HEAD_PORTS, ports.first + _HEAD_PORTS + len(_SERVER_PORTS))
@@ -67,7 +67,7 @@ def ray_command(
         "memory": each * resources.memory_per_worker_bytes if resources.memory_per_worker_bytes else None,
         "object_store_memory": OBJECT_STORE_BYTES,
         "min_worker_port": servers.stop,
-        "max_worker_port": ports.last - each,  # the rest is for the process groups of scripts
+        "max_worker_port": ports.last - each,  # the ports above are for the process groups of scripts
         "include_log_monitor": False,
         **dict(zip(_SERVER_PORTS, servers, strict=True)),
     }
@@ -87,7 +87,7 @@ def node_environment(
     ports: Ports,
     code: str,
 ) -> dict[str, str]:
-    """The environment of Ray on a node, and so of the workers that it starts there."""
+    """The environment of Ray on a node; the workers inherit it."""
     left_out = (*_TASK_VARIABLES, *_OURS_ALONE)
     environment = {key: value for key, value in environ.items() if key not in left_out}
     environment |= RAY_ENVIRONMENT

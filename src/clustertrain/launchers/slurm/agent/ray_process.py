@@ -1,7 +1,7 @@
-"""Ray's processes of one node, until one of them dies; what a guardian runs for a node agent.
+"""Runs Ray's processes on one node until one of them ends. The agent starts this program under a guardian.
 
-`ray start` would do, but for what cannot be turned off there: the server of Ray Client, a port through which
-code is run, and a process of its own.
+`ray start` is not used, because it cannot turn off the server of Ray Client: a separate process, with a port
+through which code can be executed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _HEAD_POLL_S = 0.05
 
 
 def main(parameters_json: str) -> int:
-    """Start them, and return 1 when one has ended.
+    """Start Ray's processes, and return 1 when one of them has ended.
 
     Args:
-        parameters_json: the fields of Ray's RayParams; without `gcs_address` this node is the head.
+        parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
     from ray._private.node import Node
     from ray._private.parameter import RayParams
 
     class NodeWithoutDashboard(Node):  # type: ignore[misc]  # ray ships no types
         def start_api_server(self, **options: Any) -> None:
-            """Nothing: with the dashboard off it serves nothing, and the raylet would wait for it."""
+            """Do nothing: with the dashboard off its server is useless, and the raylet would wait for it."""
 
     parameters = json.loads(parameters_json)
     head = parameters.get("gcs_address")
@@ -46,8 +46,8 @@ def main(parameters_json: str) -> int:
 
 
 def _wait_for_head(head: str) -> None:
-    """Wait until the head has registered a node, its own. Ray waits for that, too, but looks every 2 s only;
-    where the head never gets there, Ray's own wait names the cause."""
+    """Wait until the head has registered its own node. Ray waits for that, too, but polls only every 2 s. If
+    this wait times out, Ray's own wait follows and reports the cause."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
     from ray.exceptions import RpcError
 

@@ -1,4 +1,4 @@
-"""The agent of every node but the head's: finds the head, starts Ray, stays until the attempt has ended."""
+"""The agent of every node but the head: finds the head, starts Ray, and runs until the attempt has ended."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
 from clustertrain.waiting import wait_until
 
-_RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes its result when nothing is left
+_RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 
 
 def serve_worker(start: Start, signals: ReceivedSignals) -> int:
-    """Find the head, start Ray, and stay until the attempt has its result."""
+    """Find the head, start Ray, and wait until the attempt has its result. Returns the exit code."""
     allocation, screen = start.allocation, Lines(sys.stdout)
     found = wait_for_head(
         start.run,
@@ -53,7 +53,7 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
                 _serve_until_end(start, attempt, ray, rendezvous)
             finally:
                 ray.end()
-    except ClusterTrainError as error:  # the head reports it too: people read the head's log
+    except ClusterTrainError as error:  # the head reports it as well, because users read the head's log
         code = None if isinstance(error, NodeLost) else error.exit_code
         arrival = Arrival(allocation.host, error=str(error), exit_code=code)
         attempt.arrival(allocation.node_rank).write(arrival)
@@ -71,14 +71,14 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
 
 
 def _serve_until_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
-    """Return when the attempt has its result, or another attempt began.
+    """Return when the attempt has its result, or another attempt has begun.
 
     Raises:
         NodeLost: Ray ended on this node, or the head's Ray ended and the attempt got no result.
     """
     head_was_up = False
     while not _is_over_within(start, attempt, 0):
-        if ray.code() is not None:  # the end of the head ends Ray here, too, and its result names the cause
+        if ray.code() is not None:  # if the head has ended, Ray ends here too, and the result names the cause
             if _is_over_within(start, attempt, start.poll_s):
                 return
             raise ray_ended(start.allocation.host, ray)
@@ -95,7 +95,7 @@ def _serve_until_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezv
 
 
 def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
-    """Whether the attempt has its result by then, or another attempt began."""
+    """Whether the attempt has its result, or another attempt has begun, within so many seconds."""
 
     def is_over() -> bool:
         newest = start.run.newest_attempt()
