@@ -147,8 +147,8 @@ def _kind(listener: Listener, address: str) -> str:
 def test_code_runs_with_the_token_and_not_without(running, tmp_path):
     cluster = running.cluster
     found = running.attempt.rendezvous.read()
-    head = f"{found['head_address']}:{found['port']}"
-    token = (cluster.root_of(found["nodes"][0]) / found["token_path"].lstrip("/")).read_text()
+    head = found.ray_address
+    token = (cluster.root_of(found.nodes[0]) / found.token_path.lstrip("/")).read_text()
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
 
