@@ -151,6 +151,18 @@ class Addons(Kubernetes):
             if not started.read():
                 self._start_kueue()
                 started.write("yes")
+        rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": {}}
+        rayjob["metadata"] = {"name": "try", "namespace": namespace}
+
+        def webhook_answers() -> bool:
+            """Its path is served later than those of Kueue's own kinds. That it refuses is an answer."""
+            try:
+                self.api.create(rayjob, namespace, dryRun="All")
+            except Refused as refused:
+                return "failed calling webhook" not in str(refused)
+            return True
+
+        self.wait_for(webhook_answers, 60, "Kueue's webhook of RayJobs does not answer")
 
     def _start_kueue(self) -> None:
         self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")

@@ -50,7 +50,7 @@ def test_private_numbers_depend_on_the_seed_and_leave_no_trace():
 
 
 def test_a_state_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="Random states of 3 bytes"):
+    with pytest.raises(ValueError, match="The random states have 3 bytes"):
         restore_rng(torch.zeros(3, dtype=torch.uint8), CPU)
 
 
