@@ -144,7 +144,6 @@ def schema() -> None:
 def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     """Train on this machine, or go on where the run of this name stopped."""
     from clustertrain.job.file import load_job
-    from clustertrain.launchers.known_runs import KnownRun, remember
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
@@ -152,11 +151,9 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
-    if (problem := remember(KnownRun.of(job, job_file, "local"))) is not None:
-        note(f"note: {problem}")
     screen = open_screen()
     try:
-        run_dir, result = run_local(job, Options(**options), screen)
+        run_dir, result = run_local(job, job_file, Options(**options), screen)
     finally:
         screen.close()
     sys.exit(finish(run_dir, result, job_file))

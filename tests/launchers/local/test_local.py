@@ -5,6 +5,7 @@ import os
 import pytest
 
 from clustertrain.errors import ClusterError
+from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.begin import Options
@@ -14,11 +15,13 @@ from small_job import job
 __all__ = ["job"]
 
 
-def test_too_few_cpus_are_an_arithmetic(job, monkeypatch):
+def test_too_few_cpus_are_an_arithmetic(job, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ClusterError) as caught:
-        run_local(job(resources={"workers": 5}), Options(), open_screen())
+        run_local(job(resources={"workers": 5}), "job.yaml", Options(), open_screen())
+    assert known_runs() == ([], [])
     assert "5 workers × 1 CPUs = 5 CPUs, and this machine has 2" in str(caught.value)
     assert "cpus_per_worker to 0.4" in str(caught.value)
     assert RunDir.newest(job().storage.uri, "a").attempts() == []

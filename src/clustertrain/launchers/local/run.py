@@ -8,6 +8,7 @@ import signal
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.known_runs import KnownRun, remember
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
 from clustertrain.run.begin import Options, claim_next_attempt
@@ -24,7 +25,7 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 }
 
 
-def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Result]:
+def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tuple[RunDir, Result]:
     """Run the job to its end; nothing runs if it is already finished. Returns the run and its result.
 
     Raises:
@@ -35,6 +36,8 @@ def run_local(job: Job, options: Options, screen: Screen) -> tuple[RunDir, Resul
     )
     if isinstance(begun, Result):
         return run, begun
+    if (problem := remember(KnownRun.of(job, job_file, "local"))) is not None:
+        screen.echo(f"note: {problem}")
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
         return run, _supervise(begun, job, screen)
