@@ -15,7 +15,7 @@ from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.status import runs_of
+from clustertrain.observe.status import read_files, runs_of
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
@@ -231,7 +231,7 @@ def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
 
 
 def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
-    for status in statuses_of(runs_of(job.storage.location)):
+    for status in statuses_of(map(read_files, runs_of(job.storage.location))):
         if status.runner is None or status.attempt is None:
             continue
         used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]

@@ -18,7 +18,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, known_runs
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
-from clustertrain.observe.status import NotStarted, Status, find_run, is_known, read_files
+from clustertrain.observe.status import NotStarted, RunFiles, Status, find_run, is_known, place_of, read_files
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location
 
@@ -45,7 +45,7 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
         return launcher_of(newest.launcher), Target(text, job, newest)
     if run is None:
         raise _not_found(text, job, newest)
-    launcher = launcher_of(to) if to else launcher_in_storage(run)
+    launcher = launcher_of(to) if to else launcher_in_storage(read_files(run))
     if not launcher.storage_visible:
         launcher = launcher_of("local")  # another user submitted it, or this process runs in its pod
     return launcher, Target(text, job, newest, run)
@@ -65,11 +65,10 @@ def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Tar
     return launcher_of(name), Target(text, job, known)
 
 
-def launcher_in_storage(run: RunDir) -> Launcher:
+def launcher_in_storage(files: RunFiles) -> Launcher:
     """The launcher recorded in the storage. If this version does not have it, the launcher is `local`, which
     needs only the files."""
-    name = read_files(run).launcher
-    return launcher_of(name if name in LAUNCHERS else "local")
+    return launcher_of(files.launcher if files.launcher in LAUNCHERS else "local")
 
 
 def status_of(run: RunDir) -> Status:
@@ -78,7 +77,8 @@ def status_of(run: RunDir) -> Status:
     Raises:
         NotStarted: it was neither started nor submitted.
     """
-    return launcher_in_storage(run).statuses([run])[0]
+    files = read_files(run)
+    return launcher_in_storage(files).statuses([files])[0]
 
 
 def _job_of(text: str, sets: Sequence[str]) -> Job | None:
@@ -117,20 +117,12 @@ def _is_named(known: KnownRun, text: str, job: Job | None) -> bool:
         return known.name == job.name and known.is_in(job.storage.location)
     if _is_name(text):
         return known.name == text
-    storage, name = _place(text)
+    storage, name = place_of(text)
     return known.name == name and known.is_in(Location(storage))
 
 
 def _is_name(text: str) -> bool:
     return "/" not in text and not Path(text).exists()
-
-
-def _place(text: str) -> tuple[str, str]:
-    """The storage and the name of the run in this folder."""
-    if Location(text).is_s3:
-        storage, _, name = text.rstrip("/").rpartition("/")
-        return storage, name
-    return str(Path(text).absolute().parent), Path(text).absolute().name
 
 
 def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir | None:
@@ -140,7 +132,8 @@ def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir |
     elif known is not None:
         location, name = known.storage, known.name
     else:
-        location, name = Location(_place(text)[0]), _place(text)[1]
+        storage, name = place_of(text)
+        location = Location(storage)
     if known is not None and not launcher_of(known.launcher).storage_visible and location.is_s3:
         return None  # only the cluster is sure to have the keys of that S3 storage
     run = RunDir.newest(location, name)

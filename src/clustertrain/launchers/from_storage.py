@@ -9,8 +9,8 @@ from clustertrain.errors import JobError
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Target
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.observe.status import Row, Status, runs_of
-from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row, status_rows
+from clustertrain.observe.status import Row, RunFiles, Status, read_files, runs_of
+from clustertrain.observe.tables import RunRow, list_lines, rows_of, status_rows
 from clustertrain.run.folder import RunDir
 
 
@@ -21,11 +21,11 @@ class FromStorage(ABC):
     storage_visible = True
 
     @abstractmethod
-    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         """The statuses of these runs, with one query to the scheduler for all of them."""
 
     def status_of(self, run: RunDir) -> Status:
-        return self.statuses([run])[0]
+        return self.statuses([read_files(run)])[0]
 
     def status(self, target: Target) -> list[Row]:
         return status_rows(self.status_of(target.visible_run()))
@@ -40,9 +40,7 @@ class FromStorage(ABC):
     def ls(self, place: str, namespace: str | None) -> list[str]:
         if namespace is not None:
             raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nLeave it out.")
-        statuses = self.statuses(runs_of(place))
-        notes = [note for status in statuses for note in note_of(status)]
-        return list_lines([run_row(status) for status in statuses], notes)
+        return list_lines(*rows_of(self.statuses([read_files(run) for run in runs_of(place)])))
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         text = target.text

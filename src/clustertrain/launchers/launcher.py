@@ -18,7 +18,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.status import Row, Status, find_run
+from clustertrain.observe.status import Row, RunFiles, Status, find_run
 from clustertrain.observe.tables import RunRow
 from clustertrain.run.begin import Options
 from clustertrain.run.folder import RunDir
@@ -102,7 +102,7 @@ class Launcher(Protocol):
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         """Request that the run saves and ends; cancel its job if that waits in a queue."""
 
-    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         """The statuses of runs in a storage that this machine reads."""
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:

@@ -9,8 +9,8 @@ from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
 from clustertrain.launchers.known_runs import KnownRun, forget, known_runs
 from clustertrain.launchers.launcher import launcher_of
-from clustertrain.observe.status import Status, is_known, read_files, runs_of
-from clustertrain.observe.tables import RunRow, list_lines, note_of, run_row
+from clustertrain.observe.status import RunFiles, Status, is_known, read_files, runs_of
+from clustertrain.observe.tables import RunRow, list_lines, rows_of
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location
 
@@ -23,10 +23,12 @@ def list_all(storage: str) -> list[str]:
     visible = {run.uri: run for run in (runs_of(storage) if Path(storage).is_dir() else [])}
     remote: dict[str, list[KnownRun]] = {}
     for each in known:
-        run = _visible(each)
-        if run is None:
+        found = _visible(each)
+        if found is None:
             remote.setdefault(each.launcher, []).append(each)
-        elif is_known(run):
+            continue
+        run, is_there = found
+        if is_there:
             visible.setdefault(run.uri, run)
         else:
             forget(each)
@@ -46,39 +48,34 @@ def list_storage(storage: Location | str) -> list[str]:
 
 def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
     """A row for each run, sorted by name, and notes. A run with a damaged file gets a row with the error."""
-    sound, rows = [], []
+    read, damaged = [], []
     for run in runs:
         try:
-            read_files(run)
+            read.append(read_files(run))
         except StorageError as error:
-            rows.append(RunRow(run.name, "unknown", text=str(error)))
-        else:
-            sound.append(run)
-    statuses = statuses_of(sound)
-    rows += [run_row(status) for status in statuses]
-    notes = [note for status in statuses for note in note_of(status)]
-    return sorted(rows, key=lambda row: row.name), notes
+            damaged.append(RunRow(run.name, "unknown", text=str(error)))
+    rows, notes = rows_of(statuses_of(read))
+    return sorted([*damaged, *rows], key=lambda row: row.name), notes
 
 
-def statuses_of(runs: Iterable[RunDir]) -> list[Status]:
+def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
     """The statuses of runs in a visible storage, sorted by name. Each scheduler gets one query for all of its
     runs."""
-    groups: dict[str, list[RunDir]] = {}
-    for run in runs:
-        groups.setdefault(launcher_in_storage(run).name, []).append(run)
+    groups: dict[str, list[RunFiles]] = {}
+    for files in runs:
+        groups.setdefault(launcher_in_storage(files).name, []).append(files)
     found = [status for name, group in groups.items() for status in launcher_of(name).statuses(group)]
     return sorted(found, key=lambda status: status.run.name)
 
 
-def _visible(known: KnownRun) -> RunDir | None:
-    """The run in its storage; None if this machine cannot read that storage."""
+def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
+    """The run, and whether its storage contains it; None if this machine cannot read that storage."""
     if not launcher_of(known.launcher).storage_visible:
         return None
     if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
         return None
     try:
         run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)
-        is_known(run)
+        return run, is_known(run)
     except StorageError:
         return None  # the server does not answer, or refuses this user
-    return run

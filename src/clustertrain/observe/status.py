@@ -115,11 +115,8 @@ def find_run(target: str) -> RunDir:
     if path.is_file():
         job = load_job(path)
         run = RunDir.newest(job.storage.location, job.name)
-    elif Location(target).is_s3:
-        storage, _, name = target.rstrip("/").rpartition("/")
-        run = RunDir.newest(storage, name)
     else:
-        run = RunDir.newest(str(path.absolute().parent), path.absolute().name)
+        run = RunDir.newest(*place_of(target))
     if not is_known(run):
         known = run_names(run.store) if path.is_file() else run_names(open_store(target))
         remedy = (
@@ -129,6 +126,15 @@ def find_run(target: str) -> RunDir:
         )
         raise NotStarted(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
     return run
+
+
+def place_of(folder: str) -> tuple[str, str]:
+    """The storage and the name of the run in this folder."""
+    if Location(folder).is_s3:
+        storage, _, name = folder.rstrip("/").rpartition("/")
+        return storage, name
+    path = Path(folder).absolute()
+    return str(path.parent), path.name
 
 
 def is_known(run: RunDir) -> bool:

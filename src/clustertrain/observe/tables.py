@@ -144,7 +144,7 @@ class RunRow:
     text: str = ""
 
 
-def run_row(status: Status) -> RunRow:
+def _row_of(status: Status) -> RunRow:
     """The line of a run whose storage this machine can access."""
     metrics = status.result.metrics if status.result else {}
     figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
@@ -169,9 +169,11 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def note_of(status: Status) -> list[str]:
-    """The note about a scheduler that did not answer."""
-    return [f"{status.no_answer}; this is the state in the storage"] if status.note else []
+def rows_of(statuses: Sequence[Status]) -> tuple[list[RunRow], list[str]]:
+    """The lines of `ls` for runs whose storage this machine can access, and notes on missing answers of their
+    schedulers."""
+    notes = [f"{each.no_answer}; this is the state in the storage" for each in statuses if each.note]
+    return [_row_of(each) for each in statuses], notes
 
 
 def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:

@@ -14,10 +14,9 @@ from clustertrain.launchers.kubernetes import logs, status, stop, storage, submi
 from clustertrain.launchers.kubernetes.look import cluster
 from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.status import Row, Status, read_files, status_by_files
+from clustertrain.observe.status import Row, RunFiles, Status, status_by_files
 from clustertrain.observe.tables import RunRow
 from clustertrain.run.begin import Options
-from clustertrain.run.folder import RunDir
 
 
 class KubernetesLauncher:
@@ -45,8 +44,8 @@ class KubernetesLauncher:
     def status(self, target: Target) -> list[Row]:
         return status.rows_of(_job(target))
 
-    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
-        return [status_by_files(read_files(run)) for run in runs]
+    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
+        return [status_by_files(files) for files in runs]
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         return logs.log_lines(_job(target), selection, follow=follow)

@@ -11,9 +11,8 @@ from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
-from clustertrain.observe.status import Status, read_files, status_by_files
+from clustertrain.observe.status import RunFiles, Status, status_by_files
 from clustertrain.run.begin import Options
-from clustertrain.run.folder import RunDir
 
 
 class LocalLauncher(FromStorage):
@@ -41,8 +40,8 @@ class LocalLauncher(FromStorage):
     def follow(self, target: Target, echo: Echo) -> int:
         raise JobError(f"A run here holds the terminal.\nFollow it: clustertrain logs --follow {target.text}")
 
-    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
-        return [status_by_files(read_files(run)) for run in runs]
+    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
+        return [status_by_files(files) for files in runs]
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
         status = self.status_of(target.visible_run())

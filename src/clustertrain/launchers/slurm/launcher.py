@@ -13,10 +13,9 @@ from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.launchers.slurm import status
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_next
-from clustertrain.observe.status import Status
+from clustertrain.observe.status import RunFiles, Status
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.begin import Options
-from clustertrain.run.folder import RunDir
 
 
 class SlurmLauncher(FromStorage):
@@ -49,7 +48,7 @@ class SlurmLauncher(FromStorage):
         start = f"submit --to {self.name}"
         return follow_to_its_end(target.visible_run(), self.status_of, target.text, start, echo)
 
-    def statuses(self, runs: Sequence[RunDir]) -> list[Status]:
+    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         return status.statuses(runs)
 
     def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:

@@ -91,13 +91,18 @@ class SlurmStatus(Status):
         return rows
 
 
-def statuses(runs: Sequence[RunDir]) -> list[Status]:
-    """The statuses of runs, with one query to SLURM for all of them.
+def status_of(run: RunDir) -> Status:
+    """The status of one run.
 
     Raises:
-        NotStarted: one of them was neither started nor submitted.
+        NotStarted: it was neither started nor submitted.
     """
-    read = [_SlurmFiles(read_files(run)) for run in runs]
+    return statuses([read_files(run)])[0]
+
+
+def statuses(runs: Sequence[RunFiles]) -> list[Status]:
+    """The statuses of runs, with one query to SLURM for all of them."""
+    read = [_SlurmFiles(files) for files in runs]
     answer = query_queue(sorted({job_id for each in read for job_id in each.job_ids}))
     return [_status(each, answer) for each in read]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.slurm.queue import QueueState, cancel, look_up
-from clustertrain.launchers.slurm.status import SlurmStatus, statuses
+from clustertrain.launchers.slurm.status import SlurmStatus, status_of
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import Status
 from clustertrain.run.folder import Attempt, RunDir
@@ -33,12 +33,12 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
         JobError: the run has no process, and no job in SLURM.
         ClusterError: its job waits in the queue, and SLURM does not answer.
     """
-    status = _status_of(run)
+    status = status_of(run)
     for job in status.behind if isinstance(status, SlurmStatus) else ():
         _cancel(run, job.job_id, echo)
     if status.state == "queued":
         _cancel(run, _job_id(status), echo)
-        status = _status_of(run)
+        status = status_of(run)
         if status.standing.over:
             return
     if status.result is not None and not status.standing.over:  # its job is being requeued
@@ -52,10 +52,6 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
     request_user_stop(status.attempt, status, echo)
     if wait:
         _wait_for_the_end(status.attempt, status, echo)
-
-
-def _status_of(run: RunDir) -> Status:
-    return statuses([run])[0]
 
 
 def _cancel(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:

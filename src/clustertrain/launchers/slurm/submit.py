@@ -20,7 +20,7 @@ from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_here, check_there, refusal
 from clustertrain.launchers.slurm.queue import cluster_name, query_queue
 from clustertrain.launchers.slurm.script import Rendered, lead_time_s, python_on_nodes, render, traveling
-from clustertrain.launchers.slurm.status import statuses
+from clustertrain.launchers.slurm.status import status_of
 from clustertrain.observe.tables import to_type
 from clustertrain.run.begin import Options, check_progress, check_world_size, continue_from
 from clustertrain.run.folder import Attempt, RunDir
@@ -124,7 +124,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
 
 
 def _check_nobody_has_it(run: RunDir) -> None:
-    status = statuses([run])[0]
+    status = status_of(run)
     if status.standing.over or STATES[status.state].final:
         return
     where = status.where or status.runner
