@@ -36,7 +36,10 @@ COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly
 _LONG = {"faults", "nightly"}
 _OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
 # Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
-_ONE_BY_ONE = re.compile(r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py)")
+_ONE_BY_ONE = re.compile(
+    r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py"
+    r"|kubernetes/test_(rayjob|role|pod_faults|kube_dry_run)\.py)"
+)
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 
@@ -71,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Schedu
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs first, and the quick tests fill the gaps at the end. A file of each folder by turns: two of
     one folder would wait for each other, where a test must have the cluster for itself. Those of Kubernetes
-    come later, when those of docker have built the image."""
+    are last of the whole runs, when those of docker have built the image, and CI has built the cluster."""
     files: dict[Path, list[Path]] = {}
     for item in items:
         of_folder = files.setdefault(item.path.parent, [])
@@ -82,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent
         if folder.name not in _OF_WHOLE_RUNS:
             return math.inf
-        return files[folder].index(item.path) + (2 if folder.name == "kubernetes" else 0)
+        return files[folder].index(item.path) + (len(items) if folder.name == "kubernetes" else 0)
 
     items.sort(key=turn)
     for item in items:

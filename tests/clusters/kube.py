@@ -17,6 +17,7 @@ One ends with the last process that uses it, however that ends (see kube_site.sh
 """
 
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -60,9 +61,11 @@ _PATIENCE_S = 90.0  # for what takes seconds on an idle machine
 
 
 def why_not() -> str | None:
-    """What this machine lacks for a cluster."""
+    """What this machine lacks for a cluster. Waits while `make kube-tools` runs."""
     if os.geteuid() != 0:
         return f"a Kubernetes of processes needs root; {USERS_CLUSTER}= names a cluster of yours"
+    with contextlib.suppress(FileNotFoundError), (TOOLS / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
     missing = [package for package, programs in _PACKAGES.items() if not all(map(_is_there, programs))]
     if missing:
         return f"missing: apt-get install --no-install-recommends {' '.join(missing)}"

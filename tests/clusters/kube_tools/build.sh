@@ -5,6 +5,8 @@
 set -euo pipefail
 mkdir -p "$1/bin"
 folder=$(cd "$1" && pwd)
+exec {lock}>"$folder/lock"
+flock "$lock" # tests wait for it: clusters/kube.py
 cd "$(dirname "$0")"
 
 # A part of Kubernetes refuses another whose version it does not know.
