@@ -1,7 +1,8 @@
 """Writes tests/corpus/{manifest,archive}/: small nasty files, each named after what is wrong with it.
 
 Run it after adding one: python tests/corpus/make_corpus.py. A name that begins with ok_ is of a file that is
-fine; every other one must be refused. test_fuzz.py replays them all and begins its mutations with them.
+fine, one with either_ of a file that some versions of Python read and others refuse; every other one must be
+refused. test_fuzz.py replays them all and begins its mutations with them.
 """
 
 import bz2
@@ -247,7 +248,7 @@ def archives():
         + b"99 path=a\n\n\n".ljust(512, b"\0")
         + header()
         + END,
-        "ok_pax_without_records.tar": header(size=b"00000000020\0", kind=b"x")
+        "either_pax_without_records.tar": header(size=b"00000000020\0", kind=b"x")
         + (b"9" * 16).ljust(512, b"\0")
         + header()
         + END,
