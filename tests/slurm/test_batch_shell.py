@@ -7,7 +7,7 @@ from clustertrain.launchers.slurm.script import render
 from slurm.trained import PATIENCE_S, wait_for_no_process
 from waiting import wait_until
 
-# Stands for the agent: the first start asks for another one when it is told to, the second ends well.
+# In place of the agent: the first start requests a requeue once a file exists, the second ends with code 0.
 AGENT = """\
 #!/bin/bash
 touch "$CLUSTERTRAIN_MAIL/agent" FOLDER/there

@@ -59,7 +59,7 @@ def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster
 
 @pytest.mark.faults
 def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
-    """The agent hears of it in the container; SLURM is asked, and told to start again, outside of it."""
+    """The agent in the container receives the signal; the batch shell outside queries SLURM and requeues."""
     run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
     run.wait_for_step(5)
     assert len(agents(run)) == 2
@@ -79,7 +79,7 @@ def test_an_image_that_is_not_there_is_told_in_three_lines(make, cluster):
     assert len(lines) == 3, run.output
     assert re.match(r"node\d: Error: .*localhost/not-there:1", lines[0])
     assert lines[1].startswith("error: image is localhost/not-there:1, and not all nodes of the job have it")
-    assert lines[2].startswith("Try podman pull localhost/not-there:1 there")
+    assert lines[2].startswith("Run podman pull localhost/not-there:1 on each node")
     assert cluster.job(run.job_id)["ExitCode"] == "4:0"
     assert done.returncode == 4, done.stdout + done.stderr
     assert f"{run.folder}/imageless-{run.job_id}.out" in done.stdout

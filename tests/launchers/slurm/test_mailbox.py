@@ -65,10 +65,10 @@ def test_an_end_in_the_past_is_now():
     assert ending(line("RUNNING", PreemptTime=at(-9), EndTime=at(-5))).deadline == pytest.approx(107)
 
 
-def test_a_question_is_answered_by_the_other_side(tmp_path):
+def test_a_query_is_answered_by_the_other_side(tmp_path):
     """The other side is a shell, as it is in the script."""
     shell = subprocess.Popen(
-        ["bash", "-c", "while ! [ -e ask ]; do sleep 0.05; done; rm ask; echo JobState=RUNNING > answer"],
+        ["bash", "-c", "while ! [ -e query ]; do sleep 0.05; done; rm query; echo JobState=RUNNING > answer"],
         cwd=tmp_path,
     )
     try:

@@ -38,7 +38,7 @@ def options(made, **arguments) -> dict[str, str]:
 
 def evaluated(text: str, folder: Path, **environ: str) -> list[str]:
     """What bash makes of the part before the templates: the words of launch, then job and at_time_limit."""
-    head, mark, _ = re.split("^(# From here on the script|# A task around podman)", text, flags=re.M)[:3]
+    head, mark, _ = re.split("^(# From here on the script|# Two functions for podman)", text, flags=re.M)[:3]
     assert mark
     done = subprocess.run(
         ["/bin/bash", "-u", "-c", head + '\nprintf "%s\\0" "${launch[@]}" "$job" "$at_time_limit"'],
@@ -337,7 +337,7 @@ def test_podman(tmp_path):
     userns = "host" if os.geteuid() == 0 else "keep-id"
     words = in_container(tmp_path, "podman", "registry.example.org/train:1")
     assert words == [
-        *("bash", "-c", 'hear "$@"', "hear"),
+        *("bash", "-c", 'record_signals "$@"', "record_signals"),
         *("podman", "--runtime=crun", "run", "--rm", "--network=host", "--ipc=host", "--uts=host"),
         "--cgroups=disabled",
         *(f"--userns={userns}", "--security-opt=label=disable", "--ulimit=host", "--entrypoint="),

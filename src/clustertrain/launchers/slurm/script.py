@@ -177,7 +177,7 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     yield f"at_time_limit={job.slurm.at_time_limit}"
     if container == "podman":
         yield f"image={quote(job.image or '')}"
-        yield "# The user is the same inside: to root without a mapping, to others by one."
+        yield "# The container runs as the same user. Root needs no mapping of user IDs, others need one."
         yield 'if [ "$EUID" -eq 0 ]; then userns=host; else userns=keep-id; fi'
     prefix = {"none": _none, "apptainer": _apptainer, "pyxis": _pyxis, "podman": _podman}[container]
     yield "launch=("
@@ -213,7 +213,7 @@ def _podman(job: Job) -> Iterator[str]:
     """The container uses the network, /dev/shm and the host name of the node. It has no cgroup of its own,
     which only crun supports: it stays in the job's cgroup, so SLURM's limits apply. Podman then requires a
     PID namespace of its own; all its processes end with the agent."""
-    yield """bash -c 'hear "$@"' hear"""
+    yield """bash -c 'record_signals "$@"' record_signals"""
     yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
     yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"

@@ -1,7 +1,7 @@
 """Messages between the batch shell and the agent of its node: files in a folder of that node.
 
-    batch shell ──lead, term──▶ agent      a signal came
-    batch shell ◀──ask──────── agent       query the state of the job
+    batch shell ──lead, term──▶ agent      SLURM sent a signal
+    batch shell ◀──query────── agent       query the state of the job
     batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, and KillWait
     batch shell ◀──agent────── agent       the agent has started
     batch shell ◀──verdict──── agent       "requeue 75" or "end 1": requeue or end the job; the exit code
@@ -54,7 +54,7 @@ class Mailbox:
         self._write("agent", "")
 
     def has_lead(self) -> bool:
-        """Whether the signal of slurm.signal came, which SLURM sends slurm.lead_time before the end."""
+        """Whether SLURM sent slurm.signal, which it sends slurm.lead_time before the end."""
         return (self._folder / "lead").exists()
 
     def has_term(self) -> bool:
@@ -64,9 +64,9 @@ class Mailbox:
         """SLURM's description of the job, queried by the batch shell; empty without an answer within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
-        self._write("ask", "")
-        there = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
-        return answer.read_text(errors="replace") if there else ""
+        self._write("query", "")
+        answered = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
+        return answer.read_text(errors="replace") if answered else ""
 
     def decide(self, verdict: str, code: int) -> None:
         """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
