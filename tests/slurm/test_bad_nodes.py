@@ -90,7 +90,7 @@ def test_a_node_with_fewer_cpus_than_the_job_wants_is_refused_with_the_arithmeti
     assert changed != rendered
     run.job_id = sbatch(run, changed)
     said = refused(run, 3)
-    assert "2 workers a node × 1.5 CPUs = 3, and SLURM gave node" in said
+    assert "2 workers per node × 1.5 CPUs = 3, and SLURM's allocation on node" in said
     assert said.splitlines()[0].endswith(" 2.")
     assert (run.result.state, run.result.cause) == ("failed", "cluster")
 
@@ -101,9 +101,9 @@ def test_a_node_with_fewer_gpus_than_the_job_wants_is_refused_with_the_arithmeti
     changed = rendered.replace("gres=gpu:2", "gres=gpu:1")
     assert changed != rendered
     run.job_id = sbatch(run, changed)
-    assert "2 workers a node × 1 GPUs = 2, and SLURM gave node1 1." in refused(run, 3).replace(
-        "node2", "node1"
-    )
+    assert "2 workers per node × 1 GPUs = 2, and SLURM's allocation on node1 is 1." in refused(
+        run, 3
+    ).replace("node2", "node1")
 
 
 def sbatch(run, script: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.slurm.agent import allocation
-from clustertrain.launchers.slurm.agent.allocation import check_room, read_allocation, run_name
+from clustertrain.launchers.slurm.agent.allocation import check_resources, read_allocation, run_name
 from clustertrain.run.records import SchedulerStart
 
 STEP = {
@@ -46,7 +46,7 @@ def test_who_it_is():
 
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_NODEID"])
 def test_elsewhere_it_is_refused(missing):
-    with pytest.raises(ClusterError, match="no task of a SLURM step"):
+    with pytest.raises(ClusterError, match="not a task of a SLURM step"):
         read_allocation({key: value for key, value in STEP.items() if key != missing})
 
 
@@ -55,7 +55,7 @@ def test_elsewhere_it_is_refused(missing):
     [
         ({}, 1),
         ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "6"}, 6),
-        ({"SLURM_CPUS_ON_NODE": "64"}, 8),  # the affinity holds us to less
+        ({"SLURM_CPUS_ON_NODE": "64"}, 8),  # the affinity is the lower limit
     ],
 )
 def test_cpus(variables, cpus):
@@ -105,9 +105,9 @@ def test_the_least_limit_of_a_cgroup_counts(monkeypatch):
 
 def test_a_share_that_is_too_small_is_an_arithmetic():
     with pytest.raises(ClusterError) as caught:
-        check_room(job("{workers: 4, nodes: 2, cpus_per_worker: 3}"), share(SLURM_CPUS_ON_NODE="4"))
-    assert "2 workers a node × 3 CPUs = 6, and SLURM gave n2 4" in str(caught.value)
-    check_room(job("{workers: 4, nodes: 2, cpus_per_worker: 2}"), share(SLURM_CPUS_ON_NODE="4"))
+        check_resources(job("{workers: 4, nodes: 2, cpus_per_worker: 3}"), share(SLURM_CPUS_ON_NODE="4"))
+    assert "2 workers per node × 3 CPUs = 6, and SLURM's allocation on n2 is 4." in str(caught.value)
+    check_resources(job("{workers: 4, nodes: 2, cpus_per_worker: 2}"), share(SLURM_CPUS_ON_NODE="4"))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_share_that_is_too_small_is_an_arithmetic():
 )
 def test_gpus_and_memory_count_as_well(resources, what):
     with pytest.raises(ClusterError, match=what):
-        check_room(job(resources), share(SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800"))
+        check_resources(job(resources), share(SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800"))
 
 
 def test_each_task_of_an_array_is_a_run_of_its_own():

@@ -95,7 +95,7 @@ def test_signals_and_the_verdict(tmp_path):
     (tmp_path / "lead").touch()
     (tmp_path / "term").touch()
     assert mail.has_lead() and mail.has_term()
-    mail.decide("requeue", 75)
+    mail.write_verdict("requeue", 75)
     assert (tmp_path / "verdict").read_text() == "requeue 75\n"
 
 

@@ -87,10 +87,10 @@ class GivenRay(RayCluster):
                 f"RAY_ADDRESS={self.address}: {str(error).splitlines()[0]}\n"
                 "Start that cluster, name its token (RAY_AUTH_TOKEN_PATH), or unset RAY_ADDRESS."
             ) from error
-        self.check_room(world_size, ray.cluster_resources())
+        self.check_resources(world_size, ray.cluster_resources())
         return self.address
 
-    def check_room(self, world_size: int, has: Mapping[str, float]) -> None:
+    def check_resources(self, world_size: int, has: Mapping[str, float]) -> None:
         """Check that the cluster has CPUs and GPUs for all workers.
 
         Raises:

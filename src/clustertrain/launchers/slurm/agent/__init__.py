@@ -1,4 +1,4 @@
-"""The agent: a program that one step of a SLURM job runs on every node.
+"""The agent: one step of a SLURM job runs this program on every node.
 
 __main__.py     the program: starts the agent of the head or of a worker node
 head.py         the agent of the head node: claims the attempt, runs Ray's head and the driver

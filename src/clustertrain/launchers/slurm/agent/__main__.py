@@ -1,4 +1,4 @@
-"""The agent, which one step of a SLURM job runs on every node. On the head it also supervises the driver.
+"""The agent: one step of a SLURM job runs it on every node. On the head it also supervises the driver.
 
     batch shell ─▶ srun ─▶ agent on each node ─▶ Ray          on every node, under a guardian
                                         └──────▶ driver       on the head, under another (head.py)
@@ -13,7 +13,7 @@ import sys
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import read_start
-from clustertrain.launchers.slurm.agent.worker import serve_worker
+from clustertrain.launchers.slurm.agent.worker import run_on_worker_node
 from clustertrain.node.signals import REQUESTS_TO_END, handled_signals
 from clustertrain.observe.screen import Lines
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
@@ -26,23 +26,23 @@ def main(argument: str) -> int:
     Args:
         argument: the path of the job file, or the Submission of `clustertrain submit` as text.
     """
-    from clustertrain.launchers.slurm.agent.head import serve_head
+    from clustertrain.launchers.slurm.agent.head import run_on_head
 
     become_subreaper()
     mail = Mailbox.of_this_job()
     if mail is not None:
-        mail.announce()
+        mail.report_start()
     folder = private_folder()
     try:
         with handled_signals(REQUESTS_TO_END) as signals:
             start = read_start(argument, folder)
             if start.allocation.is_head:
-                return serve_head(start, signals, mail)
-            return serve_worker(start, signals)
+                return run_on_head(start, signals, mail)
+            return run_on_worker_node(start, signals)
     except (ClusterTrainError, RunStopped) as error:
         Lines(sys.stderr).echo(f"error: {error}")
         if mail is not None:
-            mail.decide("end", error.exit_code)
+            mail.write_verdict("end", error.exit_code)
         return error.exit_code
     finally:
         kill_descendants()

@@ -23,7 +23,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Allocation:
-    """One node's share of a SLURM job.
+    """The allocation of a SLURM job on one node.
 
     Attributes:
         restart: the number of earlier starts of this job by SLURM.
@@ -58,15 +58,15 @@ class Allocation:
 
 
 def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
-    """This node's share, from the variables of the SLURM step and the limits of the kernel.
+    """The allocation on this node, from the variables of the SLURM step and the limits of the kernel.
 
     Raises:
         ClusterError: this process is not a task of a SLURM step.
     """
     if "SLURM_JOB_ID" not in environ or "SLURM_NODEID" not in environ:
         raise ClusterError(
-            "SLURM_JOB_ID and SLURM_NODEID are not set: this is no task of a SLURM step.\n"
-            "The script that `clustertrain submit` sends starts this program; by hand: `clustertrain run`."
+            "SLURM_JOB_ID and SLURM_NODEID are not set: this process is not a task of a SLURM step.\n"
+            "The script of `clustertrain submit` starts this program. On one machine use `clustertrain run`."
         )
     nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
     return Allocation(
@@ -83,17 +83,17 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def run_name(job: Job, environ: Mapping[str, str] = os.environ) -> str:
-    """The run's name: each task of a job array is a run of its own."""
+    """The run's name: each task of a job array is a separate run."""
     index = environ.get("SLURM_ARRAY_TASK_ID")
     return f"{job.name}-{index}" if index else job.name
 
 
-def check_room(job: Job, allocation: Allocation) -> None:
-    """Check that the node's share is as large as the job requires. It is smaller if the script was changed,
-    or if a cgroup limits the job.
+def check_resources(job: Job, allocation: Allocation) -> None:
+    """Check that the allocation on this node has the resources that the job requires. It has less if the
+    script was changed, or if a cgroup limits the job.
 
     Raises:
-        ClusterError: the share is too small; the message shows the arithmetic.
+        ClusterError: it has less; the message shows the arithmetic.
     """
     resources, each = job.resources, job.resources.workers_per_node
     memory_bytes = resources.memory_per_worker_bytes or 0
@@ -102,12 +102,12 @@ def check_room(job: Job, allocation: Allocation) -> None:
         ("GPUs", float(resources.gpus_per_worker), allocation.gpus),
         ("MiB of memory", memory_bytes / _MIB, _mib(allocation.memory_bytes)),
     )
-    for what, per_worker, has in requirements:
-        if has is not None and each * per_worker > has:
+    for what, per_worker, allocated in requirements:
+        if allocated is not None and each * per_worker > allocated:
             raise ClusterError(
-                f"{each} workers a node × {per_worker:g} {what} = {each * per_worker:g}, "
-                f"and SLURM gave {allocation.host} {has:g}.\n"
-                "The script was changed, or a cgroup holds the job to less. Render it anew with "
+                f"{each} workers per node × {per_worker:g} {what} = {each * per_worker:g}, "
+                f"and SLURM's allocation on {allocation.host} is {allocated:g}.\n"
+                "The script was changed, or a cgroup limits the job. Render the script again with "
                 "`clustertrain render --to slurm`, or lower `resources`."
             )
 
@@ -120,12 +120,12 @@ def _job_id(environ: Mapping[str, str]) -> str:
 
 def _cpus(environ: Mapping[str, str]) -> int:
     """The lowest of SLURM's number, the CPU affinity and the cgroup's quota."""
-    least = [len(os.sched_getaffinity(0))]
+    limits = [len(os.sched_getaffinity(0))]
     if number := environ.get("SLURM_CPUS_PER_TASK") or environ.get("SLURM_CPUS_ON_NODE"):
-        least.append(int(number))
+        limits.append(int(number))
     if (quota := _cpu_quota()) is not None:
-        least.append(max(1, int(quota)))
-    return min(least)
+        limits.append(max(1, int(quota)))
+    return min(limits)
 
 
 def _cpu_quota() -> float | None:
@@ -148,12 +148,12 @@ def _gpus(environ: Mapping[str, str]) -> int:
 
 def _memory_bytes(environ: Mapping[str, str]) -> int | None:
     """The lowest of SLURM's number, if it sets one, and the limits of the cgroups."""
-    least = [c.limit_bytes for c in read_limits().cgroups if c.limit_bytes is not None]
+    limits = [c.limit_bytes for c in read_limits().cgroups if c.limit_bytes is not None]
     if per_node := int(environ.get("SLURM_MEM_PER_NODE") or 0):  # 0 means all of the node
-        least.append(per_node * _MIB)
+        limits.append(per_node * _MIB)
     elif per_cpu := int(environ.get("SLURM_MEM_PER_CPU") or 0):
-        least.append(per_cpu * int(environ.get("SLURM_CPUS_ON_NODE") or 1) * _MIB)
-    return min(least) if least else None
+        limits.append(per_cpu * int(environ.get("SLURM_CPUS_ON_NODE") or 1) * _MIB)
+    return min(limits) if limits else None
 
 
 def _mib(size_bytes: int | None) -> float | None:

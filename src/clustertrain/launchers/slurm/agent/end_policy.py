@@ -24,10 +24,10 @@ from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 
 LEAD_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
-"""SLURM sends one of these slurm.lead_time before the end (slurm.signal). The others mean an imminent end."""
+"""SLURM sends one of these slurm.lead_time before the end (slurm.signal). Others mean an immediate end."""
 TERM_SIGNALS = tuple(number for number in REQUESTS_TO_END if number not in LEAD_SIGNALS)
 
-_LOOK_EVERY_S = 2.0  # between two checks of the other nodes and for a newer attempt
+_CHECK_EVERY_S = 2.0  # the interval of the checks for a lost node and for a newer attempt
 _RAY_ENDS_WITHIN_S = 3.0  # ray_process polls every 0.5 s, and then its guardian ends the rest of Ray
 
 
@@ -43,7 +43,7 @@ class SlurmEndPolicy:
     screen: Screen
     ending: Ending | None = None
     term_seen: bool = False
-    looked_at: float = 0.0
+    checked_at: float = 0.0
 
     def end_now(self, is_training: bool) -> Result | None:
         return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
@@ -66,8 +66,8 @@ class SlurmEndPolicy:
         lead = self.signals.include(LEAD_SIGNALS) or (self.mail is not None and self.mail.has_lead())
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
-            by_choice = shell_term and self.start.job.slurm.signal == "TERM"
-            self.ending = self._why(is_lead=not term or by_choice)
+            is_lead_term = shell_term and self.start.job.slurm.signal == "TERM"
+            self.ending = self._query_ending(is_lead=not term or is_lead_term)
             self._request_stop(self.ending.cause)
         if self.ending is None:
             return None
@@ -76,10 +76,12 @@ class SlurmEndPolicy:
             return ended(self.attempt, state, cause)
         if time.monotonic() < self.ending.deadline:
             return None
-        text = "The last save was not finished when SLURM's time was up. The run resumes from the one before."
+        text = (
+            "The last save did not finish before SLURM's deadline. The run resumes from the save before it."
+        )
         return ended(self.attempt, state, cause, text=text)
 
-    def _why(self, *, is_lead: bool) -> Ending:
+    def _query_ending(self, *, is_lead: bool) -> Ending:
         answer = self.mail.query_job() if self.mail is not None else ""
         ending = ending_of(
             answer,
@@ -88,7 +90,7 @@ class SlurmEndPolicy:
             now=time.monotonic(),
             wall_s=time.time(),
         )
-        if ending.cause == "terminated":  # not a signal of SLURM, so it has no deadline
+        if ending.cause == "terminated":  # the signal is not from SLURM, so there is no deadline
             return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
         return ending
 
@@ -100,9 +102,9 @@ class SlurmEndPolicy:
     # -- a node is lost, or a newer attempt runs ---------------------------------------------------
 
     def _end_of_a_node(self, is_training: bool) -> Result | None:
-        if time.monotonic() - self.looked_at < _LOOK_EVERY_S:
+        if time.monotonic() - self.checked_at < _CHECK_EVERY_S:
             return None
-        self.looked_at = time.monotonic()
+        self.checked_at = time.monotonic()
         if self.ray.code() is not None:
             return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
         with suppress(StorageError):  # the next save fails with the same error and reports it
@@ -119,8 +121,8 @@ class SlurmEndPolicy:
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:
-        """The result after the loss of a node. Once the run trains, another attempt may succeed: the state is
-        `lost`. An error before the training would occur again: the state is `failed`."""
+        """The result after the loss of a node. During the training the state is `lost`: another attempt may
+        succeed. Before the training it is `failed`: the error would occur again."""
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
         return failed(self.attempt, text, EXIT_CLUSTER)
@@ -130,7 +132,7 @@ def _taken_over(attempt: Attempt) -> Result | None:
     newest = attempt.run.newest_attempt()
     if newest is None or newest.n == attempt.n:
         return None
-    text = f"Attempt {newest.n} has taken the run over; this one ends."
+    text = f"Attempt {newest.n} has taken over the run; this attempt ends."
     return ended(attempt, "stopped", "terminated", text=text)
 
 
@@ -143,7 +145,7 @@ def _state_of(cause: str) -> str:
 
 _CAUSE_TEXTS = {
     "preempted": "SLURM preempts the job",
-    "requeued": "SLURM puts the job back into the queue",
+    "requeued": "SLURM requeues the job",
     "time_limit": "the time limit is near",
     "cancelled": "the job was cancelled",
     "terminated": "a signal requests the end",

@@ -11,7 +11,7 @@ from clustertrain.errors import EXIT_DONE, ClusterError, ClusterTrainError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
-from clustertrain.launchers.slurm.agent.node import Node, Start, arrive, prepare_node, start_ray
+from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
 from clustertrain.node.network import interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
@@ -29,13 +29,13 @@ from clustertrain.supervise.supervisor import supervise
 _REQUEUED_CAUSES = ("preempted", "node_fail", "time_limit")  # "requeued": SLURM has already done it
 
 
-def serve_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> int:
+def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) -> int:
     """Run the attempt to its end. Returns the exit code; the batch shell ends with the same one."""
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
     if mail is not None:
-        again = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
-        mail.decide("requeue" if again else "end", code)
+        requeue = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
+        mail.write_verdict("requeue" if requeue else "end", code)
     return code
 
 
@@ -45,7 +45,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
         stop = previous.stop.read()
         if stop is not None and stop.cause == "user":
             screen.echo(
-                f"{start.run.name} was stopped by its user, and SLURM started it again: nothing to do."
+                f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
             )
             return None
     run, begun = claim_next_attempt(
@@ -72,13 +72,14 @@ def _world_sizes(job: Job, nodes: Sequence[str]) -> list[int]:
     Raises:
         ClusterError: no such number fits.
     """
-    room = len(nodes) * job.resources.workers_per_node
-    sizes = [size for size in job.world_sizes if size <= room]
+    most = len(nodes) * job.resources.workers_per_node
+    sizes = [size for size in job.world_sizes if size <= most]
     if not sizes:
         raise ClusterError(
-            f"{len(nodes)} nodes × {job.resources.workers_per_node} workers = {room}, and the job runs with "
-            f"{job.world_sizes[0]} workers at least.\n"
-            "SLURM gave fewer nodes than the script asks for: render it anew, or widen resources.workers."
+            f"{len(nodes)} nodes × {job.resources.workers_per_node} workers = {most}, and the job needs "
+            f"at least {job.world_sizes[0]} workers.\n"
+            "SLURM allocated fewer nodes than the job file requests: render the script again, or lower the "
+            "minimum of resources.workers."
         )
     return sizes
 
@@ -87,8 +88,8 @@ def _supervise(
     start: Start, attempt: Attempt, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen
 ) -> Result:
     try:
-        node = prepare_node(start, _towards(start))
-        _publish(start, node, attempt)
+        node = prepare_node(start, _route_target(start))
+        _publish_rendezvous(start, node, attempt)
         screen.echo(
             f"{attempt.run.name}: attempt {attempt.n} in {attempt.run.uri}, SLURM job "
             f"{start.allocation.job_id} on {', '.join(start.allocation.nodes)}"
@@ -101,7 +102,7 @@ def _supervise(
     return supervise(attempt, driver, policy, screen, beside=[ray])
 
 
-def _towards(start: Start) -> str:
+def _route_target(start: Start) -> str:
     """The host whose route determines the head's address: SLURM's address of the head if an interface has it,
     else another node. For a job of one node it is the loopback address."""
     allocation = start.allocation
@@ -111,7 +112,7 @@ def _towards(start: Start) -> str:
     return own if own is not None and interface_of(own) is not None else allocation.nodes[1]
 
 
-def _publish(start: Start, node: Node, attempt: Attempt) -> None:
+def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
     allocation = start.allocation
     rendezvous = Rendezvous(
         attempt=attempt.n,
@@ -124,7 +125,7 @@ def _publish(start: Start, node: Node, attempt: Attempt) -> None:
         nodes=allocation.nodes,
     )
     attempt.rendezvous.write(rendezvous)
-    arrive(start, node, attempt)
+    record_arrival(start, node, attempt)
 
 
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:

@@ -38,7 +38,7 @@ class Ending:
 
 
 class Mailbox:
-    """The agent's side of the messages."""
+    """The agent's end of the message exchange."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -49,8 +49,8 @@ class Mailbox:
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
-    def announce(self) -> None:
-        """Signal to the batch shell that the agent has started."""
+    def report_start(self) -> None:
+        """Report to the batch shell that the agent has started."""
         self._write("agent", "")
 
     def has_lead(self) -> bool:
@@ -68,7 +68,7 @@ class Mailbox:
         answered = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
         return answer.read_text(errors="replace") if answered else ""
 
-    def decide(self, verdict: str, code: int) -> None:
+    def write_verdict(self, verdict: str, code: int) -> None:
         """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
         self._write("verdict", f"{verdict} {code}\n")
 

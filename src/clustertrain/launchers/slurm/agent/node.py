@@ -1,4 +1,4 @@
-"""The common part of all agents: reads the start, chooses address and ports, starts Ray, reports arrival."""
+"""The common part of all agents: reads the start, chooses address and ports, starts Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.agent.allocation import Allocation, check_room, read_allocation, run_name
+from clustertrain.launchers.slurm.agent.allocation import (
+    Allocation,
+    check_resources,
+    read_allocation,
+    run_name,
+)
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.installed import missing_for_training
 from clustertrain.node.network import address_towards, interface_of, nccl_needs_interface
@@ -32,7 +37,7 @@ class Start:
     run: RunDir
     options: Options
     allocation: Allocation
-    folder: Path  # private, on this node; short
+    folder: Path  # a private folder of this node with a short path
     code: str
 
     @property
@@ -81,11 +86,11 @@ def read_start(argument: str, folder: Path) -> Start:
     return Start(job, run, options, allocation, folder, str(folder / "code"))
 
 
-def prepare_node(start: Start, towards: str) -> Node:
+def prepare_node(start: Start, route_target: str) -> Node:
     """Check this node and prepare it for Ray: address, interface, ports, token, folder for temporary files.
 
     Args:
-        towards: a host; this node's address is that of the interface with the route to it.
+        route_target: a host; this node's address is that of the interface with the route to it.
 
     Raises:
         ClusterError: torch or Ray is not installed here, the allocation is smaller than the job requires, or
@@ -93,16 +98,16 @@ def prepare_node(start: Start, towards: str) -> Node:
     """
     allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
     _check_installed(allocation)
-    check_room(start.job, allocation)
-    address = address_towards(towards)
+    check_resources(start.job, allocation)
+    address = address_towards(route_target)
     interface = interface_of(address)
     seed = sum(allocation.job_id.encode()) + allocation.restart
     ports = free_block(ports_needed(start.job), seed=seed)
     token = os.environ.get(variables.TOKEN)
     if not token:
         raise ClusterError(
-            f"{variables.TOKEN} is not set, so that the nodes would share no secret.\n"
-            "The script that `clustertrain render --to slurm` writes makes one and starts this program."
+            f"{variables.TOKEN} is not set, so the nodes have no common secret.\n"
+            "The script of `clustertrain render --to slurm` creates one and starts this program."
         )
     token_path = write_token(start.folder, token)
     needs_name = gpus > 0 and interface is not None and nccl_needs_interface(interface)
@@ -124,7 +129,7 @@ def _check_installed(allocation: Allocation) -> None:
     if missing := missing_for_training():
         raise ClusterError(
             f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
-            "pip install 'clustertrain[train]' there, or let slurm.python name a Python that has it."
+            "Run pip install 'clustertrain[train]' there, or set slurm.python to a Python that has both."
         )
 
 
@@ -140,8 +145,8 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
     return Guarded(command, log, ray_folder, node.environment, shielded=True)
 
 
-def arrive(start: Start, node: Node, attempt: Attempt) -> None:
-    """Publish in the storage that this node has found the head, with its address and its resources."""
+def record_arrival(start: Start, node: Node, attempt: Attempt) -> None:
+    """Record in the storage that this node has found the head, with its address and its resources."""
     allocation = start.allocation
     arrival = Arrival(
         allocation.host,

@@ -35,7 +35,7 @@ _TASK_VARIABLES = (
     "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_TASKS_PER_NODE",
 )
-_OURS_ALONE = (variables.TOKEN, variables.SUBMISSION, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
+_NOT_PASSED_ON = (variables.TOKEN, variables.SUBMISSION, "RAY_AUTH_TOKEN", "RAY_ADDRESS")
 
 
 def ports_needed(job: Job) -> int:
@@ -88,7 +88,7 @@ def node_environment(
     code: str,
 ) -> dict[str, str]:
     """The environment of Ray on a node; the workers inherit it."""
-    left_out = (*_TASK_VARIABLES, *_OURS_ALONE)
+    left_out = (*_TASK_VARIABLES, *_NOT_PASSED_ON)
     environment = {key: value for key, value in environ.items() if key not in left_out}
     environment |= RAY_ENVIRONMENT
     environment |= {

@@ -14,8 +14,8 @@ from typing import Any
 from clustertrain.node.network import wait_for_answer
 from clustertrain.waiting import wait_until
 
-_LOOK_EVERY_S = 0.5
-_HEAD_PATIENCE_S = 60.0
+_POLL_S = 0.5
+_HEAD_WAIT_S = 60.0
 _HEAD_POLL_S = 0.05
 
 
@@ -30,7 +30,7 @@ def main(parameters_json: str) -> int:
 
     class NodeWithoutDashboard(Node):  # type: ignore[misc]  # ray ships no types
         def start_api_server(self, **options: Any) -> None:
-            """Do nothing: with the dashboard off its server is useless, and the raylet would wait for it."""
+            """Do nothing: without the dashboard its server has no use, and the raylet would wait for it."""
 
     parameters = json.loads(parameters_json)
     head = parameters.get("gcs_address")
@@ -39,15 +39,15 @@ def main(parameters_json: str) -> int:
     node = NodeWithoutDashboard(RayParams(**parameters), head=head is None)
     print(f"Ray is up: {node.address}, {node.get_session_dir_path()}", flush=True)
     while not (dead := node.dead_processes()):
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     for kind, process in dead:
         print(f"{kind} ended with code {process.returncode}", flush=True)
     return 1
 
 
 def _wait_for_head(head: str) -> None:
-    """Wait until the head has registered its own node. Ray waits for that, too, but polls only every 2 s. If
-    this wait times out, Ray's own wait follows and reports the cause."""
+    """Wait until the head has registered its own node. Ray also waits for this, but polls only every 2 s. If
+    this wait times out, Ray's wait follows and reports the cause."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
     from ray.exceptions import RpcError
 
@@ -63,8 +63,8 @@ def _wait_for_head(head: str) -> None:
             return False
 
     address, _, port = head.partition(":")
-    if wait_for_answer(address, int(port), _HEAD_PATIENCE_S):
-        wait_until(has_node, _HEAD_PATIENCE_S, _HEAD_POLL_S)
+    if wait_for_answer(address, int(port), _HEAD_WAIT_S):
+        wait_until(has_node, _HEAD_WAIT_S, _HEAD_POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The agent of every node but the head: finds the head, starts Ray, and runs until the attempt has ended."""
+"""The agent of each node except the head: finds the head, starts Ray, and waits for the attempt to end."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from clustertrain.launchers.slurm.agent.end_policy import TERM_SIGNALS
 from clustertrain.launchers.slurm.agent.node import (
     NodeLost,
     Start,
-    arrive,
     prepare_node,
     ray_ended,
+    record_arrival,
     start_ray,
 )
 from clustertrain.node.network import answers, is_refused
@@ -30,7 +30,7 @@ from clustertrain.waiting import wait_until
 _RESULT_WITHIN_S = 8.0  # the head ends Ray first, and writes the result after all processes have ended
 
 
-def serve_worker(start: Start, signals: ReceivedSignals) -> int:
+def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
     """Find the head, start Ray, and wait until the attempt has its result. Returns the exit code."""
     allocation, screen = start.allocation, Lines(sys.stdout)
     found = wait_for_head(
@@ -46,11 +46,11 @@ def serve_worker(start: Start, signals: ReceivedSignals) -> int:
     try:
         _check_version(rendezvous, allocation)
         node = prepare_node(start, rendezvous.head_address)
-        arrive(start, node, attempt)
+        record_arrival(start, node, attempt)
         with Shipping(attempt, screen.echo):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
-                _serve_until_end(start, attempt, ray, rendezvous)
+                _wait_for_end(start, attempt, ray, rendezvous)
             finally:
                 ray.end()
     except ClusterTrainError as error:  # the head reports it as well, because users read the head's log
@@ -66,11 +66,12 @@ def _check_version(rendezvous: Rendezvous, allocation: Allocation) -> None:
         raise ClusterError(
             f"{allocation.host} has clustertrain {__version__}, and {rendezvous.nodes[0]} has "
             f"{rendezvous.version}.\n"
-            "All nodes need the same: install it on each, or let slurm.python name one that all of them see."
+            "All nodes need the same version: install it on each node, or set slurm.python to a Python that "
+            "all nodes share."
         )
 
 
-def _serve_until_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
+def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous) -> None:
     """Return when the attempt has its result, or another attempt has begun.
 
     Raises:
@@ -95,7 +96,7 @@ def _serve_until_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezv
 
 
 def _is_over_within(start: Start, attempt: Attempt, seconds: float) -> bool:
-    """Whether the attempt has its result, or another attempt has begun, within so many seconds."""
+    """Whether the attempt gets its result, or another attempt begins, within this time."""
 
     def is_over() -> bool:
         newest = start.run.newest_attempt()
