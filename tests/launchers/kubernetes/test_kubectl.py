@@ -7,8 +7,8 @@ import os
 import pytest
 
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_there
-from clustertrain.launchers.kubernetes.look import failed_there
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_in_pod
+from clustertrain.launchers.kubernetes.view import error_from_pod
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 
 
@@ -130,9 +130,9 @@ def test_a_command_in_a_pod_has_its_own_exit_code(fake):
     fake(2, "error: wrong\nmend it\ncommand terminated with exit code 2\n", "some words\n")
     done = Kubectl().exec("h", "main", "python")
     assert (done.code, done.stdout) == (2, "some words\n")
-    error = failed_there(done.code, done.stderr)
+    error = error_from_pod(done.code, done.stderr)
     assert type(error) is JobError and str(error) == "wrong\nmend it"
-    assert type(failed_there(4, "")) is StorageError
+    assert type(error_from_pod(4, "")) is StorageError
 
 
 def test_a_pod_that_is_gone_is_no_command_that_failed(fake):
@@ -161,7 +161,7 @@ def test_whoever_stops_reading_ends_it(fake, tmp_path):
 def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):
     stderr = "error: data digits not found\ncommand terminated with exit code 4\n"
     fake(4, stderr)
-    assert ended_there(stderr)
+    assert ended_in_pod(stderr)
     with pytest.raises(CommandFailed) as caught:
         list(Kubectl().lines("exec", "h"))
     assert caught.value.code == 4

@@ -90,7 +90,7 @@ def test_a_second_start_follows_the_first_to_its_end(job, capsys):
             said.append(text)
             write_result(attempt, Result("done", "finished", 0, step=7))
 
-    result = pod._follow_the_one_before(job, pod.this_start(), Screen())
+    result = pod._follow_earlier_start(job, pod.this_start(), Screen())
     assert (result.state, result.step) == ("done", 7)
     assert "attempt 1 is active" in said[0]
 
@@ -98,7 +98,7 @@ def test_a_second_start_follows_the_first_to_its_end(job, capsys):
 def test_another_rayjob_is_not_followed(job, monkeypatch):
     attempt_of(job, allocation=pod.this_start())
     monkeypatch.setenv("CLUSTERTRAIN_NAMESPACE", "another")
-    assert pod._follow_the_one_before(job, pod.this_start(), None) is None
+    assert pod._follow_earlier_start(job, pod.this_start(), None) is None
 
 
 def test_an_image_of_another_version_is_refused(job, monkeypatch, capsys):

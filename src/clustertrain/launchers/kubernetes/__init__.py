@@ -7,7 +7,7 @@ rules/           what the operator, the API server and queues would refuse, chec
 dry_run.py       the API server checks every object before any is applied
 preflight.py     checks the cluster for what would keep a run from ever starting
 capacity.py      whether nodes and quotas can hold a run
-look.py          reads the state of a run from the cluster
+view.py          reads the state of a run from the cluster and its storage
 state.py         the state of a run, from its storage, RayJob, queue, pods and events; pure
 pod_problems.py  why pods do not run, one line for each problem
 status.py        `status`, `ls` and `submit --wait`

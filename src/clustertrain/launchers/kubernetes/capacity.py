@@ -16,7 +16,7 @@ from clustertrain.launchers.kubernetes.rules.names import quantity
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
-_OF_A_MOMENT = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
+_TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
 _ON_DEMAND = (
     "Where an autoscaler would add such a node: `clustertrain render --to kubernetes … | kubectl apply -f -`"
 )
@@ -66,15 +66,15 @@ def _amounts(spec: Object, kind: str) -> dict[str, Decimal]:
     """The amounts of one pod: the sum of its containers, or its largest init container if that is more."""
     total: dict[str, Decimal] = {}
     for container in spec["containers"]:
-        for name, amount in _of_container(container, kind).items():
+        for name, amount in _container_amounts(container, kind).items():
             total[name] = total.get(name, Decimal(0)) + amount
     for container in spec.get("initContainers", ()):
-        for name, amount in _of_container(container, kind).items():
+        for name, amount in _container_amounts(container, kind).items():
             total[name] = max(total.get(name, Decimal(0)), amount)
     return total
 
 
-def _of_container(container: Object, kind: str) -> dict[str, Decimal]:
+def _container_amounts(container: Object, kind: str) -> dict[str, Decimal]:
     """The amounts of one container. A resource with a limit and no request has its limit as the request."""
     resources = container.get("resources", {})
     limits = resources.get("limits", {})
@@ -96,9 +96,9 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
         selector = ", ".join(f"{key}={value}" for key, value in group.selector.items())
         shown = "`kubectl get nodes --show-labels` shows what they have."
         return f"None of {len(nodes)} nodes has {selector} (kubernetes.node_selector).\n{shown}"
-    eligible = [node for node in labelled if not _repelling(node, group)]
+    eligible = [node for node in labelled if not _untolerated_taints(node, group)]
     if not eligible:
-        taints = sorted({taint for node in labelled for taint in _repelling(node, group)})
+        taints = sorted({taint for node in labelled for taint in _untolerated_taints(node, group)})
         return (
             f"{group.text} may run on none of {len(labelled)} nodes, whose taint is {', '.join(taints)}.\n"
             "Name it under kubernetes.tolerations, or choose other nodes with kubernetes.node_selector."
@@ -108,7 +108,7 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
         if most < amount:
             has = "no node has any" if most == 0 else f"the largest node has {amount_text(name, most)}"
             return f"{group.text} asks for {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
-    held = sum(_fits(group, node) for node in eligible)
+    held = sum(_how_many_fit(group, node) for node in eligible)
     requested = _amounts_text(group.requests)
     if held == 0:
         return f"{group.text} asks for {requested}, and no node has all of it.\n{_ON_DEMAND}"
@@ -125,9 +125,9 @@ def _has_labels(node: Object, selector: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def _repelling(node: Object, group: PodGroup) -> list[str]:
+def _untolerated_taints(node: Object, group: PodGroup) -> list[str]:
     """The permanent taints of a node that the pods do not tolerate."""
-    taints = [t for t in node["spec"].get("taints", ()) if not t["key"].startswith(_OF_A_MOMENT)]
+    taints = [t for t in node["spec"].get("taints", ()) if not t["key"].startswith(_TEMPORARY_TAINTS)]
     hard = [t for t in taints if t["effect"] in ("NoSchedule", "NoExecute")]
     return [_taint_text(t) for t in hard if not any(_tolerates(each, t) for each in group.tolerations)]
 
@@ -149,7 +149,7 @@ def _allocatable(node: Object, name: str) -> Decimal:
     return _amount(node["status"].get("allocatable", {}).get(name))
 
 
-def _fits(group: PodGroup, node: Object) -> int:
+def _how_many_fit(group: PodGroup, node: Object) -> int:
     """How many of the pods fit on the node while it is empty."""
     amounts = {**group.requests, "pods": Decimal(1)}
     return min(int(_allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
@@ -169,15 +169,17 @@ def why_no_quota(groups: Sequence[PodGroup], quotas: Sequence[Object], own: Sequ
             continue  # a quota with scopes counts only some pods
         used = quota.get("status", {}).get("used", {})
         for key, hard in quota["spec"].get("hard", {}).items():
-            needed = [(group, _of_quota(group, key)) for group in groups]
+            needed = [(group, _quota_use(group, key)) for group in groups]
             total = Decimal(sum(group.pods * amount for group, amount in needed))
-            returned = Decimal(sum(_of_quota(group, key) for group in own))
+            returned = Decimal(sum(_quota_use(group, key) for group in own))
             limit, taken = _amount(hard), _amount(used.get(key)) - returned
             if total and limit - taken < total:
-                left, all_of_it, gone = (amount_text(key, x) for x in (limit - taken, limit, taken))
+                left_text, limit_text, used_text = (
+                    amount_text(key, x) for x in (limit - taken, limit, taken)
+                )
                 return (
-                    f"ResourceQuota {quota['metadata']['name']} has {left} of {key} left "
-                    f"({all_of_it} - {gone} used), and the run needs "
+                    f"ResourceQuota {quota['metadata']['name']} has {left_text} of {key} left "
+                    f"({limit_text} - {used_text} used), and the run needs "
                     f"{' + '.join(_parts(needed, key))} = {amount_text(key, total)}.\n"
                     "Ask for less under resources and kubernetes.head, or wait until other runs have ended."
                 )
@@ -188,7 +190,7 @@ def _amount(value: object) -> Decimal:
     return quantity(value) or Decimal(0)
 
 
-def _of_quota(group: PodGroup, key: str) -> Decimal:
+def _quota_use(group: PodGroup, key: str) -> Decimal:
     """What one of the pods uses under a key of a quota; 0 for keys that do not concern pods."""
     if key in ("pods", "count/pods"):
         return Decimal(1)

@@ -30,7 +30,7 @@ _NO_CONTEXT = re.compile(
     r"context .* does not exist|no configuration has been provided|current-context|server localhost:8080",
     re.I,
 )
-_ENDED_THERE = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
+_ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
 _NO_CRD = re.compile(
     r'no matches for kind "(Ray\w+)"|the server doesn\'t have a resource type "?(ray\w+)', re.I
@@ -90,7 +90,7 @@ class Kubectl:
         """Run a command in a pod; the result has its exit code. Raises as `__call__` if it was not run."""
         command = ("exec", pod, f"--container={container}", "--", *argv)
         done = self(*command, timeout_s=timeout_s, check=False)
-        if done.code and not ended_there(done.stderr):
+        if done.code and not ended_in_pod(done.stderr):
             how = f"ended with code {done.code}"
             raise _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
         return done
@@ -139,13 +139,13 @@ class Kubectl:
         return items
 
 
-def ended_there(stderr: str) -> bool:
+def ended_in_pod(stderr: str) -> bool:
     """Whether the command in the pod failed, not the connection to the pod."""
-    return _ENDED_THERE.search(stderr) is not None
+    return _ENDED_IN_POD.search(stderr) is not None
 
 
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
-    if ended_there(error.stderr):
+    if ended_in_pod(error.stderr):
         return error
     message = error.stderr.strip().removesuffix("\nensure CRDs are installed first")
     last = message.splitlines()[-1] if message else str(error)

@@ -11,7 +11,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
-from clustertrain.launchers.kubernetes.look import cluster
+from clustertrain.launchers.kubernetes.view import kubectl_for
 from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status import Row, RunFiles, Status, status_by_files
@@ -57,7 +57,7 @@ class KubernetesLauncher:
         return status.known_rows(known)
 
     def ls(self, place: str, namespace: str | None) -> list[str]:
-        return status.list_lines(cluster(place, namespace))
+        return status.list_lines(kubectl_for(place, namespace))
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         return storage.lines_of(_job(target), command, options)

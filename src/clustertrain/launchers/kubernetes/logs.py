@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import islice
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound, ended_there
-from clustertrain.launchers.kubernetes.look import CLI, POLL_S, View, config_map_of, failed_there, look
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound, ended_in_pod
 from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, config_map_of, error_from_pod, read_view
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import LogSelection
 
@@ -36,21 +36,21 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
     kubectl = Kubectl.of(job.kubernetes)
     shown, printed = _Shown(), ""
     while True:
-        view = look(job, kubectl)
+        view = read_view(job, kubectl)
         newest = view.stored.attempt if view.stored is not None else None
         attempt = newest if selection.attempt is None else selection.attempt
-        if attempt is not None and attempt > shown.whole:
+        if attempt is not None and attempt > shown.complete:
             yield from shown.more(
                 attempt, _of_attempt(view, kubectl, replace(selection, attempt=attempt), follow)
             )
-        if selection.attempt is not None and shown.whole:
+        if selection.attempt is not None and shown.complete:
             return
         if view.line != printed and not _is_shown(view, attempt):
             printed = view.line
             yield printed
             if attempt is None:
                 yield from _of_submitter(view, kubectl)
-        if view.standing.over or (not follow and attempt in (None, shown.whole)):
+        if view.standing.over or (not follow and attempt in (None, shown.complete)):
             return
         time.sleep(POLL_S)
 
@@ -64,7 +64,7 @@ class _Shown:
     """The last attempt that was printed completely, and how many lines of each attempt were printed."""
 
     def __init__(self) -> None:
-        self.whole = 0
+        self.complete = 0
         self._lines: dict[int, int] = {}
 
     def more(self, attempt: int, lines: Iterator[str]) -> Iterator[str]:
@@ -75,7 +75,7 @@ class _Shown:
         except _Broken as broken:
             yield f"-- {broken}; trying again"
         else:
-            self.whole = attempt
+            self.complete = attempt
 
 
 class _Broken(Exception):
@@ -95,15 +95,15 @@ def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: b
     except (NoAnswer, NotFound) as error:
         raise _Broken(str(error).splitlines()[0]) from None
     except CommandFailed as error:
-        code = _code_there(error)
+        code = _code_in_pod(error)
         if code is None or code in _GONE:
             raise _Broken("the head's pod went away") from None
-        raise failed_there(code, error.stderr) from None
+        raise error_from_pod(code, error.stderr) from None
 
 
-def _code_there(error: CommandFailed) -> int | None:
+def _code_in_pod(error: CommandFailed) -> int | None:
     """The exit code of the command in the pod, which kubectl passes on; None if kubectl itself failed."""
-    return error.code if ended_there(error.stderr) else None
+    return error.code if ended_in_pod(error.stderr) else None
 
 
 def _flags(selection: LogSelection) -> list[str]:

@@ -19,10 +19,10 @@ from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
 
 Object = Mapping[str, Any]
 _LONGEST = 500
-_ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
+_STARTING = ("ContainerCreating", "PodInitializing", "")
 _REASONS_OF_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
 # The reason of an event that a pod could not be created, and the role of that pod; None: any role.
-_MAKERS: Mapping[str, str | None] = {
+_CREATION_FAILURES: Mapping[str, str | None] = {
     "FailedToCreateHeadPod": "head",
     "FailedToCreateWorkerPod": "worker",
     "FailedCreate": "submitter",  # of the submitter's Job
@@ -51,10 +51,10 @@ def problems(pods: Sequence[Object], events: Sequence[Object], expected: Mapping
         events: of the run's objects and of claims, in any order.
         expected: how many pods of each role should exist now.
     """
-    found = [Problem(text) for text in _not_made(pods, events, expected)]
+    found = [Problem(text) for text in _not_created(pods, events, expected)]
     of_pods: dict[Problem, list[str]] = {}
     for pod in pods:
-        for problem in () if is_leaving(pod) else _of_pod(pod, events):
+        for problem in () if is_terminating(pod) else _of_pod(pod, events):
             of_pods.setdefault(problem, []).append(name_of(pod))
     for problem, names in of_pods.items():
         pods_text = f"pod {names[0]}" if len(names) == 1 else f"{len(names)} pods ({', '.join(names)})"
@@ -71,7 +71,7 @@ def name_of(thing: Object) -> str:
     return str(thing["metadata"]["name"])
 
 
-def is_leaving(pod: Object) -> bool:
+def is_terminating(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
@@ -79,7 +79,9 @@ def is_running(pod: Object) -> bool:
     """Whether all containers of the pod run. A pod that is terminating does not count as running."""
     containers = _containers(pod, "containerStatuses")
     return (
-        not is_leaving(pod) and bool(containers) and all("running" in c.get("state", {}) for c in containers)
+        not is_terminating(pod)
+        and bool(containers)
+        and all("running" in c.get("state", {}) for c in containers)
     )
 
 
@@ -98,10 +100,12 @@ def seconds(timestamp: str) -> float:
 # --------------------------------------------------------------------------- pods that cannot be created
 
 
-def _not_made(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> Iterator[str]:
-    there = [role_of(pod) for pod in pods if not is_leaving(pod)]
+def _not_created(
+    pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]
+) -> Iterator[str]:
+    there = [role_of(pod) for pod in pods if not is_terminating(pod)]
     missing = {role for role, number in expected.items() if there.count(role) < number}
-    for reason, role in _MAKERS.items():
+    for reason, role in _CREATION_FAILURES.items():
         if role in missing if role is not None else not there:
             last = _last(event for event in events if event["reason"] == reason)
             if last is not None:
@@ -172,7 +176,7 @@ def _of_container(container: Object) -> Problem | None:
         return Problem(
             f"container {container['name']} ends with code {code}, again and again (CrashLoopBackOff)"
         )
-    if waits.get("reason", "") not in _ON_ITS_WAY:
+    if waits.get("reason", "") not in _STARTING:
         return Problem(_one_line(f"{waits['reason']}: {waits.get('message', '')}"))
     if state.get("terminated", {}).get("exitCode"):
         return Problem(f"container {container['name']} ended with code {ended['exitCode']}")

@@ -50,27 +50,28 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
         ClusterError: the cluster cannot run the job. The message has the reason.
     """
     check_image(job)
-    look = _Look(kubectl)
+    reader = _Reader(kubectl)
     rayjob = next(each for each in manifests if each["kind"] == "RayJob")
-    _check_namespace(look)
-    _check_named(job, look)
-    nodes = look.all("nodes")
+    _check_namespace(reader)
+    _check_named(job, reader)
+    nodes = reader.all("nodes")
     for volume in volumes(job):
-        _check_claim(job, volume, look, len(nodes or ()))
+        _check_claim(job, volume, reader, len(nodes or ()))
     groups = pod_groups_of(rayjob)
     _refuse(why_no_nodes(groups, nodes) if nodes else None)
-    if quotas := look.all("resourcequotas"):
-        own = [group_of_pod(pod) for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _counts(pod)]
+    if quotas := reader.all("resourcequotas"):
+        pods = kubectl.list("pods", f"{RUN_LABEL}={job.name}")
+        own = [group_of_pod(pod) for pod in pods if _uses_quota(pod)]
         _refuse(why_no_quota(groups, quotas, own))
-    return look.notes
+    return reader.notes
 
 
 @dataclass
-class _Look:
-    """Reads objects that the account may lack the permission for. `unseen`: what it was forbidden to do."""
+class _Reader:
+    """Reads objects that the account may lack the permission for. `forbidden`: what it may not do."""
 
     kubectl: Kubectl
-    unseen: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
 
     def one(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object; None if the account may not read it. Raises NotFound."""
@@ -80,7 +81,7 @@ class _Look:
             self._leave_out(error)
             return None
 
-    def is_there(self, kind: str, name: str) -> bool:
+    def exists(self, kind: str, name: str) -> bool:
         """Whether an object exists; True if the account may not read it. A secret's data is not printed."""
         try:
             self.kubectl("get", kind, name, "--output=name")
@@ -98,14 +99,14 @@ class _Look:
             return None
 
     def _leave_out(self, error: Forbidden) -> None:
-        if error.what not in self.unseen:
-            self.unseen.append(error.what)
+        if error.what not in self.forbidden:
+            self.forbidden.append(error.what)
 
     @property
     def notes(self) -> list[str]:
-        if not self.unseen:
+        if not self.forbidden:
             return []
-        return [f"note: not all was checked: this account may not {', may not '.join(self.unseen)}"]
+        return [f"note: not all was checked: this account may not {', may not '.join(self.forbidden)}"]
 
 
 def _refuse(why: str | None) -> None:
@@ -158,13 +159,13 @@ def _labels_here(image: str) -> dict[str, str] | None:
 # --------------------------------------------------------------------------------------------- named objects
 
 
-def _check_namespace(look: _Look) -> None:
+def _check_namespace(reader: _Reader) -> None:
     """Refuse a namespace that does not exist. One that the account may not read counts as existing."""
-    name = look.kubectl.namespace
+    name = reader.kubectl.namespace
     if name is None:
         return
     try:
-        look.kubectl("get", "namespace", name, "--output=name")
+        reader.kubectl("get", "namespace", name, "--output=name")
     except NotFound:
         raise ClusterError(
             f"There is no namespace {name}.\n"
@@ -174,10 +175,10 @@ def _check_namespace(look: _Look) -> None:
         return
 
 
-def _check_named(job: Job, look: _Look) -> None:
-    where = f"namespace {look.kubectl.namespace}" if look.kubectl.namespace else "the context's namespace"
+def _check_named(job: Job, reader: _Reader) -> None:
+    where = f"namespace {reader.kubectl.namespace}" if reader.kubectl.namespace else "the context's namespace"
     for kind, name, key, remedy in _named(job):
-        if not look.is_there(kind, name):
+        if not reader.exists(kind, name):
             shown = kind.partition(".")[0]
             raise ClusterError(f"{key} names {name}, and {where} has no such {shown}.\n{remedy}")
 
@@ -216,12 +217,12 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
 # -------------------------------------------------------------------------------------------------- storage
 
 
-def _check_claim(job: Job, volume: Volume, look: _Look, nodes: int) -> None:
+def _check_claim(job: Job, volume: Volume, reader: _Reader, nodes: int) -> None:
     """Check that a claim exists and serves the pods of all nodes, or that a storage class can provide it."""
     if volume.claim is None:
         return
     try:
-        claim = look.one("persistentvolumeclaim", volume.claim)
+        claim = reader.one("persistentvolumeclaim", volume.claim)
     except NotFound:
         if volume.size_bytes is None:
             raise ClusterError(
@@ -229,7 +230,7 @@ def _check_claim(job: Job, volume: Volume, look: _Look, nodes: int) -> None:
                 "Add `size: 100Gi`, and it is made; or make it yourself, ReadWriteMany."
             ) from None
         if volume.storage_class is None:
-            _check_default_class(volume, look)
+            _check_default_class(volume, reader)
         return
     if claim is not None:
         modes = claim["spec"].get("accessModes", [])
@@ -256,8 +257,8 @@ def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes:
     return None
 
 
-def _check_default_class(volume: Volume, look: _Look) -> None:
-    classes = look.all("storageclasses")
+def _check_default_class(volume: Volume, reader: _Reader) -> None:
+    classes = reader.all("storageclasses")
     if classes is None or any(_is_default(each) for each in classes):
         return
     names = ", ".join(str(each["metadata"]["name"]) for each in classes) or "none"
@@ -271,6 +272,6 @@ def _is_default(storage_class: Object) -> bool:
     return bool(storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true")
 
 
-def _counts(pod: Object) -> bool:
+def _uses_quota(pod: Object) -> bool:
     """Whether a quota counts the pod. It does not count pods that have ended."""
     return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

@@ -13,9 +13,9 @@ from clustertrain.launchers.kubernetes.pod_problems import Object, name_of, prob
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 from clustertrain.waiting import wait_until
 
-_LIVES_S = 120
-_STARTS_S = 90.0
-_BLOCKED_S = 15.0  # a volume or a node may take some seconds: no problem counts before
+_RUN_LIMIT_S = 120
+_START_LIMIT_S = 90.0
+_BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier problems are ignored
 _POLL_S = 0.7
 
 
@@ -26,7 +26,7 @@ def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str
         ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
     """
     name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
-    pod = reader_pod(job, config_map, name, arguments, _LIVES_S)
+    pod = reader_pod(job, config_map, name, arguments, _RUN_LIMIT_S)
     kubectl("create", "--filename=-", input=json.dumps(pod))
     try:
         _wait_for_the_end(kubectl, name)
@@ -42,12 +42,12 @@ def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
         pod = kubectl.get("pod", name)
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
             return True
-        if time.monotonic() - started > _BLOCKED_S and (blocking := _why_not(kubectl, pod)):
-            raise ClusterError(f"the pod that reads it does not start: {blocking}")
+        if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
+            raise ClusterError(f"the reader pod does not start: {blocking}")
         return False
 
-    if not wait_until(has_ended, _STARTS_S + _LIVES_S, _POLL_S):
-        raise ClusterError(f"the pod that reads it did not end within {_STARTS_S + _LIVES_S:.0f} s")
+    if not wait_until(has_ended, _START_LIMIT_S + _RUN_LIMIT_S, _POLL_S):
+        raise ClusterError(f"the reader pod did not end within {_START_LIMIT_S + _RUN_LIMIT_S:.0f} s")
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:

@@ -16,8 +16,8 @@ from clustertrain.errors import EXIT_FAILED
 from clustertrain.launchers.kubernetes.pod_problems import (
     Object,
     Problem,
-    is_leaving,
     is_running,
+    is_terminating,
     name_of,
     problems,
     role_of,
@@ -30,7 +30,7 @@ from clustertrain.run.states import CAUSE_OF_CODE, STATES
 ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
-_CLOCKS_S = 5.0  # the clocks of a pod and of the API server may differ by this much
+_CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Observed:
         return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
 
     @property
-    def made_at(self) -> float:
+    def created_at(self) -> float:
         metadata = (self.rayjob or {}).get("metadata", {})
         return seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
 
@@ -188,7 +188,7 @@ class Observed:
     @property
     def pods_text(self) -> str:
         """The pods in one line: `head runs, 1 of 2 workers run`"""
-        there = [pod for pod in self.pods if not is_leaving(pod)]
+        there = [pod for pod in self.pods if not is_terminating(pod)]
         if not there:
             return "none"
         head = next((pod for pod in there if role_of(pod) == "head"), None)
@@ -205,10 +205,10 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
         stored: the status in the storage; None if it was not or could not be read.
     """
     if observed.rayjob is None:
-        return _by_the_files(stored)
+        return _without_rayjob(stored)
     if observed.is_over:
         return _after_its_end(observed, stored)
-    if stored is not None and is_its(observed, stored) and stored.of_result and stored.over:
+    if stored is not None and made_newest_attempt(observed, stored) and stored.of_result and stored.over:
         continues = stored.state == "failed" and observed.is_retried
         return Standing(stored.state, stored.cause, stored.text, over=not continues, of_result=True)
     if observed.native.state == "queued":
@@ -226,7 +226,7 @@ def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standin
     return codes[0] if codes else None
 
 
-def _by_the_files(stored: StoredStatus | None) -> Standing:
+def _without_rayjob(stored: StoredStatus | None) -> Standing:
     """The state of a run whose RayJob is gone."""
     if stored is None:
         return Standing("lost", "vanished", "its RayJob is gone, and its storage cannot be read", over=True)
@@ -239,7 +239,8 @@ def _by_the_files(stored: StoredStatus | None) -> Standing:
 
 def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
     native = observed.native
-    if stored is not None and stored.of_result and (is_its(observed, stored) or native.state == "done"):
+    is_current = native.state == "done" or (stored is not None and made_newest_attempt(observed, stored))
+    if stored is not None and stored.of_result and is_current:
         if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods do not come back
             why = f"{native.text}; submit it again to go on"
             return Standing("stopped", "time_limit", why, over=True, of_result=True)
@@ -249,13 +250,13 @@ def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
         cause = _cause_of_code(observed.message) or cause
-    text = [native.text, *([message] if (message := _essence(observed.message)) else [])]
+    text = [native.text, *([message] if (message := _error_text(observed.message)) else [])]
     text += [problem.text for problem in observed.problems if state != "done"]
     return Standing(state, cause, "\n".join(text), over=True)
 
 
 def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
-    its = stored is not None and is_its(observed, stored)
+    its = stored is not None and made_newest_attempt(observed, stored)
     again = f"; it goes on after attempt {stored.attempt}" if stored is not None and its else ""
     native = observed.native
     if native.cause == "scheduler" and native.text == "is suspended":
@@ -289,7 +290,7 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
         else f"RayJob {name_of(observed.rayjob or {})}, head pod {name_of(observed.head)}"
     )
     native = observed.native
-    if stored is None or not is_its(observed, stored):
+    if stored is None or not made_newest_attempt(observed, stored):
         state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
         if observed.head is None:
             cause = "nodes"
@@ -307,9 +308,9 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
     return Standing(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
-def is_its(observed: Observed, stored: StoredStatus) -> bool:
+def made_newest_attempt(observed: Observed, stored: StoredStatus) -> bool:
     """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
-    return stored.attempt is not None and stored.began_at >= observed.made_at - _CLOCKS_S
+    return stored.attempt is not None and stored.began_at >= observed.created_at - _CLOCK_SKEW_S
 
 
 def _cause_of_code(message: str) -> str | None:
@@ -318,7 +319,7 @@ def _cause_of_code(message: str) -> str | None:
     return CAUSE_OF_CODE.get(int(found[1])) if found else None
 
 
-def _essence(message: str) -> str:
+def _error_text(message: str) -> str:
     """The error that the entrypoint printed, from a RayJob's message; else the message's first two lines."""
     errors = re.findall(r"^error: (.+(?:\n(?!\S*Traceback).+){0,2})", message, re.MULTILINE)
     if errors:

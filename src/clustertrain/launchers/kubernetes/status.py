@@ -10,16 +10,16 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.look import POLL_S, RAYJOBS, View, look, observe_run
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.state import Observed
+from clustertrain.launchers.kubernetes.view import POLL_S, RAYJOBS, View, observe_run, read_view
 from clustertrain.observe.status import Row
 from clustertrain.observe.tables import RunRow, print_table
 from clustertrain.units import aligned, time_text
 from clustertrain.waiting import wait_until
 
-MADE_BY_US = "app.kubernetes.io/managed-by=clustertrain"
-_CLOSES_S = 60.0
+OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
+_END_TIMEOUT_S = 60.0
 _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lost")
 
 
@@ -33,7 +33,7 @@ def status_rows(view: View) -> list[Row]:
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
     rows = [("run", name), ("state", state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
     if stored is not None:
-        is_current = view.is_its or standing.of_result or observed.rayjob is None
+        is_current = view.made_newest_attempt or standing.of_result or observed.rayjob is None
         rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
     rows += [("note", problem.text) for problem in observed.problems if not problem.blocks]
     rows += [("note", note) for note in view.notes]
@@ -53,7 +53,7 @@ def _attempt_text(view: View) -> str:
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
-    earlier = "" if view.is_its or view.observed.rayjob is None else ", of an earlier RayJob"
+    earlier = "" if view.made_newest_attempt or view.observed.rayjob is None else ", of an earlier RayJob"
     return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
 
 
@@ -76,8 +76,8 @@ def _retries_text(observed: Observed) -> str:
 
 
 def rows_of(job: Job) -> list[Row]:
-    """The table of `status`. Raises as `look`."""
-    return status_rows(look(job, Kubectl.of(job.kubernetes)))
+    """The table of `status`. Raises as `read_view`."""
+    return status_rows(read_view(job, Kubectl.of(job.kubernetes)))
 
 
 def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
@@ -89,7 +89,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         groups.setdefault(_cluster_of(each), []).append(each)
     for kubectl, group in groups.items():
         try:
-            there = {name_of(rayjob): Observed(rayjob) for rayjob in kubectl.list(RAYJOBS, MADE_BY_US)}
+            there = {name_of(rayjob): Observed(rayjob) for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
         except ClusterError as error:
             notes.append(f"{group[0].cluster}: {str(error).splitlines()[0]}")
             rows += [RunRow(each.name, "unknown", where=each.cluster) for each in group]
@@ -117,7 +117,7 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
     kubectl, printed = Kubectl.of(job.kubernetes), ""
     while True:
         try:
-            view = look(job, kubectl)
+            view = read_view(job, kubectl)
         except NoAnswer as error:
             line, over = f"warning: {str(error).splitlines()[0]}", False
         else:
@@ -134,7 +134,7 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
 
 
 def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
-    """Wait until KubeRay has ended the RayJob, at most `_CLOSES_S`.
+    """Wait until KubeRay has ended the RayJob, at most `_END_TIMEOUT_S`.
 
     The run's result exists earlier, but the next submission is refused until the RayJob is over.
     """
@@ -146,7 +146,7 @@ def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
             return False
         return observed.rayjob is None or observed.is_over
 
-    wait_until(is_over, _CLOSES_S, poll_s=1.0)
+    wait_until(is_over, _END_TIMEOUT_S, poll_s=1.0)
 
 
 def list_lines(kubectl: Kubectl) -> list[str]:
@@ -155,11 +155,11 @@ def list_lines(kubectl: Kubectl) -> list[str]:
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
-    rayjobs = sorted(kubectl.list(RAYJOBS, MADE_BY_US), key=name_of)
+    rayjobs = sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of)
     table = [("NAME", "STATE", "AGE", "PODS", "RAYJOB")]
     for rayjob in rayjobs:
         observed = Observed(rayjob)
-        age = time_text(time.time() - observed.made_at)
+        age = time_text(time.time() - observed.created_at)
         cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
         ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
         table.append((name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.summary))

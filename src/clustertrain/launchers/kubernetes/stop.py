@@ -15,10 +15,10 @@ from collections.abc import Callable
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.look import CLI, RAYJOBS, View, failed_there, look
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
+from clustertrain.launchers.kubernetes.view import CLI, RAYJOBS, View, error_from_pod, read_view
 
 _BEYOND_GRACE_S = 90.0
 _DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
@@ -37,7 +37,7 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
     kubectl = Kubectl.of(job.kubernetes)
-    view = look(job, kubectl)
+    view = read_view(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
         where = "there is no RayJob" if view.observed.rayjob is None else "its pods go by themselves"
         raise JobError(
@@ -55,7 +55,9 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
 
 
 def _has_attempt(view: View) -> bool:
-    return view.standing.state in ("staging", "running") or (view.is_its and not view.standing.of_result)
+    return view.standing.state in ("staging", "running") or (
+        view.made_newest_attempt and not view.standing.of_result
+    )
 
 
 def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wait: bool) -> None:
@@ -69,7 +71,7 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
     if done.code == EXIT_JOB:
         echo("it ended before it was asked")
     elif done.code:
-        raise failed_there(done.code, done.stderr)
+        raise error_from_pod(done.code, done.stderr)
 
 
 def _delete(kubectl: Kubectl, job: Job, echo: Callable[[str], None]) -> None:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.look import (
-    CLI,
-    config_map_of,
-    failed_there,
-    not_submitted,
-    observe_run,
-)
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes.view import (
+    CLI,
+    config_map_of,
+    error_from_pod,
+    not_submitted,
+    observe_run,
+)
 
 _READ_S = 600.0  # `ckpt verify` reads every byte
 _COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")
@@ -37,18 +37,18 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
             f"Run it on a machine or in a pod that sees that storage."
         )
     kubectl = Kubectl.of(job.kubernetes)
-    seen = observe_run(job, kubectl, [])
+    observed = observe_run(job, kubectl, [])
     arguments = [*command.split(), JOB_FILE, *options]
-    if seen.head is not None:
-        done = kubectl.exec(name_of(seen.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
+    if observed.head is not None:
+        done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_READ_S)
         yield from done.stdout.splitlines()
         if done.code:
-            raise failed_there(done.code, done.stderr)
+            raise error_from_pod(done.code, done.stderr)
         return
-    config = config_map_of(job, kubectl, seen)
+    config = config_map_of(job, kubectl, observed)
     if config is None:
         raise not_submitted(job)
     printed, error, rest = read_by_pod(job, kubectl, config, arguments).partition("error: ")
     yield from printed.splitlines()
     if error:
-        raise failed_there(EXIT_STORAGE, error + rest)
+        raise error_from_pod(EXIT_STORAGE, error + rest)

@@ -18,12 +18,12 @@ from clustertrain.job.site import with_site
 from clustertrain.job.yaml_reader import text_of
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.look import RAYJOBS
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Observed
+from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.begin import Options
 

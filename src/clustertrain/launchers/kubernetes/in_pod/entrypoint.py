@@ -31,7 +31,7 @@ from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
-_LOOK_EVERY_S = 2.0
+_POLL_S = 2.0
 _MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGTERM: ("cancelled", "cancelled"),
     signal.SIGINT: ("cancelled", "cancelled"),
@@ -92,7 +92,7 @@ def _options(arguments: Sequence[str]) -> Options:
 
 def _run(job: Job, options: Options, screen: Screen) -> Result:
     allocation = this_start()
-    followed = _follow_the_one_before(job, allocation, screen)
+    followed = _follow_earlier_start(job, allocation, screen)
     if followed is not None:
         return followed
     run, begun = claim_next_attempt(
@@ -107,7 +107,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     return result
 
 
-def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
+def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) -> Result | None:
     """Wait for an earlier start of this RayJob that is still active. Returns its result if that is final."""
     run, waited = RunDir.newest(job.storage.location, job.name), False
     while (previous := run.newest_attempt()) is not None and is_same_start(previous, allocation):
@@ -117,7 +117,7 @@ def _follow_the_one_before(job: Job, allocation: SchedulerStart, screen: Screen)
         if not waited:
             screen.echo(f"{job.name}: attempt {previous.n} is active ({runner}); waiting for its end")
         waited = True
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     return None
 
 

@@ -19,7 +19,7 @@ from clustertrain.run.folder import Attempt, RunDir, spool_folder
 from clustertrain.run.shipping import Shipping, attempts_here
 from clustertrain.storage import open_store
 
-_LOOK_EVERY_S = 1.0
+_POLL_S = 1.0
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
             if attempt.path not in sending:
                 sending.add(attempt.path)
                 _shipping(attempt).start()
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
 def _run_here(job: Job) -> RunDir:

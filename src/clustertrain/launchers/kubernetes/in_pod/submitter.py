@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-_AGAIN_S = 2.0
+_RETRY_S = 2.0
 
 
 def main(entrypoint: str) -> int:
@@ -30,7 +30,7 @@ def main(entrypoint: str) -> int:
             if message != printed:
                 print(f"Ray's head at {address} does not answer; trying again. {message}", flush=True)
             printed = message
-        time.sleep(_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
 def _is_over(following: _Following, address: str, entrypoint: str) -> bool:

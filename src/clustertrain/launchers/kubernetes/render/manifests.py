@@ -21,7 +21,7 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.kubernetes import Queue, Volume, merged_patch
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
-from clustertrain.launchers.kubernetes.render.paths import in_pods, travels, volumes
+from clustertrain.launchers.kubernetes.render.paths import code_is_packed, in_pods, volumes
 from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
     head_parameters,
@@ -103,7 +103,7 @@ def job_config_map(job: Job) -> Manifest:
     job_yaml = dump_job(in_pods(job))
     content: Manifest = {"data": {"job.yaml": job_yaml}}
     hashed = hashlib.sha256(job_yaml.encode())
-    if travels(job):
+    if code_is_packed(job):
         # Pods cannot read data sets below the code folder of this machine, so these are packed as well.
         snapshot = take_snapshot(job.model_copy(update={"data": {}}))
         if len(snapshot.code) > MOST_CODE_BYTES:

@@ -20,7 +20,7 @@ JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
 PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"
 WRITABLE = f"{KIT_FOLDER}/work"
 CODE = f"{WRITABLE}/code"
-_USUAL = Volume(mount="/mnt/clustertrain", claim="clustertrain")
+_DEFAULT_VOLUME = Volume(mount="/mnt/clustertrain", claim="clustertrain")
 
 
 def in_pods(job: Job) -> Job:
@@ -41,7 +41,7 @@ def in_pods(job: Job) -> Job:
     )
 
 
-def travels(job: Job) -> bool:
+def code_is_packed(job: Job) -> bool:
     """Whether the code is packed into the job's ConfigMap."""
     return job.kubernetes.code_in_image is None
 
@@ -50,7 +50,7 @@ def volumes(job: Job) -> tuple[Volume, ...]:
     """The volumes of the job file. Without any, the default volume, unless storage is on S3."""
     if job.kubernetes.volumes is not None:
         return job.kubernetes.volumes
-    return () if job.storage.location.is_s3 else (_USUAL,)
+    return () if job.storage.location.is_s3 else (_DEFAULT_VOLUME,)
 
 
 def storage_volume(job: Job) -> Volume | None:
@@ -81,7 +81,7 @@ def _data(job: Job, name: str, uri: str) -> str:
     path = PurePosixPath(str(local_path(uri, what="data set")))
     if _volume_of(job, str(path)) is not None:
         return str(path)
-    if travels(job) and path.is_relative_to(job.code):
+    if code_is_packed(job) and path.is_relative_to(job.code):
         return f"{CODE}/{path.relative_to(job.code)}"
     mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
     raise JobError(

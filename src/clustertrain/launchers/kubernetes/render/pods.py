@@ -18,7 +18,7 @@ from clustertrain.launchers.kubernetes.render.paths import (
     JOB_FILE,
     PACKED_CODE,
     WRITABLE,
-    travels,
+    code_is_packed,
     volumes,
 )
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
@@ -30,7 +30,7 @@ HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker"
 HEALTH_PORT = 52365  # of Ray's agent
 _MARGIN_S = 30  # after the last save: to write the result and to end all processes
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
-_PARAMETERS = {
+_RAY_START_PARAMETERS = {
     "object-store-memory": str(OBJECT_STORE_BYTES),
     "disable-usage-stats": "true",
     "include-log-monitor": "0",
@@ -62,7 +62,7 @@ def head_template(job: Job, config_map: str) -> dict[str, Any]:
     container = {
         **_container(job, HEAD_CONTAINER),
         "env": _environment(job, {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
-        "lifecycle": _leaving("head"),
+        "lifecycle": _pre_stop_hook("head"),
         **_probes(job),
         "resources": {"requests": {"cpu": _cpus(head.cpus), "memory": memory}, "limits": {"memory": memory}},
     }
@@ -78,7 +78,7 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
     container = {
         **_container(job, WORKER_CONTAINER),
         "env": _environment(job, {}),
-        "lifecycle": {**_sending(job), **_leaving("worker")},
+        "lifecycle": {**_post_start_hook(job), **_pre_stop_hook("worker")},
         **_probes(job),
         "resources": {"requests": resources, "limits": dict(resources)},
     }
@@ -105,8 +105,8 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
     return {"metadata": {"labels": run_labels(job, "submitter")}, "spec": spec}
 
 
-def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives_s: int) -> dict[str, Any]:
-    """A pod that reads the storage of a run whose own pods are gone. It may run for `lives_s` seconds."""
+def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
+    """A pod that reads the storage of a run whose own pods are gone. It may run for `limit_s` seconds."""
     container = {
         **_container(job, "reader"),
         "command": [_PYTHON, "-m", "clustertrain.cli", *arguments],
@@ -117,7 +117,7 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives
     spec = {
         **_pod(job),
         "restartPolicy": "Never",
-        "activeDeadlineSeconds": lives_s,
+        "activeDeadlineSeconds": limit_s,
         "containers": [container],
         "volumes": [*_volumes(job), *_own_volumes(job, config_map)],
     }
@@ -131,12 +131,12 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], lives
 
 def head_parameters() -> dict[str, str]:
     """The arguments of `ray start` on the head; the operator adds others. No worker runs there: 0 CPUs."""
-    return {"num-cpus": "0", "no-monitor": "true", **_PARAMETERS}
+    return {"num-cpus": "0", "no-monitor": "true", **_RAY_START_PARAMETERS}
 
 
 def worker_parameters(job: Job) -> dict[str, str]:
     """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell."""
-    return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_PARAMETERS}
+    return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_RAY_START_PARAMETERS}
 
 
 def workers_per_pod(job: Job) -> int:
@@ -167,7 +167,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
             *_volumes(job),
         ],
     }
-    if travels(job):
+    if code_is_packed(job):
         unpack = {
             **_container(job, "code"),
             "command": [
@@ -246,12 +246,12 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _leaving(role: str) -> dict[str, Any]:
+def _pre_stop_hook(role: str) -> dict[str, Any]:
     """The preStop hook, before SIGTERM: a worker's pod requests a save, the head's pod a save and a stop."""
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
 
 
-def _sending(job: Job) -> dict[str, Any]:
+def _post_start_hook(job: Job) -> dict[str, Any]:
     """The postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
 
     Its output goes to a file. If it kept the hook's pipe open, the kubelet would wait for its end.
@@ -284,7 +284,7 @@ _TMP: dict[str, Any] = {"name": "tmp", "emptyDir": {}}
 
 def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
     own = [_TMP, {"name": "job", "configMap": {"name": config_map}}]
-    return [*own, {"name": "code", "emptyDir": {}}] if travels(job) else own
+    return [*own, {"name": "code", "emptyDir": {}}] if code_is_packed(job) else own
 
 
 def _own_mounts(job: Job) -> list[dict[str, Any]]:
@@ -292,7 +292,7 @@ def _own_mounts(job: Job) -> list[dict[str, Any]]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True},
     ]
-    return [*own, {"name": "code", "mountPath": WRITABLE}] if travels(job) else own
+    return [*own, {"name": "code", "mountPath": WRITABLE}] if code_is_packed(job) else own
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:

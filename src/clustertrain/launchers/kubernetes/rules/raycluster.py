@@ -26,10 +26,10 @@ NEWER = {
 }
 TOKEN_SINCE, KUBERNETES_TOKEN_SINCE = (2, 52, 0), (2, 55, 0)
 _OWN_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
-_V2 = "RAY_enable_autoscaler_v2"
-_FT = "ray.io/ft-enabled"
+_AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
+_FT_ANNOTATION = "ray.io/ft-enabled"
 _RAY_IMAGES = ("ray", "ray-ml", "ray-llm")
-_SAME = "One version in all three: rayVersion, the head's image and the workers'."
+_SAME_VERSION = "One version in all three: rayVersion, the head's image and the workers'."
 
 
 def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def _replicas(group: Field, spec: Field) -> Iterator[Finding]:
 
 
 def _idle_timeout(group: Field, spec: Field) -> Iterator[Finding]:
-    idle, variable = group.at("idleTimeoutSeconds"), _variable(spec.at("headGroupSpec"), _V2)
+    idle, variable = group.at("idleTimeoutSeconds"), _variable(spec.at("headGroupSpec"), _AUTOSCALER_V2)
     if idle.number is None:
         return
     if idle.number < 0:
@@ -163,11 +163,11 @@ def _suspended(group: Field, spec: Field) -> Iterator[Finding]:
 def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
     head, options = spec.at("headGroupSpec"), spec.at("gcsFaultToleranceOptions")
     instead = "Give it in gcsFaultToleranceOptions alone."
-    if annotations.at(_FT).text and options.is_set:
-        message = f"is given while the annotation {_FT} is set"
-        yield options.finding(message, f"Take the annotation {_FT} out.")
+    if annotations.at(_FT_ANNOTATION).text and options.is_set:
+        message = f"is given while the annotation {_FT_ANNOTATION} is set"
+        yield options.finding(message, f"Take the annotation {_FT_ANNOTATION} out.")
     address = _variable(head, "RAY_REDIS_ADDRESS")
-    if address and not options.is_set and annotations.at(_FT).text.lower() != "true":
+    if address and not options.is_set and annotations.at(_FT_ANNOTATION).text.lower() != "true":
         message = "RAY_REDIS_ADDRESS is set without gcsFaultToleranceOptions"
         yield address.finding(message, "Give gcsFaultToleranceOptions.redisAddress instead.")
     refused = ["REDIS_USERNAME"]
@@ -189,16 +189,18 @@ def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
 
 def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
     options, head = spec.at("autoscalerOptions"), spec.at("headGroupSpec")
-    variable, idle = _variable(head, _V2), options.at("idleTimeoutSeconds")
+    variable, idle = _variable(head, _AUTOSCALER_V2), options.at("idleTimeoutSeconds")
     if idle.number is not None and idle.number < 0:
         yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
     if not is_autoscaling(spec):
         if variable and _is_on(variable):
-            message = f"{_V2} is set while enableInTreeAutoscaling is not true"
+            message = f"{_AUTOSCALER_V2} is set while enableInTreeAutoscaling is not true"
             yield variable.finding(message, "Leave the variable out.")
         return
     if variable and options.at("version").is_set:
-        yield variable.finding(f"{_V2} is set beside autoscalerOptions.version", "Leave the variable out.")
+        yield variable.finding(
+            f"{_AUTOSCALER_V2} is set beside autoscalerOptions.version", "Leave the variable out."
+        )
     if options.at("version").text == "v2":
         for group in (head, *spec.at("workerGroupSpecs").items()):
             policy = group.at("template", "spec", "restartPolicy")
@@ -252,7 +254,7 @@ def _versions(spec: Field) -> Iterator[Finding]:
             message = (
                 f"is {image.shown}, and rayVersion is {spec.at('rayVersion').shown}: they do not speak alike"
             )
-            yield image.finding(message, _SAME, "nobody")
+            yield image.finding(message, _SAME_VERSION, "nobody")
 
 
 def _newer_fields(spec: Field) -> Iterator[Finding]:

@@ -132,10 +132,10 @@ def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
         yield _wrong(
             context.at("procMount"), f"is {context.at('procMount').shown}", "Default", "Take it out."
         )
-    yield from _reach(container)
+    yield from _host_access(container)
 
 
-def _reach(container: Field) -> Iterator[Finding]:
+def _host_access(container: Field) -> Iterator[Finding]:
     """Rules against access through the node: host ports, and hosts that probes and hooks name."""
     for port in container.at("ports").items():
         if port.at("hostPort").number:

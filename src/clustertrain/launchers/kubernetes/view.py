@@ -26,13 +26,13 @@ from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, n
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
-from clustertrain.launchers.kubernetes.state import Observed, exit_code, is_its, standing_of
+from clustertrain.launchers.kubernetes.state import Observed, exit_code, made_newest_attempt, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 CLI = ("python", "-m", "clustertrain.cli")
-POLL_S = 5.0  # each look at a running job starts Python in the head's pod, which takes about a second
+POLL_S = 5.0  # each reading of a running job starts Python in the head's pod, which takes about a second
 _EXEC_S = 60.0
 _ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
 
@@ -51,9 +51,9 @@ class View:
         return standing_of(self.observed, self.stored)
 
     @property
-    def is_its(self) -> bool:
+    def made_newest_attempt(self) -> bool:
         """Whether this RayJob made the newest attempt."""
-        return self.stored is not None and is_its(self.observed, self.stored)
+        return self.stored is not None and made_newest_attempt(self.observed, self.stored)
 
     @property
     def exit_code(self) -> int | None:
@@ -67,7 +67,7 @@ class View:
         return f"{self.standing.state} ({self.standing.cause}){text}"
 
 
-def look(job: Job, kubectl: Kubectl) -> View:
+def read_view(job: Job, kubectl: Kubectl) -> View:
     """Read the state of a run from the cluster and the storage.
 
     Args:
@@ -126,7 +126,7 @@ def _events(kubectl: Kubectl, observed: Observed, notes: list[str]) -> tuple[Obj
         event
         for event in events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
-        or (event["involvedObject"].get("name") in names and time_of(event) >= observed.made_at)
+        or (event["involvedObject"].get("name") in names and time_of(event) >= observed.created_at)
     )
 
 
@@ -207,7 +207,7 @@ def config_map_of(job: Job, kubectl: Kubectl, observed: Observed) -> str | None:
     return None if newest is None else name_of(newest)
 
 
-def failed_there(code: int, errors: str) -> ClusterTrainError:
+def error_from_pod(code: int, errors: str) -> ClusterTrainError:
     """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
     kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
     kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
@@ -219,7 +219,7 @@ def _first_line(error: ClusterTrainError) -> str:
     return str(error).splitlines()[0]
 
 
-def cluster(job_file: str, namespace: str | None) -> Kubectl:
+def kubectl_for(job_file: str, namespace: str | None) -> Kubectl:
     """The cluster and namespace of a job file; if that file does not exist, of the site file."""
     if Path(job_file).is_file():
         section = with_site(load_job(Path(job_file))).kubernetes
