@@ -59,7 +59,7 @@ def test_an_error_tells_the_first_three_in_two_lines_each():
 
 
 def test_a_mark_is_not_in_the_error():
-    mark = Finding("RayJob a: spec.x", "is known since KubeRay 1.7", "Wait.", since="KubeRay 1.7")
+    mark = Finding("RayJob a: spec.x", "is new in KubeRay 1.7", "Wait.", since="KubeRay 1.7")
     error = to_error([mark, Finding("RayJob a: spec.y", "is 1", "Give 2.")])
     assert str(error) == "RayJob a: spec.y is 1 (the KubeRay operator refuses it).\n  Give 2."
 
@@ -71,7 +71,7 @@ def test_without_pod_security_the_rest_is_told():
 
 def test_the_same_object_twice_is_told():
     (found,) = check([rayjob(), rayjob()])
-    assert "is there twice" in found.message
+    assert "occurs twice" in found.message
 
 
 def test_objects_of_other_kinds_have_names_and_no_more():

@@ -68,7 +68,7 @@ PODS = rows(
         "is 'a_long_name', and the name of a port",
         {f"{HEAD_BOX}/ports": [{"name": "a_long_name", "containerPort": 8265}]},
     ),
-    ("hook-empty", "must do exactly one thing", {f"{HEAD_BOX}/lifecycle": {"preStop": {}}}),
+    ("hook-empty", "must have exactly one handler", {f"{HEAD_BOX}/lifecycle": {"preStop": {}}}),
     (
         "toleration-value",
         "is Exists while value is 'yes'",
@@ -76,7 +76,7 @@ PODS = rows(
     ),
     (
         "toleration-seconds",
-        "counts for effect: NoExecute alone",
+        "applies only to effect: NoExecute",
         {f"{WORKER_POD}/tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 5}]},
     ),
     (
@@ -93,7 +93,7 @@ PODS = rows(
     ("service-account", "is 'Me', and a name must be", {f"{HEAD_POD}/serviceAccountName": "Me"}),
     (
         "submitter-restarts",
-        "is missing, and the pod of a Kubernetes Job",
+        "is missing, and must be Never or OnFailure",
         {f"{SUBMITTER_POD}/restartPolicy": ABSENT},
     ),
     ("submitter-backoff", "is -1, and must not be negative", {"spec/submitterConfig": {"backoffLimit": -1}}),
@@ -157,12 +157,12 @@ SECURITY = rows(
     ("host-ipc", "hostIPC is true", {f"{WORKER_POD}/hostIPC": True}),
     (
         "host-path",
-        "is a volume of the node's",
+        "is not an allowed kind of volume",
         {f"{HEAD_POD}/volumes/+": {"name": "x", "hostPath": {"path": "/data"}}},
     ),
     (
         "nfs",
-        "is a volume of the node's or the network's own",
+        "is not an allowed kind of volume",
         {f"{WORKER_POD}/volumes/+": {"name": "x", "nfs": {"server": "a", "path": "/"}}},
     ),
     ("host-port", "hostPort is 8265", {f"{HEAD_BOX}/ports": [{"containerPort": 8265, "hostPort": 8265}]}),

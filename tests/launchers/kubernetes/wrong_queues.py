@@ -42,7 +42,11 @@ QUEUES = [
             },
             2,
         ),
-        ("kueue-autoscaler", "is true, and Kueue 0.14 admits a RayJob at one size", {**KUEUE, **AUTOSCALER}),
+        (
+            "kueue-autoscaler",
+            "is true, and Kueue 0.14 admits a RayJob only at a fixed size",
+            {**KUEUE, **AUTOSCALER},
+        ),
         (
             "kueue-groups",
             "has 8 groups: with the head 9 kinds of pods",
@@ -50,7 +54,7 @@ QUEUES = [
         ),
         (
             "kueue-head",
-            "is 'head', which Kueue keeps for the head",
+            "is 'head', a name that Kueue reserves for the head",
             {**KUEUE, f"{WORKERS}/groupName": "head"},
         ),
         (
@@ -70,7 +74,7 @@ QUEUES = [
         ),
         (
             "topology-two",
-            "and may have one of them",
+            "and at most one is allowed",
             {**KUEUE, _TOPOLOGY: {f"{_AT}-required-topology": "a/b", f"{_AT}-preferred-topology": "a/b"}},
         ),
         (
@@ -85,7 +89,7 @@ QUEUES = [
         ),
         (
             "slice-no-size",
-            "is missing, which kueue.x-k8s.io/podset-slice-required-topology needs",
+            "is missing, and kueue.x-k8s.io/podset-slice-required-topology needs it",
             {**KUEUE, _TOPOLOGY: {f"{_AT}-slice-required-topology": "a/b"}},
         ),
         (
@@ -114,13 +118,13 @@ NOBODY = [
             "'K8SJobMode': the operator starts the cluster and never",
             {"spec/submissionMode": "K8SJobMode"},
         ),
-        ("no-entrypoint", "`ray job submit` is given nothing to run", {"spec/entrypoint": ABSENT}),
+        ("no-entrypoint", "`ray job submit` has no command to run", {"spec/entrypoint": ABSENT}),
         (
             "no-shutdown",
             "the cluster stays, with its GPUs",
             {"spec/shutdownAfterJobFinishes": ABSENT, "spec/ttlSecondsAfterFinished": ABSENT},
         ),
-        ("no-token", "runs code there", {f"{CLUSTER}/authOptions": ABSENT}),
+        ("no-token", "can run code there", {f"{CLUSTER}/authOptions": ABSENT}),
         ("image-without-tag", "without a tag", {f"{WORKER_BOX}/image": "registry.example.com:5000/train"}),
         (
             "other-ray",
@@ -133,7 +137,11 @@ NOBODY = [
             {f"{WORKERS}/replicas": ABSENT, f"{WORKERS}/minReplicas": ABSENT},
         ),
         ("replicas-outside", "is 5, outside minReplicas 2 to maxReplicas 2", {f"{WORKERS}/replicas": 5}),
-        ("group-twice", "is 'workers', as another group's is", {f"{CLUSTER}/workerGroupSpecs/+": _GROUP}),
+        (
+            "group-twice",
+            "is 'workers', the same as in another group",
+            {f"{CLUSTER}/workerGroupSpecs/+": _GROUP},
+        ),
         (
             "ray-not-first",
             "begins with proxy, and the operator starts Ray in the first",
@@ -141,7 +149,7 @@ NOBODY = [
         ),
         (
             "selector-and-cluster",
-            "is given beside clusterSelector, which alone counts",
+            "is given together with clusterSelector, and has no effect",
             {"spec/clusterSelector": {"ray.io/cluster": "mine"}, "spec/backoffLimit": 0},
         ),
         (
@@ -161,7 +169,7 @@ NOBODY = [
         ),
         (
             "yunikorn-no-app",
-            "is missing, and YuniKorn takes the pods",
+            "is missing, and YuniKorn needs it to group the pods",
             {"metadata/labels": {"yunikorn.apache.org/queue": "root.a"}},
         ),
         (
@@ -171,7 +179,7 @@ NOBODY = [
         ),
         (
             "kueue-group-submitter",
-            "which Kueue keeps for the submitter",
+            "a name that Kueue reserves for the submitter",
             {**KUEUE, f"{WORKERS}/groupName": "submitter"},
         ),
         (

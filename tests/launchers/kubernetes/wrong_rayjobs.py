@@ -52,7 +52,7 @@ OPERATOR = rows(
     ("selector-and-backoff", "is 2, and with clusterSelector no second", _SELECTOR),
     (
         "selector-and-suspend",
-        "is true, which clusterSelector rules out",
+        "is true, which clusterSelector does not allow",
         {**_SELECTOR, "spec/backoffLimit": 0, "spec/suspend": True},
     ),
     (
@@ -70,11 +70,11 @@ OPERATOR = rows(
     ),
     (
         "interactive-and-backoff",
-        "is 2, and InteractiveMode makes no second cluster",
+        "is 2, and InteractiveMode creates no second cluster",
         {"spec/submissionMode": "InteractiveMode", **WITHOUT_SUBMITTER},
     ),
-    ("runtime-env-list", "must hold a mapping", {"spec/runtimeEnvYAML": "[a, b]"}),
-    ("runtime-env-broken", "is no YAML", {"spec/runtimeEnvYAML": "a: [b"}),
+    ("runtime-env-list", "must contain a mapping", {"spec/runtimeEnvYAML": "[a, b]"}),
+    ("runtime-env-broken", "is not YAML", {"spec/runtimeEnvYAML": "a: [b"}),
     (
         "rules-and-shutdown",
         "are given while shutdownAfterJobFinishes is true",
@@ -87,7 +87,7 @@ OPERATOR = rows(
     ),
     (
         "rules-out-of-order",
-        "of DeleteCluster is 10, before DeleteWorkers at 60, after SUCCEEDED",
+        "is 10 for DeleteCluster after SUCCEEDED, less than 60 for DeleteWorkers",
         {**RULES, f"{_RULE}/1/condition": {"jobStatus": "SUCCEEDED", "ttlSeconds": 10}},
     ),
     (
@@ -118,12 +118,12 @@ OPERATOR = rows(
         "is given while rayStartParams has num-cpus",
         {f"{HEAD}/resources": {"CPU": "1"}},
     ),
-    ("parameter-labels", "is not taken there", {f"{WORKERS}/rayStartParams": {"labels": "a=b"}}),
+    ("parameter-labels", "is not allowed there", {f"{WORKERS}/rayStartParams": {"labels": "a=b"}}),
     ("group-label", "is 'a b', and a label must be letters", {f"{WORKERS}/labels": {"zone": "a b"}}),
     ("min-over-max", "is 3, more than maxReplicas, which is 2", {f"{WORKERS}/minReplicas": 3}),
     ("min-negative", "is -1, and must not be negative", {f"{WORKERS}/minReplicas": -1}),
     ("max-negative", "is -2, and must not be negative", {f"{WORKERS}/maxReplicas": -2}, 2),
-    ("idle-timeout", "is 60, which counts with autoscaler v2 alone", {_IDLE: 60}),
+    ("idle-timeout", "is 60, which applies only with autoscaler v2", {_IDLE: 60}),
     ("idle-timeout-negative", "is -1, and must not be negative", {**AUTOSCALER, _IDLE: -1}),
     (
         "autoscaler-idle-negative",
@@ -142,7 +142,7 @@ OPERATOR = rows(
     ),
     (
         "autoscaler-variable",
-        "is set beside autoscalerOptions.version",
+        "is set together with autoscalerOptions.version",
         {**AUTOSCALER, f"{HEAD_BOX}/env/+": variable("RAY_enable_autoscaler_v2")},
     ),
     (
@@ -155,7 +155,7 @@ OPERATOR = rows(
     ("token-odd-version", "is 'nightly', and authOptions.mode", {f"{CLUSTER}/rayVersion": "nightly"}),
     (
         "token-of-kubernetes",
-        "is true, which the operator does not do for a RayJob",
+        "is true, which the operator does not support for a RayJob",
         {f"{CLUSTER}/authOptions/enableK8sTokenAuth": True},
     ),
     (
@@ -175,7 +175,7 @@ OPERATOR = rows(
     ),
     (
         "redis-password",
-        "is given beside gcsFaultToleranceOptions",
+        "is given together with gcsFaultToleranceOptions",
         {**_FT, f"{HEAD}/rayStartParams": {"redis-password": "x"}},
     ),
     (
@@ -183,7 +183,7 @@ OPERATOR = rows(
         "REDIS_PASSWORD is set in the head's environment",
         {**_FT, f"{HEAD_BOX}/env/+": variable("REDIS_PASSWORD")},
     ),
-    ("redis-username", "is not taken there", {f"{HEAD}/rayStartParams": {"redis-username": "x"}}),
+    ("redis-username", "is not allowed there", {f"{HEAD}/rayStartParams": {"redis-username": "x"}}),
 )
 
 CLUSTERS = [

@@ -45,7 +45,7 @@ _WHO: Mapping[By, str] = {
     "pod-security": "the API server refuses its pods",
     "kueue": "Kueue refuses it",
     "kai": "KAI's plugin of the operator refuses it",
-    "nobody": "nobody refuses it",
+    "nobody": "the cluster accepts it without an error",
 }
 
 
@@ -89,15 +89,15 @@ def _object(manifest: Any, number: int) -> Field:
 def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding]:
     """Rules for what every object has: kind, name, namespace, labels."""
     if not isinstance(field.value, Mapping):
-        yield field.finding(f"is {field.shown}, and must be a mapping", "Look at its indentation.", "api")
+        yield field.finding(f"is {field.shown}, and must be a mapping", "Check its indentation.", "api")
         return
     version, kind, about = field.at("apiVersion"), field.at("kind"), field.at("metadata")
     for key in (version, kind):
         if not key.text:
-            yield key.finding("is missing", "Every object says its apiVersion and kind.", "api")
+            yield key.finding("is missing", "Every object has an apiVersion and a kind.", "api")
     known = _VERSIONS.get(kind.text, ())
     if version.text and known and version.text not in known:
-        message = f"is {version.shown}, and a {kind.text} is of {' or '.join(known)}"
+        message = f"is {version.shown}, and must be {' or '.join(known)} for a {kind.text}"
         yield version.finding(message, f"Write apiVersion: {known[0]}.", "api")
     name, namespace = about.at("name"), about.at("namespace")
     if not name.text and not about.at("generateName").text:
@@ -109,7 +109,7 @@ def _identity(field: Field, seen: set[tuple[str, str, str]]) -> Iterator[Finding
     yield from metadata(about)
     key_of_all = (kind.text, namespace.text, name.text)
     if name.text and key_of_all in seen:
-        message = "is there twice: the later one replaces the first"
+        message = "occurs twice: the later one replaces the first"
         yield field.finding(message, "Rename one of them.", "nobody")
     seen.add(key_of_all)
 

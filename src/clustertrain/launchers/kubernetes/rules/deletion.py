@@ -12,20 +12,20 @@ from clustertrain.launchers.kubernetes.rules.raycluster import is_autoscaling
 _ORDER = ("DeleteWorkers", "DeleteCluster", "DeleteSelf")
 _POLICIES = (*_ORDER, "DeleteNone")
 _STATES = {"jobStatus": ("SUCCEEDED", "FAILED"), "jobDeploymentStatus": ("Failed",)}
-_EITHER = "Give onSuccess and onFailure, or deletionRules."
+_EITHER = "Give the policies under onSuccess and onFailure, or a list of deletionRules."
 
 
 def deletion(spec: Field) -> Iterator[Finding]:
-    """All rules for the deletionStrategy. `spec`: of a RayJob."""
+    """All rules for the deletionStrategy. `spec` is that of a RayJob."""
     strategy = spec.at("deletionStrategy")
     success, failure, rules = (strategy.at(key) for key in ("onSuccess", "onFailure", "deletionRules"))
     if not strategy.is_set:
         return
     if (success.is_set or failure.is_set) and rules.is_set:
         message = "has both deletionRules and onSuccess or onFailure"
-        yield strategy.finding(message, "Leave one of the two ways out.", "api")
+        yield strategy.finding(message, "Leave one of the two out.", "api")
     elif not rules.is_set and not (success.is_set and failure.is_set):
-        yield strategy.finding("must say what happens after both ends of a job", _EITHER, "api")
+        yield strategy.finding("must have onSuccess and onFailure, or deletionRules", _EITHER, "api")
     elif rules.is_set and not rules.items():
         yield rules.finding("has no rule, and must have one", _EITHER, "api")
     if rules.items() and spec.at("shutdownAfterJobFinishes").is_true:
@@ -48,7 +48,7 @@ def _policy(policy: Field, spec: Field) -> Iterator[Finding]:
         by: By = "api" if policy.is_set or is_a_rule else "operator"
         yield policy.finding(message, "Name one of them.", by)
     elif selector and policy.text in ("DeleteWorkers", "DeleteCluster"):
-        message = f"is {policy.text}, and the cluster of a clusterSelector is not the job's to delete"
+        message = f"is {policy.text}, and the cluster of a clusterSelector is not deleted with the job"
         yield policy.finding(message, "Use DeleteSelf or DeleteNone.")
     elif policy.text == "DeleteWorkers" and is_autoscaling(spec.at("rayClusterSpec")):
         yield policy.finding("is DeleteWorkers while the autoscaler is on", "Use DeleteCluster.")
@@ -90,6 +90,6 @@ def _order(rules: Field) -> Iterator[Finding]:
         for (less, first), (more, then) in pairwise(steps):
             if (then.number or 0) < (first.number or 0):
                 message = (
-                    f"of {more} is {then.number or 0}, before {less} at {first.number or 0}, after {end}"
+                    f"is {then.number or 0} for {more} after {end}, less than {first.number or 0} for {less}"
                 )
                 yield then.finding(message, f"Give {first.number} or more.")

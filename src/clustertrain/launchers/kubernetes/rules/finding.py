@@ -20,7 +20,7 @@ By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a manifest that keeps it from working as intended.
+    """A mistake in a manifest.
 
     `where` and `message` form one sentence. A finding with `since` is a note, not a refusal: operators before
     that version do not have the field.

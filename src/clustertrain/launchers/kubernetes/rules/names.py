@@ -87,7 +87,7 @@ def port_name(name: str) -> str | None:
 
 
 def quantity(value: object) -> Decimal | None:
-    """The number of a quantity such as 500m, 16Gi or 4; None if the value is no quantity."""
+    """The number of a quantity such as 500m, 16Gi or 4; None if the value is not a quantity."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     match = _QUANTITY.fullmatch(str(value))
@@ -109,8 +109,8 @@ def metadata(field: Field, by: By = "api") -> Iterator[Finding]:
     size = sum(len(key) + len(entry.text.encode()) for key, entry in annotations.entries().items())
     if size > ANNOTATIONS_BYTES:
         yield annotations.finding(
-            f"have {size} bytes, and all of an object's together may have {ANNOTATIONS_BYTES}",
-            "Put what is long into a ConfigMap.",
+            f"have {size} bytes together, and at most {ANNOTATIONS_BYTES} are allowed",
+            "Put long values into a ConfigMap.",
             by,
         )
 
@@ -138,6 +138,6 @@ def selector(field: Field) -> Iterator[Finding]:
                 f"is {operator.shown}, and must be In, NotIn, Exists or DoesNotExist", "Name one.", "api"
             )
         elif operator.text in ("In", "NotIn") and not values.items():
-            yield values.finding(f"are missing, which {operator.text} needs", "Give at least one.", "api")
+            yield values.finding(f"are missing, and {operator.text} needs them", "Give at least one.", "api")
         elif operator.text.endswith(("Exists", "Exist")) and values.items():
-            yield values.finding(f"are given, which {operator.text} does not take", "Leave them out.", "api")
+            yield values.finding(f"are given, and {operator.text} takes no values", "Leave them out.", "api")

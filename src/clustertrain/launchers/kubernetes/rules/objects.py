@@ -40,7 +40,7 @@ def config_map(field: Field) -> Iterator[Finding]:
     for key, entry in [*plain.entries().items(), *coded.entries().items()]:
         if not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or len(key) > LONGEST_SUBDOMAIN or key in (".", ".."):
             rule = f"1 to {LONGEST_SUBDOMAIN} letters, digits, '-', '_' and '.'"
-            yield entry.finding(f"is a key that a file cannot have: {rule}", "Rename it.", "api")
+            yield entry.finding(f"is not a valid key: it must have {rule}", "Rename it.", "api")
         size += len(key)
     for entry in coded.entries().values():
         try:
@@ -52,7 +52,7 @@ def config_map(field: Field) -> Iterator[Finding]:
         message = f"has {size} bytes, and at most {LARGEST_CONFIG_MAP_BYTES} = 1 MiB are allowed"
         yield field.finding(message, "Put the bytes on the storage, or into the image.", "api")
     for key in () if is_secret else sorted({*plain.entries()} & {*coded.entries()}):
-        yield coded.at(key).finding("is a key of data too", "Rename one of them.", "api")
+        yield coded.at(key).finding("is also a key of data", "Rename one of them.", "api")
 
 
 def network_policy(field: Field) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ def network_policy(field: Field) -> Iterator[Finding]:
             yield each.finding(f"is {each.shown}, and must be Ingress or Egress", "Name one of them.", "api")
     for name, (rules, peers) in _DIRECTIONS.items():
         if types and {*types} <= {*_DIRECTIONS} and name not in types and spec.at(rules).items():
-            message = f"is given while policyTypes has no {name}: its rules count for nothing"
+            message = f"is given while policyTypes has no {name}: its rules have no effect"
             yield spec.at(rules).finding(message, f"Add {name} to policyTypes.", "nobody")
         for rule in spec.at(rules).items():
             for port in rule.at("ports").items():
@@ -98,7 +98,7 @@ def _peer(peer: Field) -> Iterator[Finding]:
     if not given:
         yield peer.finding("names no peer", "Give podSelector: {} for all pods of the namespace.", "api")
     elif block.is_set and len(given) > 1:
-        yield peer.finding(f"has {' and '.join(given)}", "Give ipBlock an entry of its own.", "api")
+        yield peer.finding(f"has {' and '.join(given)}", "Give ipBlock a separate entry.", "api")
     yield from selector(peer.at("podSelector"))
     yield from selector(peer.at("namespaceSelector"))
     if not block.is_set:
@@ -112,7 +112,7 @@ def _peer(peer: Field) -> Iterator[Finding]:
             yield each.finding(f"is {each.shown}, and {_CIDR}", "Correct it.", "api")
         elif whole and not (inner.version == whole.version and _is_inside(inner, whole)):
             message = f"is {each.shown}, which is not a part of {block.at('cidr').shown}"
-            yield each.finding(message, "Except a part of it.", "api")
+            yield each.finding(message, "Name a part of it.", "api")
 
 
 _CIDR = "must be a network such as 10.0.0.0/8 or fd00::/8"
@@ -140,7 +140,7 @@ def volume_claim(field: Field) -> Iterator[Finding]:
         "storageClassName",
     )
     if not modes.items():
-        yield modes.finding("is missing", "Several nodes write there: give [ReadWriteMany].", "api")
+        yield modes.finding("is missing", "Give [ReadWriteMany]: pods on several nodes write to it.", "api")
     for mode in modes.items():
         if mode.text not in _ACCESS_MODES:
             message = f"is {mode.shown}, and must be one of {', '.join(_ACCESS_MODES)}"
@@ -148,10 +148,10 @@ def volume_claim(field: Field) -> Iterator[Finding]:
     requested = quantity(size.value) if size.is_set else None
     if requested is None or requested <= 0:
         message = f"is {size.shown if size.is_set else 'missing'}, and must be a size above 0"
-        yield size.finding(message, "Give such as 100Gi.", "api")
+        yield size.finding(message, "Give a size such as 100Gi.", "api")
     if spec.at(name).text and (problem := subdomain(spec.at(name).text)):
         message = f"is {spec.at(name).shown}, and the name of a class {problem}"
-        yield spec.at(name).finding(message, "`kubectl get storageclasses`.", "api")
+        yield spec.at(name).finding(message, "`kubectl get storageclasses` lists them.", "api")
 
 
 def disruption_budget(field: Field) -> Iterator[Finding]:
@@ -163,4 +163,4 @@ def disruption_budget(field: Field) -> Iterator[Finding]:
         amount = spec.at(key)
         if (amount.number or 0) < 0 or (amount.text and not re.fullmatch(r"\d+%", amount.text)):
             message = f"is {amount.shown}, and must be a number from 0 or a percentage"
-            yield amount.finding(message, "Give such as 1 or '50%'.", "api")
+            yield amount.finding(message, "Give a value such as 1 or '50%'.", "api")

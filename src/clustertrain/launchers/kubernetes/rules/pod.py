@@ -1,7 +1,7 @@
 """Rules of the API server for a pod template: that of the head, the workers or the submitter.
 
 The CRD of RayJob does not have these rules, so the API server accepts the RayJob. It then refuses the pods,
-which the operator tries to create again and again. Only events show the refusal.
+which the operator tries to create repeatedly. Only events show the refusal.
 """
 
 from __future__ import annotations
@@ -62,11 +62,13 @@ def _names(spec: Field) -> Iterator[Finding]:
     for key in ("serviceAccountName", "priorityClassName", "runtimeClassName", "schedulerName"):
         name = spec.at(key)
         if name.text and (problem := subdomain(name.text)):
-            yield name.finding(f"is {name.shown}, and a name {problem}", "Name one that is there.", "pods")
+            yield name.finding(f"is {name.shown}, and a name {problem}", "Name one that exists.", "pods")
     for key, entry in spec.at("nodeSelector").entries().items():
         if problem := qualified(key):
             yield entry.finding(
-                f"is a label whose key {problem}", "`kubectl get nodes --show-labels`.", "pods"
+                f"is a label whose key {problem}",
+                "`kubectl get nodes --show-labels` lists them.",
+                "pods",
             )
         if problem := label_value(entry.text):
             yield entry.finding(f"is {entry.shown}, and a label {problem}", "Change the value.", "pods")
@@ -77,7 +79,7 @@ def _same_names(fields: list[Field]) -> Iterator[Finding]:
     for name, shared in duplicates(fields, "name"):
         # In the CRD, `name` is the key of a list: a duplicate within one list is refused with the RayJob.
         by: By = "api" if _is_of_list(name, fields, shared) else "pods"
-        yield name.finding(f"is '{shared}', as another one's is", "Give each a name of its own.", by)
+        yield name.finding(f"is '{shared}', the same as in another entry", "Give each its own name.", by)
 
 
 def _is_of_list(name: Field, fields: list[Field], shared: str) -> bool:
@@ -105,8 +107,8 @@ def _volumes(volumes: Field) -> Iterator[Finding]:
         sources = [key for key in volume.entries() if key != "name" and volume.at(key).is_set]
         if len(sources) > 1:
             yield volume.finding(
-                f"is a volume of {len(sources)} kinds, {' and '.join(sources)}, and can be of one",
-                "Make a volume of each.",
+                f"is a volume of {len(sources)} kinds, {' and '.join(sources)}, and must be of one",
+                "Write a separate volume for each.",
                 "pods",
             )
         yield from _volume_source(volume)
@@ -139,7 +141,7 @@ def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
     if problem := label_1123(name.text):
         yield name.finding(f"is {name.shown}, and the name of a container {problem}", "Rename it.", "pods")
     if not image.text:
-        yield image.finding("is missing", "Name the image: the one that the other nodes run.", "pods")
+        yield image.finding("is missing", "Name the image, the same as in the other pods.", "pods")
     elif image.text != image.text.strip():
         yield image.finding(f"is {image.shown}, with a space at an end", "Take the space out.", "pods")
     yield from _one_of(container, "imagePullPolicy")
@@ -168,14 +170,16 @@ def _mounts(mounts: Field, volumes: set[str]) -> Iterator[Finding]:
                 "pods",
             )
         if not path.text:
-            yield path.finding("is missing", "Say where in the container the volume appears.", "api")
+            yield path.finding(
+                "is missing", "Give the folder of the container where the volume appears.", "api"
+            )
         for key in ("subPath", "subPathExpr"):
             inner = mount.at(key).text
             if inner.startswith("/") or ".." in inner.split("/"):
                 message = f"is {mount.at(key).shown}, and must be a path below the volume, without '..'"
                 yield mount.at(key).finding(message, "Give a relative path.", "pods")
     for path, shared in duplicates(mounts.items(), "mountPath"):
-        yield path.finding(f"is '{shared}', as another mount's is", "Mount one volume there.", "api")
+        yield path.finding(f"is '{shared}', the same as in another mount", "Mount one volume there.", "api")
 
 
 def _environment(env: Field) -> Iterator[Finding]:
@@ -198,7 +202,7 @@ def _environment(env: Field) -> Iterator[Finding]:
                 "must name exactly one source", f"Give one of {', '.join(_ENV_SOURCES)}.", "pods"
             )
     for name, shared in duplicates(env.items(), "name"):
-        yield name.finding(f"is '{shared}', as another variable's is", "Set it once.", "api")
+        yield name.finding(f"is '{shared}', the same as in another variable", "Set it once.", "api")
 
 
 def _ports(ports: Field) -> Iterator[Finding]:
@@ -210,7 +214,7 @@ def _ports(ports: Field) -> Iterator[Finding]:
             yield name.finding(f"is {name.shown}, and the name of a port {problem}", "Rename it.", "pods")
         yield from _one_of(port, "protocol")
     for name, shared in duplicates(ports.items(), "name"):
-        yield name.finding(f"is '{shared}', as another port's is", "Give each a name of its own.", "pods")
+        yield name.finding(f"is '{shared}', the same as in another port", "Give each its own name.", "pods")
 
 
 def _hooks(container: Field) -> Iterator[Finding]:
@@ -220,17 +224,17 @@ def _hooks(container: Field) -> Iterator[Finding]:
         given = [key for key in _HANDLERS if field.at(key).is_set]
         if len(given) != 1:
             yield field.finding(
-                f"must do exactly one thing, and says {' and '.join(given) or 'none'}",
+                f"must have exactly one handler, and has {' and '.join(given) or 'none'}",
                 f"Give one of {', '.join(_HANDLERS)}.",
                 "pods",
             )
     for probe in ("livenessProbe", "startupProbe"):
         passes = container.at(probe, "successThreshold")
         if passes.number is not None and passes.number != 1:
-            yield passes.finding(f"is {passes.number}, and must be 1 for it", "Leave it out.", "pods")
+            yield passes.finding(f"is {passes.number}, and must be 1 for this probe", "Leave it out.", "pods")
 
 
-# ------------------------------------------------------------------------- resources, and where pods may go
+# ---------------------------------------------------------------------------- resources and tolerations
 
 
 def resources(field: Field) -> Iterator[Finding]:
@@ -241,7 +245,7 @@ def resources(field: Field) -> Iterator[Finding]:
         if "/" not in name and name not in _OWN_RESOURCES and not name.startswith("hugepages-"):
             yield amount.finding(
                 f"is a resource without a domain, and only {', '.join(_OWN_RESOURCES)} have none",
-                "GPUs are nvidia.com/gpu, amd.com/gpu and the like: `kubectl describe nodes`.",
+                "GPUs are nvidia.com/gpu or amd.com/gpu: `kubectl describe nodes` lists the resources.",
                 "pods",
             )
     for name, requested in requests.items():
@@ -250,14 +254,14 @@ def resources(field: Field) -> Iterator[Finding]:
             continue
         if most is not None and least > most:
             message = f"is {requested.shown}, more than limits.{name}, which is {limits[name].shown}"
-            yield requested.finding(message, "Raise the limit, or ask for less.", "pods")
+            yield requested.finding(message, "Raise the limit, or request less.", "pods")
         if "/" in name and most is None and name not in limits:
-            message = "is requested without a limit, and such a resource is not shared"
+            message = "is requested without a limit, and an extended resource needs both"
             yield requested.finding(message, f"Give limits['{name}'] the same number.", "pods")
         elif "/" in name and most is not None and least < most:
             message = (
-                f"is {requested.shown}, and limits has {limits[name].shown}: it is not shared, "
-                "so they must agree"
+                f"is {requested.shown}, and the limit is {limits[name].shown}: "
+                "for an extended resource they must be equal"
             )
             yield requested.finding(message, "Leave the request out.", "pods")
     for name, amount in [*limits.items(), *requests.items()]:
@@ -270,7 +274,7 @@ def _quantity(amount: Field) -> Iterator[Finding]:
     number = quantity(amount.value)
     if number is None:
         remedy = "Quantities are written as 4, 500m, 16Gi or 500M; write 0.5 in quotes."
-        yield amount.finding(f"is {amount.shown}, which is no quantity", remedy, "api")
+        yield amount.finding(f"is {amount.shown}, which is not a quantity", remedy, "api")
     elif number < 0:
         yield amount.finding(f"is {amount.shown}, and must not be negative", "Give 0 or more.", "pods")
 
@@ -284,9 +288,9 @@ def _tolerations(tolerations: Field) -> Iterator[Finding]:
         elif operator.text == "Exists" and value.text:
             yield finding(f"is Exists while value is {value.shown}", "Leave the value out, or use Equal.")
         elif not key.text and operator.text != "Exists":
-            yield finding("must be Exists where no key is given", "Give the key of the taint.")
+            yield finding("must be Exists if no key is given", "Give the key of the taint.")
         if each.at("effect").text:
             yield from _one_of(each, "effect")
         if each.at("tolerationSeconds").is_set and each.at("effect").text != "NoExecute":
             seconds = each.at("tolerationSeconds")
-            yield seconds.finding("counts for effect: NoExecute alone", "Set that effect.", "pods")
+            yield seconds.finding("applies only to effect: NoExecute", "Set that effect.", "pods")

@@ -1,6 +1,6 @@
 """Rules of Kueue, Volcano, YuniKorn and KAI for a RayJob whose labels name one of their queues.
 
-Kueue refuses a RayJob with a webhook. The others are plugins of the operator, which retries for ever after a
+Kueue refuses a RayJob with a webhook. The others are plugins of the operator, which retries forever after a
 refusal. Kueue's limits are those of 0.14.
 """
 
@@ -30,9 +30,9 @@ def queueing(job: Field) -> Iterator[Finding]:
     queues = [key for key in (KUEUE_QUEUE, VOLCANO_QUEUE, YUNIKORN_QUEUE, KAI_QUEUE) if labels.at(key).text]
     if len(queues) > 1:
         message = (
-            f"name the queues of {len(queues)} schedulers, {' and '.join(queues)}: each would hold the job"
+            f"name the queues of {len(queues)} schedulers, {' and '.join(queues)}: each would queue the job"
         )
-        yield labels.finding(message, "Leave one.", "nobody")
+        yield labels.finding(message, "Leave all but one out.", "nobody")
     queue = labels.at(KUEUE_QUEUE)
     if queue.text and (problem := subdomain(queue.text)):
         yield queue.finding(f"is {queue.shown}, and the name of a queue {problem}", "Name one.", "kueue")
@@ -52,13 +52,15 @@ def _kueue(job: Field) -> Iterator[Finding]:
     spec = job.at("spec")
     cluster, groups = spec.at("rayClusterSpec"), spec.at("rayClusterSpec", "workerGroupSpecs")
     if not spec.at("shutdownAfterJobFinishes").is_true:
-        message = f"is not true, and a job in Kueue's queue ({KUEUE_QUEUE}) must give back what it took"
+        message = (
+            f"is not true, and a job in Kueue's queue ({KUEUE_QUEUE}) must release its resources at its end"
+        )
         yield spec.at("shutdownAfterJobFinishes").finding(message, "Set it to true.", "kueue")
     if spec.at("clusterSelector").entries():
         message = "is given, and Kueue has to start the cluster itself"
         yield spec.at("clusterSelector").finding(message, "Give rayClusterSpec instead.", "kueue")
     if cluster.at("enableInTreeAutoscaling").is_true:
-        message = "is true, and Kueue 0.14 admits a RayJob at one size"
+        message = "is true, and Kueue 0.14 admits a RayJob only at a fixed size"
         yield cluster.at("enableInTreeAutoscaling").finding(message, "Take it out.", "kueue")
     yield from _podsets(spec, groups)
     time = job.at("metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds")
@@ -75,16 +77,20 @@ def _podsets(spec: Field, groups: Field) -> Iterator[Finding]:
         message = f"has {count} groups: with {rest} {count + 1 + has_submitter} kinds of pods, "
         # The webhook does not count the submitter: Kueue then cannot create the Workload, and the job waits.
         by: By = "kueue" if count > _KUEUE_MOST_PODSETS - 1 else "nobody"
-        yield groups.finding(f"{message}and Kueue 0.14 takes {_KUEUE_MOST_PODSETS}", "Join some groups.", by)
+        yield groups.finding(
+            f"{message}and Kueue 0.14 allows {_KUEUE_MOST_PODSETS}", "Merge some groups.", by
+        )
     for group in groups.items():
         name = group.at("groupName")
         if name.text == "head":
-            yield name.finding("is 'head', which Kueue keeps for the head", "Rename the group.", "kueue")
+            yield name.finding(
+                "is 'head', a name that Kueue reserves for the head", "Rename the group.", "kueue"
+            )
         elif has_submitter and name.text.lower() == "submitter":
-            message = f"is {name.shown}, which Kueue keeps for the submitter: the job waits for ever"
+            message = f"is {name.shown}, a name that Kueue reserves for the submitter: the job waits forever"
             yield name.finding(message, "Rename the group.", "nobody")
         elif not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name.text.lower()):
-            message = f"is {name.shown}, and Kueue takes letters, digits and '-': the job waits for ever"
+            message = f"is {name.shown}, and Kueue allows letters, digits and '-': the job waits forever"
             yield name.finding(message, "Rename the group.", "nobody")
 
 
@@ -96,13 +102,13 @@ def _kueue_topology(job: Field) -> Iterator[Finding]:
         given = [key for key in _TOPOLOGIES if annotations.at(key).is_set]
         if len(given) > 1:
             yield annotations.finding(
-                f"have {' and '.join(given)}, and may have one of them", "Leave one.", "kueue"
+                f"have {' and '.join(given)}, and at most one is allowed", "Leave all but one out.", "kueue"
             )
         for key in (*_TOPOLOGIES[:2], _SLICE):
             level = annotations.at(key)
             if level.is_set and (problem := qualified(level.text)):
                 message = (
-                    f"is {level.shown}, and a level of the topology, which is the key of a label, {problem}"
+                    f"is {level.shown}, and a level of the topology is the key of a label, which {problem}"
                 )
                 yield level.finding(message, "Name a level: `kubectl get topologies -o yaml`.", "kueue")
         free = annotations.at(_TOPOLOGIES[2])
@@ -115,7 +121,7 @@ def _slices(group: Field, annotations: Field) -> Iterator[Finding]:
     level, size = annotations.at(_SLICE), annotations.at(_SLICE_SIZE)
     if level.is_set != size.is_set:
         missing, there = (size, _SLICE) if level.is_set else (level, _SLICE_SIZE)
-        yield missing.finding(f"is missing, which {there} needs", "Give both or none.", "kueue")
+        yield missing.finding(f"is missing, and {there} needs it", "Give both or none.", "kueue")
     if not size.is_set:
         return
     replicas = group.at("replicas")
@@ -131,22 +137,24 @@ def _slices(group: Field, annotations: Field) -> Iterator[Finding]:
 def _volcano(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     if job.at("spec", "clusterSelector").entries():
-        message = "is given, and Volcano's operator plugin schedules a job with its own cluster alone"
+        message = "is given, and Volcano's operator plugin schedules only jobs with their own cluster"
         yield job.at("spec", "clusterSelector").finding(message, "Give rayClusterSpec instead.", "nobody")
     mode = labels.at("volcano.sh/network-topology-mode")
     if mode.is_set and mode.text not in ("hard", "soft"):
         yield mode.finding(f"is {mode.shown}, and must be 'hard' or 'soft'", "Name one of them.", "nobody")
     tier = labels.at("volcano.sh/network-topology-highest-tier-allowed")
     if mode.is_set and tier.is_set and not re.fullmatch(r"[+-]?\d+", tier.text):
-        yield tier.finding(f"is {tier.shown}, and must be a whole number", "Give such as '1'.", "nobody")
+        yield tier.finding(
+            f"is {tier.shown}, and must be a whole number", "Give a number such as '1'.", "nobody"
+        )
 
 
 def _yunikorn(job: Field) -> Iterator[Finding]:
     labels = job.at("metadata", "labels")
     application, gang = labels.at("yunikorn.apache.org/app-id"), labels.at("ray.io/gang-scheduling-enabled")
     if not application.text:
-        message = "is missing, and YuniKorn takes the pods of one application by it"
+        message = "is missing, and YuniKorn needs it to group the pods of an application"
         yield application.finding(message, "Give the job's name.", "nobody")
     if gang.is_set and gang.text != "true":
-        message = f"is {gang.shown}, and the label alone turns gang scheduling on, whatever it says"
+        message = f"is {gang.shown}, and the label turns gang scheduling on with any value"
         yield gang.finding(message, "Take the label out, or set it to 'true'.", "nobody")

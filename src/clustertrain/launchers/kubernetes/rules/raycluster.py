@@ -29,7 +29,7 @@ _OWN_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
 _AUTOSCALER_V2 = "RAY_enable_autoscaler_v2"
 _FT_ANNOTATION = "ray.io/ft-enabled"
 _RAY_IMAGES = ("ray", "ray-ml", "ray-llm")
-_SAME_VERSION = "One version in all three: rayVersion, the head's image and the workers'."
+_SAME_VERSION = "Use one version for rayVersion, the head's image and the workers' image."
 
 
 def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterator[Finding]:
@@ -42,8 +42,8 @@ def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterato
         yield from _idle_timeout(group, spec)
         yield from _suspended(group, spec)
     for name, shared in duplicates(groups, "groupName"):
-        message = f"is '{shared}', as another group's is: the operator takes the pods of one for the other's"
-        yield name.finding(message, "Give each group a name of its own.", "nobody")
+        message = f"is '{shared}', the same as in another group: the operator cannot distinguish their pods"
+        yield name.finding(message, "Give each group its own name.", "nobody")
     yield from _fault_tolerance(spec, annotations)
     yield from _autoscaler(spec, pod_security)
     yield from _token(spec)
@@ -84,15 +84,17 @@ def _group(group: Field, which: str) -> Iterator[Finding]:
     parameters, own = group.at("rayStartParams"), group.at("resources")
     found = group.at("template", "spec", "containers")
     if not found.items():
-        remedy = "Give one, with the image of the job: the first is Ray's."
+        remedy = "Give one with the job's image: Ray runs in the first container."
         yield found.finding("has no container", remedy, "api" if not found.is_set else "operator")
     yield from texts(parameters)
     both = [key for key in _OWN_RESOURCES if parameters.at(key).text]
     if both and own.entries():
-        message = f"is given while rayStartParams has {', '.join(both)}: one of them may say what {which} has"
+        message = (
+            f"is given while rayStartParams has {', '.join(both)}: only one of them may set what {which} has"
+        )
         yield own.finding(message, "Leave the rayStartParams out.")
     if parameters.at("labels").is_set:
-        message = "is not taken there"
+        message = "is not allowed there"
         yield parameters.at("labels").finding(message, f"Write {group.path}.labels instead.")
     yield from labels(group.at("labels"), "operator")
     yield from _first_container(found)
@@ -113,7 +115,7 @@ def _first_container(found: Field) -> Iterator[Finding]:
 def _image(image: Field) -> Iterator[Finding]:
     name = image.text.rpartition("/")[2]
     if name and ":" not in name and "@" not in name:
-        message = f"is {image.shown}, without a tag: each node runs what 'latest' was when it pulled"
+        message = f"is {image.shown}, without a tag: each node runs the image that was 'latest' when the node pulled it"
         yield image.finding(message, "Name a tag or a digest.", "nobody")
 
 
@@ -130,7 +132,7 @@ def _replicas(group: Field, spec: Field) -> Iterator[Finding]:
         high if high is not None else requested.number
     ):
         bounds = f"minReplicas {low} to maxReplicas {'without limit' if high is None else high}"
-        message = f"is {requested.number}, outside {bounds}: the operator starts as many as the nearer one"
+        message = f"is {requested.number}, outside {bounds}: the operator uses the nearer limit"
         yield requested.finding(message, "Give all three the same number.", "nobody")
     if not requested.is_set and low == 0 and not is_autoscaling(spec):
         message = "is missing, and its default is 0: no worker is ever started"
@@ -147,7 +149,7 @@ def _idle_timeout(group: Field, spec: Field) -> Iterator[Finding]:
     if idle.number < 0:
         yield idle.finding(f"is {idle.number}, and must not be negative", "Give seconds, such as 60.")
     elif spec.at("autoscalerOptions", "version").text != "v2" and not _is_on(variable):
-        message = f"is {idle.number}, which counts with autoscaler v2 alone"
+        message = f"is {idle.number}, which applies only with autoscaler v2"
         yield idle.finding(message, "Set autoscalerOptions.version: v2, or leave it out.")
 
 
@@ -162,7 +164,7 @@ def _suspended(group: Field, spec: Field) -> Iterator[Finding]:
 
 def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
     head, options = spec.at("headGroupSpec"), spec.at("gcsFaultToleranceOptions")
-    instead = "Give it in gcsFaultToleranceOptions alone."
+    instead = "Give it only in gcsFaultToleranceOptions."
     if annotations.at(_FT_ANNOTATION).text and options.is_set:
         message = f"is given while the annotation {_FT_ANNOTATION} is set"
         yield options.finding(message, f"Take the annotation {_FT_ANNOTATION} out.")
@@ -176,15 +178,15 @@ def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
         password, storage = "redis-password", "ray.io/external-storage-namespace"
         if head.at("rayStartParams", password).text:
             yield head.at("rayStartParams", password).finding(
-                "is given beside gcsFaultToleranceOptions", instead
+                "is given together with gcsFaultToleranceOptions", instead
             )
         if annotations.at(storage).text:
-            yield annotations.at(storage).finding("is given beside gcsFaultToleranceOptions", instead)
+            yield annotations.at(storage).finding("is given together with gcsFaultToleranceOptions", instead)
     for name in refused:
         if variable := _variable(head, name):
             yield variable.finding(f"{name} is set in the head's environment", instead)
     if head.at("rayStartParams", "redis-username").text:
-        yield head.at("rayStartParams", "redis-username").finding("is not taken there", instead)
+        yield head.at("rayStartParams", "redis-username").finding("is not allowed there", instead)
 
 
 def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
@@ -199,7 +201,7 @@ def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
         return
     if variable and options.at("version").is_set:
         yield variable.finding(
-            f"{_AUTOSCALER_V2} is set beside autoscalerOptions.version", "Leave the variable out."
+            f"{_AUTOSCALER_V2} is set together with autoscalerOptions.version", "Leave the variable out."
         )
     if options.at("version").text == "v2":
         for group in (head, *spec.at("workerGroupSpecs").items()):
@@ -225,8 +227,10 @@ def _token(spec: Field) -> Iterator[Finding]:
             message = "is true while authOptions.mode is not 'token'"
             yield by_kubernetes.finding(message, "Set authOptions.mode: token.")
         else:
-            message = "is not 'token': whoever reaches the head's port 8265 or 6379 runs code there"
-            remedy = "Set authOptions: {mode: token}; the operator makes the secret."
+            message = (
+                "is not 'token': anyone who can connect to port 8265 or 6379 of the head can run code there"
+            )
+            remedy = "Set authOptions: {mode: token}; the operator creates the Secret."
             yield options.at("mode").finding(message, remedy, "nobody")
         return
     needed = KUBERNETES_TOKEN_SINCE if by_kubernetes.is_true else TOKEN_SINCE
@@ -234,9 +238,11 @@ def _token(spec: Field) -> Iterator[Finding]:
     least = ".".join(map(str, needed))
     if found is None:
         message = f"is {version.shown if version.is_set else 'missing'}, and authOptions.mode is token, "
-        yield version.finding(f"{message}which Ray has since {least}", "Give the image's version of Ray.")
+        yield version.finding(
+            f"{message}which needs Ray {least} or later", "Give the image's version of Ray."
+        )
     elif found < needed:
-        message = f"is {version.text}, and token authentication as given needs Ray {least} or later"
+        message = f"is {version.text}, and token authentication of this kind needs Ray {least} or later"
         yield version.finding(message, "Use an image with a newer Ray.")
     if by_kubernetes.is_true and options.at("secretName").text:
         message = "is given while enableK8sTokenAuth is true"
@@ -244,7 +250,7 @@ def _token(spec: Field) -> Iterator[Finding]:
 
 
 def _versions(spec: Field) -> Iterator[Finding]:
-    """Compare rayVersion with the tags of Ray's own images. Other images have tags of other meanings."""
+    """Compare rayVersion with the tags of Ray's own images. The tags of other images are not versions of Ray."""
     stated = ray_version(spec.at("rayVersion").text)
     for group in (spec.at("headGroupSpec"), *spec.at("workerGroupSpecs").items()):
         image = ray_container(group).at("image")
@@ -252,7 +258,7 @@ def _versions(spec: Field) -> Iterator[Finding]:
         in_image = ray_version(tag) if name in _RAY_IMAGES else None
         if stated and in_image and stated != in_image:
             message = (
-                f"is {image.shown}, and rayVersion is {spec.at('rayVersion').shown}: they do not speak alike"
+                f"is {image.shown}, and rayVersion is {spec.at('rayVersion').shown}: they are incompatible"
             )
             yield image.finding(message, _SAME_VERSION, "nobody")
 
@@ -264,5 +270,5 @@ def _newer_fields(spec: Field) -> Iterator[Finding]:
             for field in section.items() or [section]:
                 for newer in (field.at(key) for key in keys):
                     if newer.is_set:
-                        remedy = f"Operators before {version} do not know it: kubectl refuses it there."
-                        yield newer.finding(f"is known since {version}", remedy, "api", since=version)
+                        remedy = f"Leave it out if the cluster has an operator before {version}."
+                        yield newer.finding(f"is new in {version}", remedy, "api", since=version)

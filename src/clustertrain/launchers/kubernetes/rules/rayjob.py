@@ -42,14 +42,14 @@ def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
     yield from texts(spec.at("metadata"))
     cluster = spec.at("rayClusterSpec")
     if cluster.at("authOptions", "enableK8sTokenAuth").is_true:
-        message = "is true, which the operator does not do for a RayJob"
-        remedy = "Take it out: authOptions.mode: token makes a token of its own."
+        message = "is true, which the operator does not support for a RayJob"
+        remedy = "Take it out: with authOptions.mode: token the operator creates a token for the cluster."
         yield cluster.at("authOptions", "enableK8sTokenAuth").finding(message, remedy)
     if cluster.is_set:
         yield from cluster_spec(cluster, job.at("metadata", "annotations"), pod_security)
         yield from _manager(cluster.at("managedBy"))
     if cluster.at("upgradeStrategy", "type").is_set:
-        message = "is given, which the operator refuses for the cluster of a RayJob: the job waits for ever"
+        message = "is given, which the operator refuses for the cluster of a RayJob: the job waits forever"
         yield cluster.at("upgradeStrategy", "type").finding(message, "Take it out.")
     yield from queueing(job)
 
@@ -79,7 +79,7 @@ def _times(spec: Field) -> Iterator[Finding]:
         and not spec.at("clusterSelector").entries()
     ):
         message = f"is {_value_text(ends)}: the cluster stays, with its GPUs, after the job has ended"
-        remedy = "Set it to true, with ttlSecondsAfterFinished for the time to look at what is left."
+        remedy = "Set it to true; ttlSecondsAfterFinished keeps the cluster for a while after the end."
         yield ends.finding(message, remedy, "nobody")
     for key in ("activeDeadlineSeconds", "preRunningDeadlineSeconds"):
         deadline = spec.at(key)
@@ -102,12 +102,16 @@ def _cluster_or_selector(spec: Field) -> Iterator[Finding]:
     if not selector.at(_SELECTOR).text:
         yield selector.finding(f"has no {_SELECTOR}", f"Name the RayCluster: {_SELECTOR}: NAME.")
     if cluster.is_set:
-        message = "is given beside clusterSelector, which alone counts"
+        message = "is given together with clusterSelector, and has no effect"
         yield cluster.finding(message, "Leave one of them out.", "nobody")
     if spec.at("suspend").is_true:
-        yield spec.at("suspend").finding("is true, which clusterSelector rules out", "Leave one of them out.")
+        yield spec.at("suspend").finding(
+            "is true, which clusterSelector does not allow", "Leave one of them out."
+        )
     if (spec.at("backoffLimit").number or 0) > 0:
-        message = f"is {spec.at('backoffLimit').number}, and with clusterSelector no second cluster is made"
+        message = (
+            f"is {spec.at('backoffLimit').number}, and with clusterSelector no second cluster is created"
+        )
         yield spec.at("backoffLimit").finding(message, "Set it to 0.")
 
 
@@ -119,19 +123,19 @@ def _submission(spec: Field) -> Iterator[Finding]:
         remedy = f"Did you mean '{near[0]}'?" if near else f"The modes are {', '.join(MODES)}."
         yield mode.finding(message, remedy, "nobody")
     if mode.text == "InteractiveMode" and (spec.at("backoffLimit").number or 0) > 0:
-        message = f"is {spec.at('backoffLimit').number}, and InteractiveMode makes no second cluster"
+        message = f"is {spec.at('backoffLimit').number}, and InteractiveMode creates no second cluster"
         yield spec.at("backoffLimit").finding(message, "Set it to 0.")
     own_command = any(each.at("command").items() for each in _submitters(spec))
     if mode.text != "InteractiveMode" and not own_command and not spec.at("entrypoint").text.strip():
-        message = "is missing: `ray job submit` is given nothing to run"
+        message = "is missing: `ray job submit` has no command to run"
         yield spec.at("entrypoint").finding(message, "Give the command line.", "nobody")
     host = spec.at("rayClusterSpec", "headGroupSpec", "rayStartParams", "dashboard-host")
     if host.text in ("127.0.0.1", "localhost", "::1") and mode.text != "SidecarMode":
         message = f"is {host.shown}: the submitter and the operator, in other pods, cannot reach it"
-        yield host.finding(message, "Leave it out: the operator says 0.0.0.0.", "nobody")
+        yield host.finding(message, "Leave it out: the operator sets 0.0.0.0.", "nobody")
     stated = spec.at("rayClusterSpec", "rayVersion")
     if spec.at("metadata").entries() and spec.at("rayClusterSpec").is_set and not ray_version(stated.text):
-        message = f"is {_value_text(stated)}, and spec.metadata is submitted with a known version alone"
+        message = f"is {_value_text(stated)}, and spec.metadata is only submitted if the version is valid"
         yield stated.finding(message, "Give the image's version of Ray.", "nobody")
 
 
@@ -159,7 +163,9 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
         return
     limit = spec.at("submitterConfig", "backoffLimit")
     if (limit.number or 0) < 0:
-        yield limit.finding(f"is {limit.number}, and must not be negative", "Give such as 2.", "pods")
+        yield limit.finding(
+            f"is {limit.number}, and must not be negative", "Give a number such as 2.", "pods"
+        )
     template = spec.at("submitterPodTemplate")
     if not template.is_set:
         if pod_security:
@@ -168,7 +174,7 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
         return
     policy = template.at("spec", "restartPolicy")
     if policy.text not in ("OnFailure", "Never"):
-        message = f"is {_value_text(policy)}, and the pod of a Kubernetes Job has Never or OnFailure"
+        message = f"is {_value_text(policy)}, and must be Never or OnFailure for the pod of a Kubernetes Job"
         yield policy.finding(message, "Set it to Never.", "pods")
     found = template.at("spec", "containers")
     if not found.items():
@@ -186,16 +192,16 @@ def _submitters(spec: Field) -> list[Field]:
 def _runtime_environment(spec: Field) -> Iterator[Finding]:
     text = spec.at("runtimeEnvYAML")
     if text.is_set and not isinstance(text.value, str):
-        message = f"is {text.shown}, and must be text that holds YAML"
+        message = f"is {text.shown}, and must be text that contains YAML"
         yield text.finding(message, "Write `runtimeEnvYAML: |` and the mapping below it.", "api")
         return
     try:
         read = yaml.safe_load(text.text)
     except yaml.YAMLError as error:
-        yield text.finding(f"is no YAML: {shortened(str(error))}", "Correct it.")
+        yield text.finding(f"is not YAML: {shortened(str(error))}", "Correct it.")
         return
     if read is not None and not isinstance(read, dict):
-        message = "must hold a mapping, such as env_vars: {NAME: value}"
+        message = "must contain a mapping, such as env_vars: {NAME: value}"
         yield text.finding(message, "Write a mapping, or leave it out.")
 
 

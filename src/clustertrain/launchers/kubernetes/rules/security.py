@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from clustertrain.launchers.kubernetes.rules.finding import Field, Finding
 from clustertrain.launchers.kubernetes.rules.pod import containers
 
-_RULE = "Pod Security 'restricted' wants"
+_RULE = "Pod Security 'restricted' requires"
 _VOLUMES = (
     "configMap",
     "csi",
@@ -54,13 +54,11 @@ def restricted(template: Field) -> Iterator[Finding]:
     spec = template.at("spec")
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.at(key).is_true:
-            yield _wrong(spec.at(key), "is true", "it absent", f"Take {key} out.")
+            yield _wrong(spec.at(key), "is true", "that it is absent", f"Take {key} out.")
     yield from _volumes(spec.at("volumes"))
     for sysctl in spec.at("securityContext", "sysctls").items():
         if sysctl.at("name").text not in _SYSCTLS:
-            yield _wrong(
-                sysctl.at("name"), f"is {sysctl.at('name').shown}", "none but safe ones", "Remove it."
-            )
+            yield _wrong(sysctl.at("name"), f"is {sysctl.at('name').shown}", "a safe sysctl", "Remove it.")
     for key, entry in template.at("metadata", "annotations").entries().items():
         if key.startswith(_APPARMOR) and entry.text == "unconfined":
             yield _wrong(entry, "is 'unconfined'", "a profile", "Take the annotation out.")
@@ -81,9 +79,8 @@ def _volumes(volumes: Field) -> Iterator[Finding]:
         for kind in volume.entries():
             if kind != "name" and volume.at(kind).is_set and kind not in _VOLUMES:
                 remedy = "Use a persistentVolumeClaim."
-                yield _wrong(
-                    volume.at(kind), "is a volume of the node's or the network's own", "none", remedy
-                )
+                expected = f"one of {', '.join(_VOLUMES)}"
+                yield _wrong(volume.at(kind), "is not an allowed kind of volume", expected, remedy)
 
 
 def _context(context: Field) -> Iterator[Finding]:
@@ -102,7 +99,7 @@ def _context(context: Field) -> Iterator[Finding]:
         yield _wrong(labels.at("type"), f"is {labels.at('type').shown}", "a container's type", "Remove it.")
     for key in ("user", "role"):
         if labels.at(key).text:
-            yield _wrong(labels.at(key), f"is {labels.at(key).shown}", "it absent", "Take it out.")
+            yield _wrong(labels.at(key), f"is {labels.at(key).shown}", "that it is absent", "Take it out.")
     if context.at("windowsOptions", "hostProcess").is_true:
         yield _wrong(context.at("windowsOptions", "hostProcess"), "is true", "false", "Take it out.")
 
@@ -117,10 +114,10 @@ def _container(container: Field, of_pod: Field) -> Iterator[Finding]:
     dropped = [each.text for each in context.at("capabilities", "drop").items()]
     if "ALL" not in dropped:
         field = context.at("capabilities", "drop")
-        yield _wrong(field, f"is {', '.join(dropped) or 'missing'}", "ALL in it", "Give drop: [ALL].")
+        yield _wrong(field, f"is {', '.join(dropped) or 'missing'}", "ALL in the list", "Give drop: [ALL].")
     for added in context.at("capabilities", "add").items():
         if added.text != "NET_BIND_SERVICE":
-            yield _wrong(added, f"adds {added.shown}", "no capability added", "Take it out.")
+            yield _wrong(added, f"adds {added.shown}", "that none is added", "Take it out.")
     if not (context.at("runAsNonRoot").is_set or of_pod.at("runAsNonRoot").is_set):
         field = context.at("runAsNonRoot")
         yield _wrong(field, "is missing here and for the pod", "true", "Give it to the pod or the container.")
@@ -140,14 +137,18 @@ def _host_access(container: Field) -> Iterator[Finding]:
     for port in container.at("ports").items():
         if port.at("hostPort").number:
             field = port.at("hostPort")
-            yield _wrong(field, f"is {field.shown}", "it absent", "Take it out: pods have addresses.")
+            yield _wrong(
+                field, f"is {field.shown}", "that it is absent", "Take it out: each pod has its own address."
+            )
     lifecycle = container.at("lifecycle")
     hooks = [*map(container.at, _PROBES), lifecycle.at("postStart"), lifecycle.at("preStop")]
     for hook in hooks:
         for kind in ("httpGet", "tcpSocket"):
             if hook.at(kind, "host").text:
                 field = hook.at(kind, "host")
-                yield _wrong(field, f"is {field.shown}", "it absent", "Take it out: the pod itself is asked.")
+                yield _wrong(
+                    field, f"is {field.shown}", "that it is absent", "Take it out: the default is the pod."
+                )
 
 
 def _wrong(field: Field, message: str, expected: str, remedy: str) -> Finding:
