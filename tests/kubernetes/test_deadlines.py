@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)
 DEADLINE_S = 60
 LATE_S = 20  # the operator looks every 3 s, on a busy machine
 TTL_S = 3
-WITHIN_START = "its pods did not come up within kubernetes.start_deadline"
+WITHIN_START = "its pods did not start within kubernetes.start_deadline"
 START = {"start_deadline": f"{DEADLINE_S}s"}
 
 
@@ -53,7 +53,7 @@ NEVER = {
         START,
         section={"volumes": [{"mount": "/mnt/runs", "claim": "never", "size": "1Gi"}]},
     ),
-    "quota": Never("the head's pod cannot be made: exceeded quota: small", START),
+    "quota": Never("the head's pod cannot be created: exceeded quota: small", START),
 }
 
 

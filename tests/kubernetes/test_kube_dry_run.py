@@ -72,7 +72,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({f"{HEAD_POD}/nodeSelectors": {}}, "template.spec.nodeSelectors", UNKNOWN, "mean 'nodeSelector'?"),
     ({"specs": {}}, "RayJob right: specs", UNKNOWN, "Did you mean 'spec'?"),
     ({"spec/zzz": {}}, "spec.zzz", UNKNOWN, "It is misspelt, or newer than the cluster's CRDs"),
-    (NEEDS["networkPolicy"], "networkPolicy", UNKNOWN, "KubeRay 1.7 knows it: update the operator"),
+    (NEEDS["networkPolicy"], "networkPolicy", UNKNOWN, "KubeRay 1.7 has this field: update the operator"),
     ({"spec/backoffLimit": "2"}, "spec.backoffLimit", "expected numeric (int or float)", CORRECT_IT),
     ({"spec/entrypoint": 1}, "spec.entrypoint", "expected string, got 1", CORRECT_IT),
     ({"spec/submitterConfig": []}, "spec.submitterConfig", "expected map, got []", CORRECT_IT),
@@ -198,7 +198,10 @@ def test_where_the_account_may_not_change_rayjobs_nothing_is_applied(user, kube,
     assert "may not patch rayjobs.ray.io" in own("submit", code=EXIT_CLUSTER).stderr
     assert applied(kube, namespace) == []
     checked = own("validate").stdout
-    assert "note: the API server was not asked" in checked and "may not patch rayjobs.ray.io" in checked
+    assert (
+        "note: the API server did not check the objects" in checked
+        and "may not patch rayjobs.ray.io" in checked
+    )
 
 
 def test_a_webhook_that_is_away_is_named_and_nothing_is_applied(user, kube, namespace):
@@ -263,7 +266,7 @@ def test_validate_asks_the_server_and_leaves_nothing(user, kube, namespace, tmp_
     moved = changed(wrong, {"metadata/namespace": "not-there-yet"})
     own.job_file.write_text(yaml.safe_dump_all([made, *documents, moved]))
     note, summary = own("validate").stdout.splitlines()
-    assert note == "note: 1 objects were not sent to the cluster: the file makes their namespace or kind"
+    assert note == "note: 1 objects were not sent to the cluster: the file creates their namespace or kind"
     assert summary.endswith(f"{len(documents) + 2} objects, none of which KubeRay would refuse")
     assert applied(kube, namespace) == []
 
@@ -273,5 +276,5 @@ def test_validate_without_a_cluster_says_what_was_not_checked(user, tmp_path):
     own.kubeconfig = tmp_path / "none"
     began = time.monotonic()
     said = own("validate").stdout
-    assert said.startswith("note: no cluster was asked (its CRDs, admission webhooks and policies, ")
+    assert said.startswith("note: not checked with a cluster (CRDs, admission webhooks and policies, ")
     assert time.monotonic() - began < 30

@@ -70,17 +70,17 @@ def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
     own = lone_user()
     kube.apply(QUOTA, namespace=namespace)
     own.apply()
-    own.waits_for("the head's pod cannot be made: exceeded quota: small")
+    own.waits_for("the head's pod cannot be created: exceeded quota: small")
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws"),
-        (HUGE, "A worker's pod asks for cpu 512, and the largest node has "),
+        (HUGE, "A worker's pod requests cpu 512, and the largest node has "),
         (
             {"resources": {"workers": 1, "gpus_per_worker": 1}},
-            "asks for nvidia.com/gpu 1, and no node has any",
+            "requests nvidia.com/gpu 1, and no node has any",
         ),
         ({"kubernetes": unbound("missing")}, "the cluster has no default storage class"),
         ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),

@@ -59,8 +59,9 @@ def test_an_object_that_others_have_changed_names_them_and_the_fields(fake):
     fake({"kind: ConfigMap": words})
     with pytest.raises(ClusterError) as caught:
         check_admission([RIGHT["ConfigMap"]], Kubectl())
-    assert 'another manager has set fields of it: conflicts with "admin": - .spec.a - .spec.b' in str(
-        caught.value
+    assert (
+        'another field manager has set some of its fields: conflicts with "admin": - .spec.a - .spec.b'
+        in str(caught.value)
     )
 
 
@@ -88,5 +89,5 @@ def test_more_than_three_rules_are_counted(fake):
         "  RayJob right: spec.field1: Required value",
         "  RayJob right: spec.field2: Required value",
         "  and 2 more.",
-        "Correct it in the job file or the manifest, or ask whoever runs the cluster about its rule.",
+        "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule.",
     ]

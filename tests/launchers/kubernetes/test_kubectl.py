@@ -54,7 +54,7 @@ EXEC = (
         (
             'error: unable to recognize "-": no matches for kind "RayJob" in version "ray.io/v1"',
             ClusterError,
-            "knows no RayJob",
+            "has no RayJob",
         ),
         (
             'error: resource mapping not found for name: "a" namespace: "" from "STDIN": no matches for kind '
@@ -66,7 +66,7 @@ EXEC = (
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
             NoAnswer,
-            "no cluster to talk to",
+            "kubectl has no cluster: ",
         ),
         (
             "Unable to connect to the server: dial tcp 10.0.0.1:6443: i/o timeout",

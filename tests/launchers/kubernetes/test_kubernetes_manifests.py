@@ -139,19 +139,19 @@ def test_code_in_the_image_does_not_travel(make):
 
 def test_code_that_is_too_large_is_refused(make, tmp_path):
     (tmp_path / "noise.bin").write_bytes(random.Random(0).randbytes(MOST_CODE_BYTES + 1))
-    with pytest.raises(StorageError, match=r"when packed, and an object of Kubernetes has room for 900,000"):
+    with pytest.raises(StorageError, match=r"when packed, and a ConfigMap has room for 900,000"):
         manifests(make())
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image": None}, "image is not given"),
+        ({"image": None}, "image is missing"),
         (
             {"kubernetes": {"volumes": []}},
-            "is on no volume, and what pods keep for themselves goes with them",
+            "is on no volume, and the other files of a pod are deleted with it",
         ),
-        ({"data": {"d": {"uri": "/srv/set.csv"}}}, "is a file of this machine, which no pod sees"),
+        ({"data": {"d": {"uri": "/srv/set.csv"}}}, "is a path on this machine, which no pod can read"),
     ],
 )
 def test_what_no_pod_can_see_is_refused(make, changes, message):

@@ -103,7 +103,7 @@ def test_every_state_of_a_rayjob_means_one_of_ours(key):
 def test_no_combination_is_unknown_and_only_what_is_over_is_final(deployment, job):
     for reason in REASONS:
         meaning = native_of(deployment, job, reason)
-        assert "does not know" not in meaning.text
+        assert "unknown to this version" not in meaning.text
         assert STATES[meaning.state].final == (deployment in ("Complete", "Failed", "ValidationFailed"))
 
 
@@ -193,7 +193,7 @@ def test_a_run_that_saved_when_its_deadline_took_its_pods_is_stopped():
     stored = ended("preempted", "preempted", 75, restarts=True)
     standing = standing_of(observed, stored)
     assert (standing.state, standing.cause, standing.over) == ("stopped", "time_limit", True)
-    assert standing.text == "reached kubernetes.deadline; submit it again to go on"
+    assert standing.text == "reached kubernetes.deadline; submit it again to continue"
     assert exit_code(observed, stored, standing) == 75
 
 
@@ -216,7 +216,7 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
     )
     standing = standing_of(waits, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
-    assert "its driver has not begun" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
+    assert "its driver has not started" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
     assert standing_of(Observed(rayjob(), WORKERS), None).cause == "nodes"
 
 
@@ -245,13 +245,17 @@ def test_a_preempted_run_is_queued_again():
     )
     standing = standing_of(observed, ended("preempted", "preempted", 75, restarts=True))
     assert (standing.state, standing.cause, standing.over) == ("queued", "requeued", False)
-    assert "evicted (Preempted): to make room; Pending: insufficient quota; it goes on after" in standing.text
+    assert (
+        "evicted (Preempted): to make room; Pending: insufficient quota; it continues after" in standing.text
+    )
 
 
 def test_a_run_that_no_queue_has_is_held():
     standing = standing_of(Observed(rayjob("Suspended", "", suspend=True)), None)
     assert (standing.state, standing.cause) == ("queued", "held")
-    assert "Kueue has not looked" in standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None).text
+    assert (
+        "Kueue has not processed" in standing_of(Observed(rayjob("Suspended", "", labels=QUEUED)), None).text
+    )
 
 
 # --------------------------------------------------------------------------------------------------- troubles
@@ -272,7 +276,7 @@ def container(state, **details):
             "ImagePullBackOff: back-off",
         ),
         (container("waiting", reason="CreateContainerConfigError", message='secret "s"'), [], 'secret "s"'),
-        (container("waiting", reason="CrashLoopBackOff"), [], "again and again (CrashLoopBackOff)"),
+        (container("waiting", reason="CrashLoopBackOff"), [], "at every start (CrashLoopBackOff)"),
         (container("terminated", reason="Error", exitCode=3), [], "container c ended with code 3"),
         (container("terminated", reason="OOMKilled", exitCode=137), [], "killed at its memory limit"),
         (
@@ -315,7 +319,7 @@ def test_a_container_that_was_killed_and_runs_again_blocks_nothing(reason):
     killed = {"terminated": {"reason": reason, "exitCode": 137}}
     again = pod("w1", "worker", containers=[{"name": "c", "state": {"running": {}}, "lastState": killed}])
     (problem,) = problems([again], [], {})
-    assert not problem.blocks and "started again" in problem.text
+    assert not problem.blocks and "restarted" in problem.text
     assert (reason in problem.text) == (reason == "OOMKilled")
 
 
@@ -328,13 +332,18 @@ def test_a_pod_that_is_leaving_has_no_trouble():
 @pytest.mark.parametrize(
     ("reason", "kind", "there", "said"),
     [
-        ("FailedToCreateHeadPod", "RayCluster", (), "the head's pod cannot be made: exceeded quota: small"),
-        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "pods of workers cannot be made: exceeded quota"),
+        (
+            "FailedToCreateHeadPod",
+            "RayCluster",
+            (),
+            "the head's pod cannot be created: exceeded quota: small",
+        ),
+        ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "worker pods cannot be created: exceeded quota"),
         (
             "FailedCreate",
             "Job",
             (HEAD, *WORKERS),
-            "the submitter's pod cannot be made: exceeded quota: small",
+            "the submitter's pod cannot be created: exceeded quota: small",
         ),
     ],
 )

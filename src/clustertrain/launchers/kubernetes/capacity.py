@@ -1,7 +1,7 @@
 """Whether the nodes and the quotas of a cluster can hold a run. Pure arithmetic.
 
 If no node can hold a pod, or a quota never admits it, the run waits until its deadline. Nodes count as empty,
-since the pods that run there now will end. A dry run cannot answer this: it does not schedule.
+since the pods that run there now will end. A dry run does not show this, because it does not schedule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
 _ON_DEMAND = (
-    "Where an autoscaler would add such a node: `clustertrain render --to kubernetes … | kubectl apply -f -`"
+    "If an autoscaler would add such a node, apply without this check: "
+    "`clustertrain render --to kubernetes … | kubectl apply -f -`"
 )
 
 
@@ -94,27 +95,27 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
     labelled = [node for node in nodes if _has_labels(node, group.selector)]
     if not labelled:
         selector = ", ".join(f"{key}={value}" for key, value in group.selector.items())
-        shown = "`kubectl get nodes --show-labels` shows what they have."
+        shown = "`kubectl get nodes --show-labels` shows their labels."
         return f"None of {len(nodes)} nodes has {selector} (kubernetes.node_selector).\n{shown}"
     eligible = [node for node in labelled if not _untolerated_taints(node, group)]
     if not eligible:
         taints = sorted({taint for node in labelled for taint in _untolerated_taints(node, group)})
         return (
-            f"{group.text} may run on none of {len(labelled)} nodes, whose taint is {', '.join(taints)}.\n"
-            "Name it under kubernetes.tolerations, or choose other nodes with kubernetes.node_selector."
+            f"{group.text} may run on none of {len(labelled)} nodes: their taints are {', '.join(taints)}.\n"
+            "Tolerate them under kubernetes.tolerations, or choose other nodes with kubernetes.node_selector."
         )
     for name, amount in group.requests.items():
         most = max(_allocatable(node, name) for node in eligible)
         if most < amount:
             has = "no node has any" if most == 0 else f"the largest node has {amount_text(name, most)}"
-            return f"{group.text} asks for {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
+            return f"{group.text} requests {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
     held = sum(_how_many_fit(group, node) for node in eligible)
     requested = _amounts_text(group.requests)
     if held == 0:
-        return f"{group.text} asks for {requested}, and no node has all of it.\n{_ON_DEMAND}"
+        return f"{group.text} requests {requested}, and no node has all of it.\n{_ON_DEMAND}"
     if held < group.pods:
         return (
-            f"{group.pods} pods of workers ask for {requested} each, and all nodes together hold {held} of "
+            f"{group.pods} worker pods request {requested} each, and all nodes together can hold {held} of "
             f"them.\n{_ON_DEMAND}"
         )
     return None
@@ -181,7 +182,7 @@ def why_no_quota(groups: Sequence[PodGroup], quotas: Sequence[Object], own: Sequ
                     f"ResourceQuota {quota['metadata']['name']} has {left_text} of {key} left "
                     f"({limit_text} - {used_text} used), and the run needs "
                     f"{' + '.join(_parts(needed, key))} = {amount_text(key, total)}.\n"
-                    "Ask for less under resources and kubernetes.head, or wait until other runs have ended."
+                    "Request less under resources and kubernetes.head, or wait until other runs have ended."
                 )
     return None
 

@@ -119,7 +119,7 @@ def _broken_rules(message: str) -> list[tuple[str, str]]:
     elif match := _TYPES.search(text):
         pairs = [line.strip().removeprefix(".").partition(": ") for line in match[1].strip().splitlines()]
     elif match := _CONFLICT.search(text):
-        pairs = [("", "", f"it is there, and another manager has set fields of it: {match[1]}")]
+        pairs = [("", "", f"it exists, and another field manager has set some of its fields: {match[1]}")]
     else:
         pairs = [(field, "", _NOT_DECLARED) for field in _UNKNOWN.findall(text)]
     found = [(field, _tidied(rule, field)) for field, _, rule in pairs if field != "<nil>" and rule]
@@ -142,14 +142,18 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     if refusal.rule != _NOT_DECLARED:
-        return "Correct it in the job file or the manifest, or ask whoever runs the cluster about its rule."
+        return (
+            "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."
+        )
     known_since = {each.where: each.since for each in check([refusal.manifest]) if each.since}
     if since := known_since.get(refusal.where):
-        return f"{since} knows it: update the operator and its CRDs, or leave it out."
+        return f"{since} has this field: update the operator and its CRDs, or leave it out."
     path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
     if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"
-    return "It is misspelt, or newer than the cluster's CRDs: KubeRay 1.6 and later know what the kit writes."
+    return (
+        "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later."
+    )
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:

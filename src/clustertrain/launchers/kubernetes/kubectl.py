@@ -1,7 +1,7 @@
 """Runs kubectl with the job's context and namespace, and turns its errors into messages with a remedy.
 
-Kubernetes' Python client is a large dependency for a login node, and reads kubeconfigs and logs in with other
-code than kubectl.
+Kubernetes' Python client is a large dependency for a login node, and its code for kubeconfigs and logins is
+not that of kubectl.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Forbidden(ClusterError):
 
     def __init__(self, user: str, what: str) -> None:
         super().__init__(
-            f"{user} may not {what}: the cluster's roles forbid it.\n"
-            "k8s/rbac.yaml is a Role with all that the kit needs: ask whoever runs the cluster to bind it."
+            f"{user} may not {what}: no role of the cluster allows it.\n"
+            "k8s/rbac.yaml is a Role with all permissions that clustertrain needs: "
+            "ask the cluster's administrator to bind it."
         )
         self.what = what
 
@@ -111,8 +112,8 @@ class Kubectl:
 
         if not wait_until(is_gone, timeout_s, _GONE_POLL_S):
             raise ClusterError(
-                f"{kind} {name} is still there, {timeout_s:.0f} s after it was deleted.\n"
-                f"`kubectl describe {kind} {name}` says what it waits for."
+                f"{kind} {name} still exists {timeout_s:.0f} s after it was deleted.\n"
+                f"`kubectl describe {kind} {name}` shows what it waits for."
             )
 
     def lines(self, *arguments: str) -> Iterator[str]:
@@ -157,7 +158,7 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
     if match := _NO_CRD.search(message):
         kind = match.group(1) or match.group(2)
         return ClusterError(
-            f"The cluster of {where} knows no {kind}: the KubeRay operator is not installed there.\n"
+            f"The cluster of {where} has no {kind}: the KubeRay operator is not installed there.\n"
             "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
         )
     for pattern, kind, text in _KNOWN_ERRORS:
@@ -172,28 +173,28 @@ _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
         re.compile("failed calling webhook"),
         ClusterError,
         "An admission webhook of the cluster of {where} does not answer: {last}\n"
-        "Until it does, the API server takes no object that it checks: ask whoever runs the cluster.",
+        "Until the webhook answers, the API server refuses the objects: ask the cluster's administrator.",
     ),
     (
         _NO_CONTEXT,
         NoAnswer,
-        "kubectl has no cluster to talk to: {last}\n"
-        "Point KUBECONFIG at a configuration, or name a context: kubernetes.context.",
+        "kubectl has no cluster: {last}\n"
+        "Set KUBECONFIG to a configuration file, or name a context: kubernetes.context.",
     ),
     (
         _NO_SERVER,
         NoAnswer,
-        "The cluster of {where} does not answer: {last}\nIs it up, and is that the right one?",
+        "The cluster of {where} does not answer: {last}\nCheck that it runs, and that it is the right one.",
     ),
     (
         _NO_LOGIN,
         ClusterError,
-        "The cluster of {where} does not know this account: {last}\n"
-        "Log in again; `kubectl auth whoami` says as whom it is asked.",
+        "The login to the cluster of {where} failed: {last}\n"
+        "Log in again; `kubectl auth whoami` shows the account.",
     ),
     (
         re.compile("NotFound|not found|doesn't have a resource type"),
         NotFound,
-        "{last}\nThe cluster asked is that of {where}.",
+        "{last}\nThe request went to the cluster of {where}.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The launcher of Kubernetes clusters with KubeRay. It reads the storage of a run through a pod."""
+"""The launcher for Kubernetes clusters with KubeRay. It reads the storage of a run through a pod."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def _job(target: Target) -> Job:
     """The job as it was submitted. It has the cluster, the namespace and the run's name."""
     job = target.submitted_job
     if job is None:
-        raise JobError(f"{target.text} is no job file, and only that names the cluster.\nName the job file.")
+        raise JobError(
+            f"{target.text} is not a job file, and only a job file names the cluster.\nName the job file."
+        )
     return with_site(job)
 
 

@@ -73,7 +73,7 @@ class _Shown:
                 self._lines[attempt] = self._lines.get(attempt, 0) + 1
                 yield line
         except _Broken as broken:
-            yield f"-- {broken}; trying again"
+            yield f"-- {broken}; reconnecting"
         else:
             self.complete = attempt
 
@@ -97,7 +97,7 @@ def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: b
     except CommandFailed as error:
         code = _code_in_pod(error)
         if code is None or code in _GONE:
-            raise _Broken("the head's pod went away") from None
+            raise _Broken("the head's pod is gone") from None
         raise error_from_pod(code, error.stderr) from None
 
 

@@ -110,11 +110,11 @@ def _not_created(
             last = _last(event for event in events if event["reason"] == reason)
             if last is not None:
                 text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # has a pod name that changes
-                yield f"{_pods_of(role)} cannot be made: {_one_line(text)}"
+                yield f"{_pods_of(role)} cannot be created: {_one_line(text)}"
 
 
 def _pods_of(role: str | None) -> str:
-    return {None: "its pods", "worker": "pods of workers"}.get(role, f"the {role}'s pod")
+    return {None: "its pods", "worker": "worker pods"}.get(role, f"the {role}'s pod")
 
 
 # --------------------------------------------------------------------------------------- problems of one pod
@@ -165,16 +165,16 @@ def _of_container(container: Object) -> Problem | None:
     waits = state.get("waiting", {})
     runs = "running" in state
     if ended.get("reason") == "OOMKilled":
-        again = ", and started again" if runs else ""
+        again = ", and restarted" if runs else ""
         text = f"container {container['name']} was killed at its memory limit (OOMKilled){again}"
         return Problem(text, blocks=not runs)
     if runs and ended:
-        text = f"container {container['name']} ended with code {ended.get('exitCode')}, and was started again"
+        text = f"container {container['name']} ended with code {ended.get('exitCode')}, and was restarted"
         return Problem(text, blocks=False)
     if waits.get("reason") == "CrashLoopBackOff":
         code = ended.get("exitCode")
         return Problem(
-            f"container {container['name']} ends with code {code}, again and again (CrashLoopBackOff)"
+            f"container {container['name']} ends with code {code} at every start (CrashLoopBackOff)"
         )
     if waits.get("reason", "") not in _STARTING:
         return Problem(_one_line(f"{waits['reason']}: {waits.get('message', '')}"))

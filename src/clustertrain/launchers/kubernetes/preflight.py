@@ -1,11 +1,11 @@
 """Checks, before anything is applied, for what would keep a run from ever starting on a cluster.
 
-the image           if this machine has it too: is it the kit's, with the same Ray?
-named objects       namespace, secrets, claims, classes, accounts, queues: do they exist?
-capacity            is there a node for each kind of pod, and do the quotas admit them?
+the image           if this machine has it: its labels name the same versions of clustertrain and Ray
+named objects       namespace, secrets, claims, classes, accounts and queues exist
+capacity            the nodes can hold the pods, and the quotas admit them
 
-If the account may not read something, its check is left out, with a note. A problem there shows later in the
-pods, and in `status`.
+If the account may not read something, its check is left out, with a note. If such a problem keeps the
+pods from running, `status` shows it later.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ def check_image(job: Job) -> None:
         found = labels.get(key)
         if found is None:
             raise ClusterError(
-                f"image: {job.image} has no label {key}: it is not made from the kit's image.\n"
-                "Build that with `make image`, and yours FROM it: see docs/docker.md."
+                f"image: {job.image} has no label {key}: it is not built from clustertrain's image.\n"
+                "Build that one with `make image`, and yours FROM it: see docs/docker.md."
             )
         if found != ours:
             raise ClusterError(
-                f"image: {job.image} has {what} {found}, and what submits it goes with {what} {ours}.\n"
-                "Build the image anew with `make image`: one version is in the image, here and in the RayJob."
+                f"image: {job.image} has {what} {found}, and the RayJob needs {what} {ours}.\n"
+                "Build the image again with `make image`: the versions must be equal."
             )
 
 
@@ -186,7 +186,7 @@ def _check_named(job: Job, reader: _Reader) -> None:
 def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
     """Kind, name, the key that names it, and the remedy."""
     section = job.kubernetes
-    make_secret = "kubectl create secret generic {} --from-literal=KEY=…, by whoever has the secret."
+    make_secret = "kubectl create secret generic {} --from-literal=KEY=… creates it."
     for name in section.secrets:
         yield "secret", name, "kubernetes.secrets", make_secret.format(name)
     for name in section.pull_secrets:
@@ -199,7 +199,9 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
             remedy = f"kubectl create configmap {volume.config_map} --from-file=…"
             yield "configmap", volume.config_map, "kubernetes.volumes", remedy
         if volume.storage_class is not None:
-            remedy = "`kubectl get storageclass` lists them; left out, the cluster's default is taken."
+            remedy = (
+                "`kubectl get storageclass` lists them; without storage_class the cluster's default is used."
+            )
             yield "storageclass", volume.storage_class, "kubernetes.volumes: storage_class", remedy
     if section.service_account is not None:
         remedy = f"kubectl create serviceaccount {section.service_account}, or leave it out."
@@ -226,8 +228,8 @@ def _check_claim(job: Job, volume: Volume, reader: _Reader, nodes: int) -> None:
     except NotFound:
         if volume.size_bytes is None:
             raise ClusterError(
-                f"kubernetes.volumes names the claim {volume.claim}, which is not there.\n"
-                "Add `size: 100Gi`, and it is made; or make it yourself, ReadWriteMany."
+                f"kubernetes.volumes names the claim {volume.claim}, which does not exist.\n"
+                "Add `size: 100Gi`, so that it is created; or create it yourself, as ReadWriteMany."
             ) from None
         if volume.storage_class is None:
             _check_default_class(volume, reader)
@@ -243,17 +245,19 @@ def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes:
     ReadWriteOnce restricts a claim to one node, not to one pod. So it is enough on a cluster of one node.
     """
     named = f"Claim {volume.claim} (kubernetes.volumes) is {', '.join(modes)}"
-    remedy = "Make a claim with ReadWriteMany, from a storage class that has it, such as NFS or CephFS."
+    remedy = (
+        "Create a claim with ReadWriteMany, from a storage class that supports it, such as NFS or CephFS."
+    )
     if "ReadWriteMany" in modes:
         return None
     if writes and not set(modes) - {"ReadOnlyMany"}:
-        return f"{named}, and the run's storage is on it.\n{remedy}"
+        return f"{named}, and the run writes its storage there.\n{remedy}"
     if "ReadOnlyMany" in modes and volume.read_only:
         return None
     if "ReadWriteOnce" not in modes:
-        return f"{named}: one pod has it, and the head and each worker need it.\n{remedy}"
+        return f"{named}: only one pod can mount it, and the head and each worker need it.\n{remedy}"
     if nodes > 1:
-        return f"{named}: one node has it, and the pods may come to any of {nodes}.\n{remedy}"
+        return f"{named}: only one node can mount it, and the pods may run on any of {nodes}.\n{remedy}"
     return None
 
 
@@ -263,8 +267,9 @@ def _check_default_class(volume: Volume, reader: _Reader) -> None:
         return
     names = ", ".join(str(each["metadata"]["name"]) for each in classes) or "none"
     raise ClusterError(
-        f"kubernetes.volumes has claim {volume.claim} made, and the cluster has no default storage class.\n"
-        f"Name one under storage_class; there are: {names}."
+        f"Claim {volume.claim} (kubernetes.volumes) must be created, and "
+        "the cluster has no default storage class.\n"
+        f"Name one under storage_class; the cluster has: {names}."
     )
 
 

@@ -51,5 +51,5 @@ class PodRay(RayCluster):
             raise ClusterError(
                 f"Waiting for pods of {world_size} workers, have {slots():g} after "
                 f"{self.start_deadline_s:g} s (kubernetes.start_deadline).\n"
-                "`kubectl describe pod` says what the others wait for."
+                "`kubectl describe pod` shows what the others wait for."
             )

@@ -44,37 +44,37 @@ class Native:
 
 # By (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0. The row with the fewest ANY counts.
 NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
-    ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not looked at it yet"),
-    ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are coming up"),
-    ("Waiting", ANY, ANY): Native("waiting", "workers", "waits for somebody to hand it to Ray"),
-    ("Running", "", ANY): Native("waiting", "workers", "its pods are up, and it is being handed to Ray"),
-    ("Running", "PENDING", ANY): Native("waiting", "workers", "Ray has it and starts it"),
+    ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not processed it yet"),
+    ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are starting"),
+    ("Waiting", ANY, ANY): Native("waiting", "workers", "waits until a user submits its job to Ray"),
+    ("Running", "", ANY): Native("waiting", "workers", "its pods run, and its job is being submitted to Ray"),
+    ("Running", "PENDING", ANY): Native("waiting", "workers", "Ray starts its job"),
     ("Running", ANY, ANY): Native("running", "training", "runs"),
-    ("Suspending", ANY, ANY): Native("queued", "requeued", "is being suspended: its pods are taken away"),
+    ("Suspending", ANY, ANY): Native("queued", "requeued", "is being suspended: its pods are deleted"),
     ("Suspended", ANY, ANY): Native("queued", "scheduler", "is suspended"),
-    ("Retrying", ANY, ANY): Native("waiting", "nodes", "failed, and is tried again with new pods"),
-    ("Complete", "SUCCEEDED", ANY): Native("done", "finished", "ended with success"),
-    ("Complete", "STOPPED", ANY): Native("cancelled", "cancelled", "was stopped at Ray"),
+    ("Retrying", ANY, ANY): Native("waiting", "nodes", "failed, and is retried with new pods"),
+    ("Complete", "SUCCEEDED", ANY): Native("done", "finished", "succeeded"),
+    ("Complete", "STOPPED", ANY): Native("cancelled", "cancelled", "its job was stopped in Ray"),
     ("Complete", "FAILED", ANY): Native("failed", "error", "failed"),
-    ("Complete", ANY, ANY): Native("lost", "vanished", "ended without a word"),
-    ("Failed", "STOPPED", ANY): Native("cancelled", "cancelled", "was stopped at Ray"),
+    ("Complete", ANY, ANY): Native("lost", "vanished", "ended, and KubeRay reports no status of its job"),
+    ("Failed", "STOPPED", ANY): Native("cancelled", "cancelled", "its job was stopped in Ray"),
     ("Failed", ANY, "AppFailed"): Native("failed", "error", "failed"),
-    ("Failed", ANY, "SubmissionFailed"): Native("failed", "cluster", "could not be handed to Ray"),
+    ("Failed", ANY, "SubmissionFailed"): Native("failed", "cluster", "its job could not be submitted to Ray"),
     ("Failed", ANY, "DeadlineExceeded"): Native("lost", "time_limit", "reached kubernetes.deadline"),
     ("Failed", ANY, "PreRunningDeadlineExceeded"): Native(
-        "failed", "cluster", "its pods did not come up within kubernetes.start_deadline"
+        "failed", "cluster", "its pods did not start within kubernetes.start_deadline"
     ),
     ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
-        "done", "finished", "ended with success, and its submitter's pod did not end"
+        "done", "finished", "succeeded, but its submitter's pod did not end"
     ),
     ("Failed", ANY, "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
         "lost", "vanished", "its submitter's pod ended long before it"
     ),
     ("Failed", ANY, "ValidationFailed"): Native("failed", "job", "the KubeRay operator refuses it"),
-    ("Failed", ANY, ANY): Native("lost", "vanished", "failed without a word"),
+    ("Failed", ANY, ANY): Native("lost", "vanished", "failed, and KubeRay reports no reason"),
     ("ValidationFailed", ANY, ANY): Native("failed", "job", "the KubeRay operator refuses it"),
 }
-_UNKNOWN = Native("waiting", "nodes", "is in a state that this version does not know")
+_UNKNOWN = Native("waiting", "nodes", "is in a state that is unknown to this version of clustertrain")
 
 
 def native_of(deployment: str, job: str, reason: str) -> Native:
@@ -95,7 +95,7 @@ class Observed:
     """The objects of a run in the cluster, at one moment.
 
     Attributes:
-        rayjob: None if there is none, or none any more.
+        rayjob: None if it does not exist.
         pods: of the run, including those that are terminating.
         events: of the objects of the run, and of claims.
         workload: Kueue's Workload of the RayJob; None if there is none, or if it could not be read.
@@ -155,7 +155,7 @@ class Observed:
 
     @property
     def is_retried(self) -> bool:
-        """Whether KubeRay makes another Ray cluster after a failure."""
+        """Whether KubeRay creates another Ray cluster after a failure."""
         return int(self._status.get("failed") or 0) < int(self._spec.get("backoffLimit") or 0)
 
     @property
@@ -241,12 +241,12 @@ def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
     native = observed.native
     is_current = native.state == "done" or (stored is not None and made_newest_attempt(observed, stored))
     if stored is not None and stored.of_result and is_current:
-        if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods do not come back
-            why = f"{native.text}; submit it again to go on"
+        if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods are not created again
+            why = f"{native.text}; submit it again to continue"
             return Standing("stopped", "time_limit", why, over=True, of_result=True)
         return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
     if stored is not None and native.state == "done":
-        return Standing("lost", "vanished", f"RayJob {native.text} and left no result", over=True)
+        return Standing("lost", "vanished", f"its RayJob {native.text} and left no result", over=True)
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
         cause = _cause_of_code(observed.message) or cause
@@ -257,7 +257,7 @@ def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
 
 def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
     its = stored is not None and made_newest_attempt(observed, stored)
-    again = f"; it goes on after attempt {stored.attempt}" if stored is not None and its else ""
+    again = f"; it continues after attempt {stored.attempt}" if stored is not None and its else ""
     native = observed.native
     if native.cause == "scheduler" and native.text == "is suspended":
         text, cause = _why_suspended(observed)
@@ -268,7 +268,7 @@ def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
 def _why_suspended(observed: Observed) -> tuple[str, str]:
     """Why the RayJob is suspended, with Kueue's messages; and the cause."""
     if not observed.queue:
-        return "RayJob is suspended (spec.suspend), and no queue has it: somebody holds it", "held"
+        return "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue", "held"
     conditions = {c["type"]: c for c in (observed.workload or {}).get("status", {}).get("conditions", ())}
     stored = []
     evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
@@ -277,8 +277,8 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
     if reserved.get("status") == "False":
         stored.append(f"{reserved.get('reason')}: {reserved.get('message')}")
     elif reserved.get("status") == "True":
-        stored.append("admitted, it starts in a moment")
-    summary = "; ".join(stored) or "Kueue has not looked at it yet"
+        stored.append("admitted, it is about to start")
+    summary = "; ".join(stored) or "Kueue has not processed it yet"
     return f"waits in queue {observed.queue} of Kueue: {summary}", "scheduler"
 
 
@@ -294,16 +294,16 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
         state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
         if observed.head is None:
             cause = "nodes"
-        text = native.text if native.state == "waiting" else "its driver has not begun an attempt"
+        text = native.text if native.state == "waiting" else "its driver has not started an attempt"
         return Standing(state, cause, blocking or text, runner=runner)
     if stored.of_result:
-        ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and it goes on"
+        ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and the run continues"
         return Standing("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
     if stored.state == "lost":
-        text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not said how it ended"
+        text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not reported how it ended"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
     if observed.head is None:
-        text = f"attempt {stored.attempt} lost its head's pod, and goes on when it is back"
+        text = f"attempt {stored.attempt} lost its head's pod; the run continues when the pod is replaced"
         return Standing("waiting", "nodes", blocking or text, runner=runner)
     return Standing(stored.state, stored.cause, blocking or stored.text, runner=runner)
 

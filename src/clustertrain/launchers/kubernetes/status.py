@@ -49,7 +49,9 @@ def status_rows(view: View) -> list[Row]:
 def _attempt_text(view: View) -> str:
     stored = view.stored
     if stored is None:
-        return "none that could be read" if view.observed.head or view.observed.is_over else "none yet"
+        return (
+            "unknown: the storage was not read" if view.observed.head or view.observed.is_over else "none yet"
+        )
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
@@ -72,7 +74,7 @@ def _cluster_rows(view: View) -> list[Row]:
 
 
 def _retries_text(observed: Observed) -> str:
-    return "KubeRay tries it again (backoff_limit)" if observed.is_retried else "the RayJob fails"
+    return "KubeRay retries it (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
 def rows_of(job: Job) -> list[Row]:
@@ -112,7 +114,7 @@ def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
 def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
     """Print each change of state until the run is over, then its status. Returns the run's exit code.
 
-    If the cluster does not answer, a warning is printed and the wait goes on: the run does not depend on it.
+    If the cluster does not answer, it prints a warning and continues to wait: the run does not depend on it.
     """
     kubectl, printed = Kubectl.of(job.kubernetes), ""
     while True:

@@ -39,14 +39,14 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
     kubectl = Kubectl.of(job.kubernetes)
     view = read_view(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
-        where = "there is no RayJob" if view.observed.rayjob is None else "its pods go by themselves"
+        why = "it has no RayJob" if view.observed.rayjob is None else "KubeRay deletes its pods"
         raise JobError(
-            f"{job.name} does not run: it is {view.standing.state}.\nThere is nothing to stop; {where}."
+            f"{job.name} does not run: it is {view.standing.state}.\nThere is nothing to stop: {why}."
         )
     if not _has_attempt(view):
         echo(f"{view.line.splitlines()[0]}; there is nothing to save yet")
     elif view.observed.head is None:
-        echo("its head's pod is away: the workers save as they go")
+        echo("its head's pod does not run: the workers save before their pods end")
     else:
         _request_stop(view, kubectl, echo, wait)
         if not wait:
@@ -64,12 +64,12 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
     head = name_of(view.observed.head or {})
     command = [*CLI, "stop", JOB_FILE, *([] if wait else ["--no-wait"])]
     timeout_s = grace_s(view.job) + _BEYOND_GRACE_S
-    echo(f"asking it to save and end, by way of pod {head}")
+    echo(f"requesting a save and a stop through pod {head}")
     done = kubectl.exec(head, HEAD_CONTAINER, *command, timeout_s=timeout_s)
     for line in done.stdout.splitlines()[1:]:  # the first line names a process of the pod
         echo(line)
     if done.code == EXIT_JOB:
-        echo("it ended before it was asked")
+        echo("it ended before the request")
     elif done.code:
         raise error_from_pod(done.code, done.stderr)
 

@@ -34,7 +34,7 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
         where = in_pods(job).storage
         raise JobError(
             f"`{command}` writes files, and the storage of {job.name} is in the cluster: {where.uri}.\n"
-            f"Run it on a machine or in a pod that sees that storage."
+            "Run it on a machine or in a pod that can write to that storage."
         )
     kubectl = Kubectl.of(job.kubernetes)
     observed = observe_run(job, kubectl, [])

@@ -110,7 +110,7 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
         findings = check(documents)
         if wrong := refusals(findings):
             raise to_error(wrong)
-        notes = [f"note: {finding.where} {finding.message}: it needs {finding.since}" for finding in findings]
+        notes = [f"note: {each.where} {each.message}: older operators refuse it" for each in findings]
         notes += _of_reachable_cluster(_checks_of_documents(documents))
         return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
     job = with_site(load_job(path, sets))
@@ -125,10 +125,10 @@ def _of_reachable_cluster(checks: Iterator[str]) -> Iterator[str]:
     try:
         yield from checks
     except Forbidden as error:
-        yield f"note: the API server was not asked whether it takes this: {str(error).splitlines()[0]}"
+        yield f"note: the API server did not check the objects: {str(error).splitlines()[0]}"
     except (CommandMissing, NoAnswer) as error:
-        left_out = "its CRDs, admission webhooks and policies, what is named there, room"
-        yield f"note: no cluster was asked ({left_out}): {str(error).splitlines()[0]}"
+        left_out = "CRDs, admission webhooks and policies, named objects, capacity"
+        yield f"note: not checked with a cluster ({left_out}): {str(error).splitlines()[0]}"
 
 
 def _checks_of_job(job: Job, objects: Sequence[Manifest]) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _checks_of_documents(documents: Sequence[Manifest]) -> Iterator[str]:
         if each["metadata"].get("namespace") not in namespaces and each["kind"] not in kinds
     ]
     if left := len(documents) - len(sent):
-        yield f"note: {left} objects were not sent to the cluster: the file makes their namespace or kind"
+        yield f"note: {left} objects were not sent to the cluster: the file creates their namespace or kind"
     yield from check_admission(sent, Kubectl())
 
 
@@ -170,7 +170,7 @@ def what_next(applied: Applied, job_file: str) -> str:
     return (
         f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {applied.storage}\n"
         f"watch it: clustertrain status {job_file}\n"
-        f"its words: kubectl -n {applied.namespace} logs -f job/{applied.name}"
+        f"its log:  kubectl -n {applied.namespace} logs -f job/{applied.name}"
     )
 
 
@@ -185,8 +185,8 @@ def _check_over(rayjob: Manifest) -> None:
     """Refuse to replace a RayJob that is not over."""
     if not Observed(rayjob).is_over:
         raise ClusterError(
-            f"RayJob {rayjob['metadata']['name']} is there already: {_state(rayjob)}.\n"
-            "Wait for it, or end it with `clustertrain stop`."
+            f"RayJob {rayjob['metadata']['name']} exists already: {_state(rayjob)}.\n"
+            "Wait for its end, or stop it with `clustertrain stop`."
         )
 
 

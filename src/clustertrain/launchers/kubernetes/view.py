@@ -62,7 +62,7 @@ class View:
 
     @property
     def line(self) -> str:
-        """The state in one line: `waiting (nodes): its pods are coming up`"""
+        """The state in one line: `waiting (nodes): its pods are starting`"""
         text = f": {self.standing.text}" if self.standing.text else ""
         return f"{self.standing.state} ({self.standing.cause}){text}"
 
@@ -137,7 +137,7 @@ def _workload(kubectl: Kubectl, observed: Observed, notes: list[str]) -> Object 
     try:
         workloads = kubectl.list(WORKLOADS)
     except ClusterError as error:
-        notes.append(f"Kueue was not asked: {_first_line(error)}")
+        notes.append(f"Kueue's Workload was not read: {_first_line(error)}")
         return None
     uid = observed.rayjob["metadata"]["uid"]
     return next((each for each in workloads if uid in _owners(each)), None)
@@ -159,7 +159,7 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
         except (Forbidden, NoAnswer):
             raise
         except ClusterError as error:  # the pod is gone by now, or has no Python
-            notes.append(f"the head's pod was not asked: {_first_line(error)}")
+            notes.append(f"the storage was not read in the head's pod: {_first_line(error)}")
             return None
         return _stored(done.stdout, done.stderr, notes)
     if observed.rayjob is not None and not observed.is_over:
@@ -181,7 +181,7 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
 def not_submitted(job: Job) -> JobError:
     where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
     return JobError(
-        f"There is no run {job.name} in {where}: no RayJob, and no ConfigMap of one.\n"
+        f"There is no run {job.name} in {where}: it has no RayJob and no ConfigMap.\n"
         "Start it with `clustertrain submit --to kubernetes JOBFILE`."
     )
 
@@ -191,7 +191,7 @@ def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
     if stored is None:
         error_lines = [line for line in (errors or printed).splitlines() if line.startswith("error:")]
         notes.append(
-            f"the storage was not read: {error_lines[-1] if error_lines else 'the pod said nothing of it'}"
+            f"the storage was not read: {error_lines[-1] if error_lines else 'the pod printed no error'}"
         )
     return stored
 
@@ -212,7 +212,7 @@ def error_from_pod(code: int, errors: str) -> ClusterTrainError:
     kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
     kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
     message = errors.partition("error: ")[2] or errors
-    return kind(_ENDED.sub("", message).strip() or f"in the pod it ended with code {code}")
+    return kind(_ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}")
 
 
 def _first_line(error: ClusterTrainError) -> str:

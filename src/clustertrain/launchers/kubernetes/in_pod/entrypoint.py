@@ -66,7 +66,7 @@ def _check_versions(rendered_by: str) -> None:
         if requested != has:
             raise ClusterError(
                 f"The image has {what} {has}, and the RayJob was rendered for {requested}.\n"
-                "Name an image of that version as `image`, or render the job anew with the image's version."
+                "Name an image of that version as `image`, or render the job again with the image's version."
             )
 
 

@@ -3,7 +3,7 @@
 A worker's pod requests a save and waits until the checkpoint is committed: the other workers continue from
 it. The head's pod requests a stop of the run and waits for its end, since the driver ends with this pod. If
 the whole run is stopped, as when its RayJob is deleted, both wait for its end. With storage on S3, a worker's
-pod at last sends what its ranks wrote.
+pod then sends what its ranks wrote.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETTLES_S = 1.5  # a stop that is requested at the same time elsewhere is visib
 
 
 def main(role: str) -> int:
-    """Run the hook. Returns 0 even after an error: a failed hook only makes an event without a message."""
+    """Run the hook. Returns 0 even after an error: a failed hook only creates an event without a message."""
     job_file = Path(os.environ[variables.JOB])
     try:
         job = parse_job(job_file.read_text(), str(job_file))

@@ -1,4 +1,4 @@
-"""Submits the run to Ray from a pod of its own (KubeRay's K8sJobMode), and stays until Ray's job is over.
+"""Submits the run to Ray from a separate pod (KubeRay's K8sJobMode), and stays until Ray's job is over.
 
 KubeRay's own command submits once and follows the log. If the head is lost, it ends, and the RayJob fails.
 This program submits again to the new head, under the same id, and the run resumes. It exits with 0 whether
@@ -41,7 +41,7 @@ def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
     info = _info(client, following.job_id)
     if info is None:
         client.submit_job(entrypoint=entrypoint, submission_id=following.job_id)
-        print(f"handed to Ray's head at {address}: {entrypoint}", flush=True)
+        print(f"submitted to Ray's head at {address}: {entrypoint}", flush=True)
         info = client.get_job_info(following.job_id)
     if not info.status.is_terminal():
         asyncio.run(following.follow(client, info.start_time))

@@ -56,8 +56,8 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
     """
     if job.image is None:
         raise JobError(
-            "image is not given, and pods are made from one.\n"
-            "Add image: …, the kit's own (`make image`) or one made from it: see docs/docker.md."
+            "image is missing, and the pods need one.\n"
+            "Add image: …, clustertrain's (`make image`) or one built from it: see docs/docker.md."
         )
     config = job_config_map(job)
     objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
@@ -108,7 +108,7 @@ def job_config_map(job: Job) -> Manifest:
         snapshot = take_snapshot(job.model_copy(update={"data": {}}))
         if len(snapshot.code) > MOST_CODE_BYTES:
             raise StorageError(
-                f"code: {job.code} has {len(snapshot.code):,} bytes when packed, and an object of Kubernetes "
+                f"code: {job.code} has {len(snapshot.code):,} bytes when packed, and a ConfigMap "
                 f"has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
             )

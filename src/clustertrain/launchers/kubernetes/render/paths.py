@@ -65,8 +65,8 @@ def _storage(job: Job) -> str:
     first = next((volume for volume in volumes(job) if _can_hold(volume)), None)
     if first is None:
         raise JobError(
-            f"storage: {shortened(uri)} is on no volume, and what pods keep for themselves goes with them.\n"
-            "Name a volume to write to under kubernetes.volumes, or storage on S3: s3://bucket/prefix."
+            f"storage: {shortened(uri)} is on no volume, and the other files of a pod are deleted with it.\n"
+            "Name a writable volume under kubernetes.volumes, or set storage to S3: s3://bucket/prefix."
         )
     return f"{first.mount}/{PurePosixPath(uri).name or 'runs'}"
 
@@ -85,7 +85,7 @@ def _data(job: Job, name: str, uri: str) -> str:
         return f"{CODE}/{path.relative_to(job.code)}"
     mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
     raise JobError(
-        f"data.{name}.uri: {shortened(str(path))} is a file of this machine, which no pod sees.\n"
+        f"data.{name}.uri: {shortened(str(path))} is a path on this machine, which no pod can read.\n"
         f"Put it below `code`, on a volume ({mounts}), or name it by https:// or s3://."
     )
 

@@ -152,7 +152,7 @@ def pods(job: Job) -> tuple[int, int]:
     return resources.min_nodes, resources.max_nodes
 
 
-# ----------------------------------------------------------------------------------------------- their parts
+# ------------------------------------------------------------------------------------------- parts of a pod
 
 
 def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
@@ -265,8 +265,8 @@ def _post_start_hook(job: Job) -> dict[str, Any]:
 def _probes(job: Job) -> dict[str, Any]:
     """Startup and readiness probes in place of the operator's.
 
-    Those probe first after 10 s, then every 5 s, and restart a container if Ray is not up after a minute, as
-    on a busy node. The operator's liveness probe stays: it begins after the startup probe has passed.
+    Those probe first after 10 s, then every 5 s, and restart a container whose Ray has not started after a
+    minute, as on a busy node. The operator's liveness probe stays: it begins after the startup probe has passed.
     """
     health = {
         "httpGet": {"path": "/api/healthz", "port": HEALTH_PORT},

@@ -115,7 +115,9 @@ def _first_container(found: Field) -> Iterator[Finding]:
 def _image(image: Field) -> Iterator[Finding]:
     name = image.text.rpartition("/")[2]
     if name and ":" not in name and "@" not in name:
-        message = f"is {image.shown}, without a tag: each node runs the image that was 'latest' when the node pulled it"
+        message = (
+            f"is {image.shown}, without a tag: nodes that pull at different times may run different images"
+        )
         yield image.finding(message, "Name a tag or a digest.", "nobody")
 
 
@@ -250,7 +252,7 @@ def _token(spec: Field) -> Iterator[Finding]:
 
 
 def _versions(spec: Field) -> Iterator[Finding]:
-    """Compare rayVersion with the tags of Ray's own images. The tags of other images are not versions of Ray."""
+    """Compare rayVersion with the tags of Ray's own images. Tags of other images are not versions of Ray."""
     stated = ray_version(spec.at("rayVersion").text)
     for group in (spec.at("headGroupSpec"), *spec.at("workerGroupSpecs").items()):
         image = ray_container(group).at("image")
