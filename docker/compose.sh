@@ -35,5 +35,5 @@ a run:   docker compose -f docker/compose.yaml exec head \\
            clustertrain run examples/digits/job.yaml --set storage=/storage
          (or podman-compose)
 curves:  http://127.0.0.1:${TENSORBOARD_PORT:-6006}
-the end: make compose-down, which deletes the runs as well
+stop:    make compose-down, which deletes the runs as well
 END

@@ -25,7 +25,7 @@ def _raylets() -> Iterator[tuple[str, int]]:
             yield process.name, int(port[1])
 
 
-def _wrong_with(port: int) -> str | None:
+def _failure_of(port: int) -> str | None:
     # Requests to this machine must not go through a proxy that the environment sets.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -38,9 +38,9 @@ def _wrong_with(port: int) -> str | None:
 
 
 def main() -> int:
-    wrong = [f"raylet {pid}: {why}" for pid, port in _raylets() if (why := _wrong_with(port))]
-    print("\n".join(wrong) or "healthy")
-    return 1 if wrong else 0
+    failures = [f"raylet {pid}: {why}" for pid, port in _raylets() if (why := _failure_of(port))]
+    print("\n".join(failures) or "healthy")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def _python_packages() -> dict[str, Distribution]:
     return {_name(package): package for package in distributions()}
 
 
-def _of_python(name: str, package: Distribution) -> _Component:
+def _python_component(name: str, package: Distribution) -> _Component:
     purl = f"pkg:pypi/{name}@{quote(package.version)}"
     component: _Component = {"type": "library", "name": name, "version": package.version, "purl": purl}
     keys = [key for key in ("License-Expression", "License") if key in package.metadata]
@@ -36,7 +36,7 @@ def _of_python(name: str, package: Distribution) -> _Component:
     return {"bom-ref": purl, **component}
 
 
-def _of_debian() -> list[_Component]:
+def _debian_components() -> list[_Component]:
     listed = subprocess.run(
         ["dpkg-query", "--show", "--showformat=${Package} ${Version} ${Architecture}\n"],
         capture_output=True,
@@ -56,19 +56,19 @@ def _of_debian() -> list[_Component]:
 def main(labels: list[str]) -> str | None:
     packages = _python_packages()
     for label in labels:
-        name, _, said = label.partition("==")
+        name, _, version = label.partition("==")
         installed = packages[name].version if name in packages else "not installed"
         # torch from another index has a local version part: 2.13.0+cpu
-        if said != installed.partition("+")[0]:
-            return f"{name} is {installed}, but its label would be {said!r}: build with `make image`"
+        if version != installed.partition("+")[0]:
+            return f"{name} is {installed}, but its label would be {version!r}: build with `make image`"
     pins = [f"{name}=={package.version}\n" for name, package in sorted(packages.items())]
     (_FOLDER / "pins.txt").write_text("".join(pins))
-    components = [_of_python(name, package) for name, package in sorted(packages.items())]
+    components = [_python_component(name, package) for name, package in sorted(packages.items())]
     bill = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "components": components + _of_debian(),
+        "components": components + _debian_components(),
     }
     (_FOLDER / "sbom.json").write_text(json.dumps(bill, indent=1))
     return None

@@ -266,7 +266,7 @@ def _probes(job: Job) -> dict[str, Any]:
     """Startup and readiness probes in place of the operator's.
 
     Those probe first after 10 s, then every 5 s, and restart a container whose Ray has not started after a
-    minute, as on a busy node. The operator's liveness probe stays: it begins after the startup probe has passed.
+    minute, as on a busy node. The operator's liveness probe stays: it starts after the startup probe passed.
     """
     health = {
         "httpGet": {"path": "/api/healthz", "port": HEALTH_PORT},
