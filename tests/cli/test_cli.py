@@ -44,7 +44,7 @@ def test_init_overwrites_nothing(cli, tmp_path):
     (tmp_path / "task.py").write_text("mine")
     result = cli("init")
     assert result.exit_code == EXIT_JOB
-    assert "task.py is there already" in result.stderr
+    assert "task.py exists already" in result.stderr
     assert not (tmp_path / "job.yaml").exists()
     assert (tmp_path / "task.py").read_text() == "mine"
 

@@ -119,7 +119,7 @@ def test_what_a_kill_left_is_shown_and_evicted(data, web, job_file, tmp_path):
         assert "download" in killed.stdout.readline()
         killed.kill()
     web.go_on.set()
-    assert rows(data)["train"][1] == "partly"
+    assert rows(data)["train"][1] == "partial"
     evicted = data("evict", "train")
     assert evicted.exit_code == 0, evicted.output
     assert "train  freed" in evicted.output
@@ -134,7 +134,7 @@ def test_verify_proves_a_file_and_a_folder(data):
     verified = data("verify")
     assert verified.exit_code == 0
     assert verified.output.splitlines()[:2] == ["train  whole, 250.0 KiB", "images  whole, 2.9 KiB"]
-    assert "near  used where it lies" in verified.output
+    assert "near  used in place" in verified.output
 
 
 def test_verify_of_what_is_not_there(data):
@@ -169,7 +169,7 @@ def test_verify_finds_every_change_of_a_folder(data, tmp_path, spoil):
     verified = data("verify", "images")
     assert verified.exit_code == 4
     assert "images  differs" in verified.output
-    assert "not what was staged: images" in verified.stderr
+    assert "1 of the data sets differ from what was staged: images" in verified.stderr
 
 
 def test_verify_prints_both_checksums_of_a_file(data, tmp_path):
@@ -210,7 +210,7 @@ def test_evict_is_refused_while_a_run_uses_it(data, job_file):
     attempt.run.store.write_atomic(attempt.job_key, dump_job(job).encode())
     refused = data("evict", "train")
     assert refused.exit_code == 3
-    assert f"train is in use: digits runs (pid {os.getpid()}" in refused.stderr
+    assert f"train is in use: digits is active (pid {os.getpid()}" in refused.stderr
     assert rows(data)["train"][1] == "ready"
     assert data("evict", "train", "--force").exit_code == 0
     assert rows(data)["train"][1] == "absent"

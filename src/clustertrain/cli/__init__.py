@@ -3,6 +3,6 @@
 __main__.py     `python -m clustertrain.cli`
 main.py         every command, a few lines each
 init.py         `clustertrain init`: a job file and a Task to start from
-checkpoints.py  `clustertrain ckpt`: list and verify checkpoints
-data.py         `clustertrain data`: fetch, list and verify data sets
+checkpoints.py  `clustertrain ckpt`: list and verify checkpoints, select the one to export
+data.py         `clustertrain data`: list, fetch, verify and remove data sets
 """

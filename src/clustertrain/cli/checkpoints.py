@@ -1,4 +1,4 @@
-"""What `clustertrain ckpt` says of the checkpoints of a run; nothing here loads torch."""
+"""The output of `clustertrain ckpt`: the checkpoints of a run, listed and verified. Does not load torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clustertrain.units import aligned, size_text
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
-    """A line for each checkpoint, oldest first, as the manifests say; no other byte is read."""
+    """A line for each checkpoint, oldest first. Reads only the manifests."""
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(run.checkpoints, name) for name in names(run.checkpoints)]
     return aligned(rows)
@@ -50,10 +50,10 @@ def _size_bytes(manifest: Manifest) -> int:
 
 
 def verify_checkpoints(run: RunDir) -> Iterator[str]:
-    """Read every byte of every checkpoint; a line for each.
+    """Read every byte of every checkpoint; yields a line for each.
 
     Raises:
-        StorageError: at the end, when any of them is damaged.
+        StorageError: at the end, if any of them is damaged.
     """
     shelf, damaged = run.checkpoints, []
     for name in names(shelf):
@@ -66,7 +66,7 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
     if damaged:
         raise StorageError(
             f"{len(damaged)} of the checkpoints in {shelf} do not verify: {', '.join(damaged)}.\n"
-            "A resume passes over them. Restore them from a backup, or remove them."
+            "A resume skips them. Restore them from a backup, or remove them."
         )
 
 
@@ -74,16 +74,17 @@ def choose(run: RunDir, name: str | None) -> str:
     """The checkpoint of that name, or the newest one.
 
     Raises:
-        JobError: there is none of that name, or none at all.
+        JobError: there is no checkpoint of that name, or none at all.
     """
     shelf = run.checkpoints
     found = [str(n) for n in names(shelf)]
     if not found:
         raise JobError(
-            f"{shelf} holds no checkpoint.\nTrain first: the job's `checkpoint.every` says when one is due."
+            f"{shelf} contains no checkpoint.\n"
+            "Train first; `checkpoint.every` in the job file determines when a checkpoint is saved."
         )
     if name is None:
         return found[-1]
     if name not in found:
-        raise JobError(f"{shelf} holds no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
+        raise JobError(f"{shelf} contains no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
     return name

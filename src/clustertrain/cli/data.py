@@ -1,4 +1,7 @@
-"""What `clustertrain data` does with the data sets of a job; nothing here loads torch or ray."""
+"""The commands `clustertrain data`: list, fetch, verify and remove the data sets of a job.
+
+Nothing here loads torch or ray.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _PRINT_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set of a job, and where it lies or would lie."""
+    """A data set of a job, and the folder `into` which it is staged."""
 
     name: str
     per: str
@@ -47,7 +50,7 @@ class DataSet:
     def entry(self) -> Entry:
         """
         Raises:
-            DataError: it is a local file, and is not there.
+            DataError: it is a local file that does not exist.
         """
         return Entry.of(self.location, self.sha256, self.extract, self.into)
 
@@ -56,7 +59,7 @@ def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
     """The data sets of a job, or the one of that name.
 
     Raises:
-        JobError: there is none of that name.
+        JobError: the job has no data set of that name.
     """
     if name is not None and name not in job.data:
         there_are = f"There are: {', '.join(job.data)}." if job.data else "It has none."
@@ -77,7 +80,7 @@ def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
 
 
 def list_data(sets: list[DataSet]) -> list[str]:
-    """A line for each: name, per, state, size, where it is from and where it lies."""
+    """A header, and a line for each data set: name, per, state, size, source and location."""
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
     rows += [(each.name, each.per, *_state(each)) for each in sets]
     return aligned(rows)
@@ -99,14 +102,14 @@ def _state(each: DataSet) -> tuple[str, str, str, str]:
         return "absent", "-", uri, "-"
     most = max(parts, key=lambda part: part.size_bytes)
     total = size_text(most.total_bytes) if most.total_bytes is not None else "?"
-    return "partly", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
+    return "partial", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
 
 
 def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:
-    """Bring the data sets here now; `echo` gets a line every few seconds.
+    """Stage the data sets now; `echo` is called with a line every few seconds.
 
     Raises:
-        as clustertrain.staging.stage.stage
+        DataError, JobError, StorageError: as clustertrain.staging.stage.stage.
     """
     for each in sets:
         path = stage(
@@ -150,15 +153,15 @@ class _ProgressLines:
 
 
 def verify_data(sets: list[DataSet]) -> Iterator[str]:
-    """Read every byte of what is there; a line for each.
+    """Read every byte of the staged data sets; yields a line for each.
 
     Raises:
-        DataError: at the end, when any of it is not what was staged.
+        DataError: at the end, if any of them differs from what was staged.
     """
     differ = []
     for each in sets:
         if local_folder(each.location) is not None:
-            yield f"{each.name}  used where it lies; there is nothing to compare it with"
+            yield f"{each.name}  used in place; there is nothing to compare it with"
             continue
         entry = each.entry()
         if not entry.folder.exists():
@@ -173,13 +176,13 @@ def verify_data(sets: list[DataSet]) -> Iterator[str]:
     if differ:
         names = ", ".join(differ)
         raise DataError(
-            f"{len(differ)} of the data sets are not what was staged: {names}.\n"
-            "Remove them with `clustertrain data evict`, and they are brought again."
+            f"{len(differ)} of the data sets differ from what was staged: {names}.\n"
+            "Remove them with `clustertrain data evict`, and the next start fetches them again."
         )
 
 
 def _difference(entry: Entry) -> tuple[str | None, int]:
-    """What is not as READY.json says, None when all is; and the bytes that it says there are."""
+    """The first difference from READY.json, None if there is none; and the bytes recorded in READY.json."""
     path = entry.content(entry.folder)
     try:
         marker = entry.marker()
@@ -188,7 +191,7 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
             return _folder_difference(path, marker), size_bytes
         return _file_difference(path, size_bytes, str(marker["sha256"])), size_bytes
     except FileNotFoundError as error:
-        return f"{error.filename} is not there", 0
+        return f"{error.filename} does not exist", 0
     except OSError as error:
         raise refused(Path(error.filename or path), "read", error) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -200,9 +203,9 @@ def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         found_bytes = file.tell()
     if found_bytes != size_bytes:
-        return f"{path} has {found_bytes} bytes, staged were {size_bytes}"
+        return f"{path} has {found_bytes} bytes, but {size_bytes} bytes were staged"
     if found != sha256:
-        return f"{path} has sha256 {found}, staged was {sha256}"
+        return f"{path} has sha256 {found}, but sha256 {sha256} was staged"
     return None
 
 
@@ -210,22 +213,22 @@ def _folder_difference(path: Path, marker: dict[str, Any]) -> str | None:
     found = contents_of(path).as_record()
     for key in ("files", "bytes", "digest"):
         if found[key] != marker[key]:
-            return f"{path} has {key} {found[key]}, unpacked were {marker[key]}"
+            return f"{path} has {key} {found[key]}, but {key} {marker[key]} was staged"
     return None
 
 
 def evict_data(job: Job, sets: list[DataSet], *, force: bool) -> Iterator[str]:
-    """Remove the data sets from here, and what killed fetches left of them; a line for each.
+    """Remove the staged data sets, and what killed fetches left behind; yields a line for each.
 
     Raises:
-        ClusterError: a run of the job's storage that lives names one of them, or it is being brought.
+        ClusterError: an active run in the job's storage uses one of them, or one is being fetched.
     """
     entries = {each: each.entry() for each in sets if local_folder(each.location) is None}
     if not force and entries:
         _check_unused(job, {(entry.into, entry.key) for entry in entries.values()})
     for each in sets:
         if each not in entries:
-            yield f"{each.name}  kept: it is used where it lies"
+            yield f"{each.name}  kept: it is used in place"
         else:
             yield f"{each.name}  freed {size_text(_remove(entries[each], force=force))}"
 
@@ -237,8 +240,8 @@ def _check_unused(job: Job, keys: set[tuple[Path, str]]) -> None:
         used = [each.name for each in _data_of(status.attempt) if _key_of(each) in keys]
         if used:
             raise ClusterError(
-                f"{', '.join(used)} is in use: {status.run.name} runs ({status.runner}).\n"
-                "Wait for its end or stop it, or remove it all the same with --force."
+                f"{', '.join(used)} is in use: {status.run.name} is active ({status.runner}).\n"
+                "Wait for its end, stop it, or remove the data anyway with --force."
             )
 
 
@@ -252,19 +255,19 @@ def _key_of(each: DataSet) -> tuple[Path, str] | None:
     try:
         entry = each.entry()
     except DataError:
-        return None  # its source is gone, so that its key cannot be told, nor be one that is asked for
+        return None  # without its source it has no key, so it is none of the data sets to remove
     return entry.into, entry.key
 
 
 def _remove(entry: Entry, *, force: bool) -> int:
-    """Remove all that there is of a data set, as its holder; the bytes that were freed."""
+    """Remove all files of a data set, under its lease. Returns the number of bytes that were freed."""
     if not entry.into.is_dir():
         return 0
     lease = Contender(entry.leases, entry.key).try_acquire()
     if lease is None and not force:
         raise ClusterError(
-            f"{masked(entry.location.uri)} is being brought at this moment.\n"
-            "Wait for it, or remove it all the same with --force."
+            f"{masked(entry.location.uri)} is being fetched now.\n"
+            "Wait for it, or remove it anyway with --force."
         )
     folders = [path for path in (entry.folder, *entry.parts()) if path.exists()]
     freed_bytes = sum(_bytes_below(path) for path in folders)
@@ -274,7 +277,7 @@ def _remove(entry: Entry, *, force: bool) -> int:
                 remove_tree(path)
             for path in entry.into.glob(f".*{entry.key}*.gone"):  # of a removal that was killed
                 shutil.rmtree(path)
-            for path in entry.leases.glob(f"{entry.key}.*"):  # also our own: nobody waits for it
+            for path in entry.leases.glob(f"{entry.key}.*"):  # also our own: no process waits for it
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise refused(Path(error.filename or entry.into), "removed", error) from error
@@ -282,6 +285,6 @@ def _remove(entry: Entry, *, force: bool) -> int:
 
 
 def _bytes_below(folder: Path) -> int:
-    """What is given back: a file with two names counts once."""
+    """The bytes that a removal frees: a file with two names counts once."""
     found = (path.lstat() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())

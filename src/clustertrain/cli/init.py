@@ -1,4 +1,4 @@
-"""What `clustertrain init` writes: a job file and a Task that run as they are."""
+"""`clustertrain init`: writes a job file and a Task that run unchanged."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ checkpoint:
 
 resources:
   workers: 2
-  cpus_per_worker: 0.5       # two workers run even on one core; give each a whole one, or GPUs, for real work
+  cpus_per_worker: 0.5       # so two workers fit on one core; for real work give each a core or a GPU
 
 storage: runs
 """
 
 TASK_PY = '''\
-"""A small network learns sin(x): replace the model and the data by your own."""
+"""A small network learns sin(x): replace the model and the data with your own."""
 
 import torch
 from clustertrain import Task
@@ -47,7 +47,7 @@ class SineTask(Task):
     def model(self):
         return nn.Sequential(nn.Linear(1, self.hidden), nn.Tanh(), nn.Linear(self.hidden, 1))
 
-    def train_data(self, data):  # `data` holds the paths of the job's `data:` by name
+    def train_data(self, data):  # `data` maps the names under `data:` in the job file to paths
         return sine(4096, seed=0)
 
     def eval_data(self, data):
@@ -68,17 +68,17 @@ def sine(samples, seed):
 
 
 def write_scaffold(folder: Path) -> str:
-    """Write job.yaml and task.py into a folder; returns what to type next.
+    """Write job.yaml and task.py into a folder; returns a text with the next command.
 
     Raises:
-        JobError: one of them is there already; nothing was written.
+        JobError: one of them exists already; nothing was written.
         StorageError: the folder cannot be written.
     """
     files = {"job.yaml": JOB_YAML.format(name=_run_name(folder)), "task.py": TASK_PY}
     there = [name for name in files if (folder / name).exists()]
     if there:
         raise JobError(
-            f"{folder / there[0]} is there already, and init overwrites nothing.\nName another folder."
+            f"{folder / there[0]} exists already, and init overwrites nothing.\nUse another folder."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,13 +86,13 @@ def write_scaffold(folder: Path) -> str:
             with (folder / name).open("x") as file:
                 file.write(text)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error}\nName another folder.") from error
+        raise StorageError(f"{folder} cannot be written: {error}\nUse another folder.") from error
     return (
         f"wrote {folder / 'job.yaml'} and {folder / 'task.py'}\nnext: clustertrain run {folder / 'job.yaml'}"
     )
 
 
 def _run_name(folder: Path) -> str:
-    """The folder's name, as far as it can name a run."""
+    """The folder's name with only the characters that the name of a run may have."""
     name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[:40].rstrip("-")
     return name if re.match(r"[a-z]", name) else "sine"

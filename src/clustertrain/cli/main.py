@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,13 +13,16 @@ from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, R
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.version import __version__
 
+if TYPE_CHECKING:
+    from clustertrain.run.folder import RunDir
+
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
 DATA_NAME = click.argument("name", required=False)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]")
-TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="For which launcher.")
+TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="The launcher.")
 WHERE = click.option(
     "--to",
     "to",
@@ -32,7 +35,7 @@ def start_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of every start, by `run` and by `submit`."""
     for name, help_text in (
         ("--retry", "Start although the last failures.attempts attempts made no progress."),
-        ("--allow-world-size-change", "Resume at another number of workers."),
+        ("--allow-world-size-change", "Resume with another number of workers."),
         ("--takeover", "Start although another start of this run appears to be active."),
         ("--fresh", "Start over; the old run is kept."),
     ):
@@ -49,7 +52,7 @@ class _Commands(click.Group):
         except (ClusterTrainError, RunStopped) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
-        except KeyboardInterrupt:  # before a run listens to signals itself
+        except KeyboardInterrupt:  # before a run handles signals itself
             ctx.exit(EXIT_INTERRUPTED)
 
 
@@ -68,7 +71,7 @@ def main() -> None:
 @main.command()
 @click.argument("folder", default=".")
 def init(folder: str) -> None:
-    """Write a job file and a Task that run as they are."""
+    """Write a job file and a Task that run unchanged."""
     from clustertrain.cli.init import write_scaffold
 
     click.echo(write_scaffold(Path(folder)))
@@ -81,8 +84,8 @@ def init(folder: str) -> None:
 def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     """Check a job file; prints it with every default filled in.
 
-    With --to: also as that launcher would check it, for kubernetes by the rules of the operator and against
-    the cluster where one answers. It accepts a file of manifests, too.
+    With --to, the checks of that launcher run as well. For kubernetes these are the rules of the operator
+    and, if a cluster answers, a check against that cluster; JOBFILE may then be a file of manifests, too.
     """
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.launcher import launcher_of
@@ -111,7 +114,10 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @start_options
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
 def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options: bool) -> None:
-    """Check a job and hand it to a scheduler, with a snapshot of its code."""
+    """Check a job and submit it to a scheduler.
+
+    The scheduler runs a snapshot of job and code: later changes have no effect on it.
+    """
     from clustertrain.job.file import load_job
     from clustertrain.launchers.known_runs import remember
     from clustertrain.launchers.launcher import Target, launcher_of
@@ -142,7 +148,7 @@ def schema() -> None:
 @SETS
 @start_options
 def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
-    """Train on this machine, or go on where the run of this name stopped."""
+    """Train on this machine; an existing run of this name continues."""
     from clustertrain.job.file import load_job
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
@@ -162,9 +168,12 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 @main.command("ls")
 @click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]")
 @WHERE
-@click.option("--namespace", default=None, help="With --to kubernetes; that of kubectl's context without it.")
+@click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 def ls(storage: str | None, to: str | None, namespace: str | None) -> None:
-    """List the runs that you started anywhere; of one storage, or of one launcher, when it is named."""
+    """List your runs on this machine, on SLURM and on Kubernetes.
+
+    With STORAGE or JOBFILE: the runs of that storage. With --to: the runs of that launcher.
+    """
     from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.launchers.listing import list_all, list_storage
@@ -186,7 +195,7 @@ def ls(storage: str | None, to: str | None, namespace: str | None) -> None:
 @WHERE
 @click.option("--json", "as_json", is_flag=True, hidden=True)
 def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
-    """Show where a run stands."""
+    """Show the state of a run."""
     from clustertrain.launchers.find import find
     from clustertrain.observe.status_json import stored_status
     from clustertrain.observe.tables import print_table
@@ -202,13 +211,17 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @TARGET
 @SETS
 @WHERE
-@click.option("--rank", type=int, default=None, help="The output of this rank; without it, what happened.")
+@click.option(
+    "--rank", type=int, default=None, help="The output of this rank. Default: the events of the run."
+)
 @click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own output.")
-@click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt, not the newest.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; waits while it is queued.")
+@click.option(
+    "--attempt", type=int, default=None, metavar="N", help="The logs of this attempt. Default: the newest."
+)
+@click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
-    """Print what happened in a run, or what a rank or a node printed."""
+    """Print the events of a run, or the output of its processes."""
     from clustertrain.launchers.find import find
     from clustertrain.observe.logs import LogSelection
 
@@ -221,9 +234,9 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
 @TARGET
 @SETS
 @WHERE
-@click.option("--no-wait", is_flag=True, help="Ask, and do not wait for the end.")
+@click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
 def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
-    """Ask a run to finish its step, save and end; one that is queued is cancelled."""
+    """Stop a run after a last save; a queued run is cancelled."""
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, sets, to, note)
@@ -241,45 +254,48 @@ def ckpt() -> None:
 def ckpt_ls(target: str, to: str | None) -> None:
     """List the checkpoints, oldest first."""
     from clustertrain.cli.checkpoints import list_checkpoints
-    from clustertrain.launchers.find import find
 
-    launcher, run = find(target, (), to, note)
-    here = launcher.storage_visible
-    echo_lines(list_checkpoints(run.visible_run()) if here else launcher.run_in_cluster(run, "ckpt ls"))
+    echo_lines(where_visible(target, to, "ckpt ls", list_checkpoints))
 
 
 @ckpt.command("verify")
 @TARGET
 @WHERE
 def ckpt_verify(target: str, to: str | None) -> None:
-    """Read every byte of every checkpoint; exit 4 when one is damaged."""
+    """Read every byte of every checkpoint; exit 4 if one is damaged."""
     from clustertrain.cli.checkpoints import verify_checkpoints
-    from clustertrain.launchers.find import find
 
-    launcher, run = find(target, (), to, note)
-    here = launcher.storage_visible
-    echo_lines(verify_checkpoints(run.visible_run()) if here else launcher.run_in_cluster(run, "ckpt verify"))
+    echo_lines(where_visible(target, to, "ckpt verify", verify_checkpoints))
 
 
 @ckpt.command("export")
 @TARGET
-@click.option("--name", default=None, help="Which checkpoint; the newest without it.")
+@click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
 def ckpt_export(target: str, name: str | None, to: str) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import choose
+
+    def export_one(run: RunDir) -> Iterator[str]:
+        checkpoint = choose(run, name)
+        needs_training("ckpt export")
+        from clustertrain.checkpoints.export import export
+
+        yield "wrote {} and {}".format(*export(run.checkpoints, checkpoint, Path(to)))
+
+    echo_lines(where_visible(target, None, "ckpt export", export_one))
+
+
+def where_visible(
+    target: str, to: str | None, command: str, lines: Callable[[RunDir], Iterable[str]]
+) -> Iterable[str]:
+    """The lines about a run, or the output of the command in its cluster if only that reads the storage."""
     from clustertrain.launchers.find import find
 
-    launcher, found = find(target, (), None, note)
-    if not launcher.storage_visible:
-        echo_lines(launcher.run_in_cluster(found, "ckpt export"))
-        return
-    run = found.visible_run()
-    checkpoint = choose(run, name)
-    needs_training("ckpt export")
-    from clustertrain.checkpoints.export import export
-
-    click.echo("wrote {} and {}".format(*export(run.checkpoints, checkpoint, Path(to))))
+    launcher, run = find(target, (), to, note)
+    if launcher.storage_visible:
+        return lines(run.visible_run())
+    return launcher.run_in_cluster(run, command)
 
 
 @main.group()
@@ -292,7 +308,7 @@ def data() -> None:
 @DATA_NAME
 @WHERE
 def data_ls(job_file: str, name: str | None, to: str | None) -> None:
-    """Show which data sets are here, how much of them, and where."""
+    """List the data sets: state, size, source and location."""
     from clustertrain.cli.data import data_sets, list_data
     from clustertrain.job.file import load_job
 
@@ -319,7 +335,7 @@ def data_fetch(job_file: str, name: str | None, to: str | None) -> None:
 @DATA_NAME
 @WHERE
 def data_verify(job_file: str, name: str | None, to: str | None) -> None:
-    """Read every byte of the data sets that are here; exit 4 when one is not what was staged."""
+    """Read every byte of the staged data sets; exit 4 on a difference."""
     from clustertrain.cli.data import data_sets, verify_data
     from clustertrain.job.file import load_job
 
@@ -333,7 +349,7 @@ def data_verify(job_file: str, name: str | None, to: str | None) -> None:
 @WHERE
 @click.option("--force", is_flag=True, help="Also while a run uses them.")
 def data_evict(job_file: str, name: str | None, to: str | None, force: bool) -> None:
-    """Remove the data sets from here, and what killed fetches left of them."""
+    """Remove the staged data sets, and what killed fetches left behind."""
     from clustertrain.cli.data import data_sets, evict_data
     from clustertrain.job.file import load_job
 
@@ -371,7 +387,7 @@ def needs_training(command: str) -> None:
 
     if missing := missing_for_training():
         click.echo(
-            f"error: `clustertrain {command}` needs {' and '.join(missing)}, not installed here.\n"
+            f"error: `clustertrain {command}` needs {' and '.join(missing)}: not installed here.\n"
             "pip install 'clustertrain[train]'",
             err=True,
         )
