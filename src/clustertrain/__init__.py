@@ -3,7 +3,7 @@
 The public names:
 
     Task         a training described by its parts (model, data, loss, metrics); see training/task.py
-    session      what a function with its own loop gets from the kit; see session.py
+    session      the interface for a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
     __version__  the version of clustertrain
 

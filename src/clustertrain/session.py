@@ -13,10 +13,10 @@ def train(config):
     for step in range(start + 1, 1001):
         ...
         s.log(step=step, loss=loss.item())
-        asked = s.step_done(step)
-        if asked.save or asked.stop:
+        requests = s.step_done(step)
+        if requests.save or requests.stop:
             s.save(step=step, state={"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        if asked.stop:
+        if requests.stop:
             return
 """
 

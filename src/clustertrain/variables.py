@@ -1,7 +1,7 @@
 """The environment variables of clustertrain: the name of each, who sets it and who reads it.
 
-Code names a variable by its constant here; the table stands in docs/environment.md. The shell templates and
-the Dockerfile write the names themselves, and a test compares them with this table.
+Code uses the constants in this module; docs/environment.md contains the table. The shell templates and the
+Dockerfile contain the names themselves, and a test compares them with this table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREFIX = "CLUSTERTRAIN_"
-"""Of all of them."""
+"""The prefix of all names."""
 
 # Set by users.
 SITE = "CLUSTERTRAIN_SITE"
@@ -166,7 +166,7 @@ VARIABLES: tuple[Variable, ...] = (
 
 
 def variables_markdown() -> str:
-    """The table as it stands in docs/environment.md."""
+    """The table in docs/environment.md."""
     rows = ["| variable | holds | set by | read by |", "|---|---|---|---|"]
     rows += [f"| `{each.name}` | {each.holds} | {each.set_by} | {each.read_by} |" for each in VARIABLES]
     return "\n".join(rows) + "\n"

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 def wait_until(condition: Callable[[], _T], timeout_s: float, poll_s: float) -> _T:
     """Call `condition` every `poll_s` seconds until it returns a true value or `timeout_s` seconds are over.
 
-    Returns what the last call returned. `condition` is called at least once, and a last time at the deadline.
+    Returns the result of the last call. `condition` is called at least once, and a last time at the deadline.
     An exception that it raises ends the wait.
     """
     ends = time.monotonic() + timeout_s

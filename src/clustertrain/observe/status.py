@@ -101,7 +101,7 @@ class Status:
 
 
 StatusOf = Callable[[RunDir], Status]
-"""How a launcher finds the status of a run in a storage that this machine sees."""
+"""How a launcher finds the status of a run in a storage that this machine can access."""
 
 
 def find_run(target: str) -> RunDir:
@@ -143,7 +143,7 @@ def is_known(run: RunDir) -> bool:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What the storage holds of a run."""
+    """The contents of the files that determine the state of a run."""
 
     run: RunDir
     attempt: Attempt | None

@@ -44,7 +44,7 @@ class StoredStatus:
 
 
 def stored_status(target: str) -> str:
-    """One line of JSON for the run that `target` names; also for one that was never started.
+    """One line of JSON for the run that `target` names, also if it was never started.
 
     Raises:
         JobError: there is no such job file, or it is wrong.

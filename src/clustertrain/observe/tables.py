@@ -54,8 +54,7 @@ def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") ->
 
 
 def to_type(command: str) -> str:
-    """A command of this installation as typed in the shell: by its path if the shell would find another
-    one."""
+    """A command of this installation as a user types it: by its path if the shell would find another one."""
     own = Path(sys.executable).with_name(command)
     found = shutil.which(command)
     if found is not None and own.exists() and Path(found).samefile(own):
@@ -92,7 +91,7 @@ def status_rows(status: Status) -> list[Row]:
     ]
     rows += status.job_rows
     if not status.where or status.runner is None:
-        rows.append(("runs as", status.runner or _nobody(status)))
+        rows.append(("runs as", status.runner or _why_no_runner(status)))
     rows += _notes(status)
     if status.last is not None:
         figures = {k: v for k, v in status.last.items() if k in ("step", "epoch", "loss", "samples_per_s")}
@@ -124,7 +123,7 @@ def _notes(status: Status) -> list[Row]:
     return [("note", text) for text in (status.note, unknown) if text]
 
 
-def _nobody(status: Status) -> str:
+def _why_no_runner(status: Status) -> str:
     if status.state == "queued":
         return "not started"
     if status.state == "lost":

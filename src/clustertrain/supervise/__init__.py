@@ -3,7 +3,7 @@
 guardian.py        the parent of a driver or of Ray: ends every process below it
 process.py         starts a command under a guardian
 private_folder.py  the folder of one start on one node
-driver_process.py  the driver under a guardian, and its result where it wrote none
-supervisor.py      the loop beside a driver: shows events, and ends the run where that is asked for
-stop_on_signal.py  the first signal asks for a save and a stop, the second ends the run
+driver_process.py  the driver under a guardian, and its result if it wrote none
+supervisor.py      the loop beside a driver: shows events, and ends the run if its policy decides so
+stop_on_signal.py  the first signal requests a save and a stop, the second ends the run
 """

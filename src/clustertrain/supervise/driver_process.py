@@ -22,7 +22,7 @@ def start_driver(
 
 
 def result_of(attempt: Attempt, driver: Guarded) -> Result:
-    """What the driver wrote; where it died before that, a result that says so."""
+    """The result that the driver wrote. If it died before that: a result with the cause `driver_died`."""
     result = attempt.result.read()
     if result is not None:
         return result

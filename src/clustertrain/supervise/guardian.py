@@ -5,7 +5,7 @@
 Ray starts processes in sessions and process groups of their own, and some outlive their driver by a minute.
 The guardian is their subreaper: a process that loses its parent becomes a child of the guardian, which kills
 and reaps until it has no child left. It does so when the driver ends and when its own stdin closes: the
-launcher closes the pipe on purpose, or by its death, whatever killed it. tini and catatonit reap, but do not
+launcher closes the pipe, or the kernel closes it when the launcher dies. tini and catatonit reap, but do not
 kill what still runs; a systemd scope needs a service manager that containers and many nodes lack.
 """
 
@@ -27,7 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children, not init's.
+    """Make orphans among the descendants of this process its children, not those of init.
 
     Raises:
         OSError: the kernel refuses (Linux before 3.4, or a filter).
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     temp_dir, log, command = Path(arguments[0]), Path(arguments[1]), arguments[2:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A terminal sends them to all processes in front of it; `clustertrain run` decides what they mean.
+        # A terminal sends them to all processes in front of it; only `clustertrain run` handles them.
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     with log.open("ab") as file:
@@ -105,7 +105,7 @@ def _end_with_guardian() -> None:
 
 
 def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
-    """Wait until the driver has ended or stdin is closed, by the launcher or by its death."""
+    """Wait until the driver has ended or stdin is closed, by the launcher or because the launcher died."""
     fd = os.pidfd_open(driver.pid)
     try:
         select.select([fd, sys.stdin.fileno()], [], [])

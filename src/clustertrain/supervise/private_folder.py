@@ -1,6 +1,6 @@
 """The folder of one start on one node: private, short enough for Ray's sockets, removed at the end.
 
-Where the process was killed, the next start removes it; tempfile.TemporaryDirectory would leave it.
+If the process is killed, the next start removes it; tempfile.TemporaryDirectory would leave it.
 """
 
 from __future__ import annotations

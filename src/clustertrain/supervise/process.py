@@ -16,7 +16,7 @@ _LOG_LINES = 6
 class Guarded:
     """A command under a guardian; it and all that it starts end with `end()`, or with this process.
 
-    `shielded`: signals that ask for an end are blocked in all of its processes. SLURM with
+    `shielded`: signals that request an end are blocked in all of its processes. SLURM with
     proctrack/linuxproc sends TERM to every process of a step, and Ray's would end before the last save.
     """
 
@@ -40,7 +40,7 @@ class Guarded:
         self.fd = os.pidfd_open(self._process.pid)
 
     def code(self) -> int | None:
-        """The command's exit code, 128 + number after a signal, negative where its guardian was killed; None
+        """The command's exit code, 128 + number after a signal, negative if its guardian was killed; None
         while it runs."""
         return self._process.poll()
 

@@ -1,4 +1,4 @@
-"""A driver that signals stop: the first one asks the workers to save and stop, the second ends the run."""
+"""Runs a driver and handles signals: the first requests a save and a stop, the second ends the run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run_driver(
 
     Args:
         folder: private, for the driver; it is removed at the end.
-        environment: the driver's.
-        meanings: the signals to handle, each with the state and the cause that it gives the run.
+        environment: the environment variables of the driver.
+        meanings: the signals to handle, each with the state and the cause of a run that it ends.
         shielded: as for Guarded.
     """
     with handled_signals(meanings) as signals:

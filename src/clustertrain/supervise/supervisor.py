@@ -1,5 +1,5 @@
 """The loop that runs beside a driver, in the process that started it: it shows the run's events, and ends the
-run where that is asked for."""
+run if its policy decides so."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class EndPolicy(Protocol):
     def end_now(self, is_training: bool) -> Result | None:
         """Called in each round of the loop.
 
-        Returns the result to end the run with at once; None to go on. May ask the workers to stop.
+        Returns the result to end the run with at once; None to continue. May request a stop.
         """
 
     def after_driver(self, is_training: bool) -> Result | None:
-        """Called when the driver has ended by itself. Returns the result where the driver wrote none and the
+        """Called when the driver has ended by itself. Returns the result if the driver wrote none and the
         launcher knows the cause; None otherwise."""
 
 
@@ -44,7 +44,7 @@ def supervise(
     beside: Sequence[Guarded] = (),
 ) -> Result:
     """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
-    An error of the loop itself, as of the storage, ends the run as failed.
+    An error in the loop itself, such as a storage error, ends the run as failed.
 
     Args:
         beside: other processes of the attempt on this node, ended after the driver.
@@ -57,7 +57,7 @@ def supervise(
     finally:
         for process in (driver, *beside):
             process.end()
-        kill_descendants()  # finds something only where a guardian was killed
+        kill_descendants()  # finds processes only if a guardian was killed
     return write_result(attempt, decided) if decided else result_of(attempt, driver)
 
 
@@ -75,8 +75,8 @@ def _until_the_end(attempt: Attempt, driver: Guarded, policy: EndPolicy, screen:
 
 
 def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, text: str = "") -> None:
-    """Ask the workers to save and stop. A storage that does not answer is a warning: on S3 the ranks of this
-    node read the request from its spool."""
+    """Request that the workers save and stop. An unreachable storage is only a warning: on S3 the ranks of
+    this node read the request from its spool."""
     try:
         attempt.stop.write(StopRequest(cause, state, text))
     except StorageError as error:

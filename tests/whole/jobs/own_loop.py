@@ -1,4 +1,4 @@
-"""A function with its own loop: counts, saves, stops when asked, and goes on where it stopped."""
+"""A function with its own loop: counts, saves, stops on request, and continues from there."""
 
 import time
 
@@ -28,8 +28,8 @@ def train(config):
         optimizer.step()
         time.sleep(config["step_s"])
         s.log(step=step, loss=loss.item())
-        asked = s.step_done(step)
-        if asked.save or asked.stop:
+        requests = s.step_done(step)
+        if requests.save or requests.stop:
             s.save(step=step, state={"model": model.module.state_dict()}, metrics={"loss": loss.item()})
-        if asked.stop:
+        if requests.stop:
             return
