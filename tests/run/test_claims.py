@@ -9,7 +9,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.node.processes import this_process
-from clustertrain.run.begin import check_progress
+from clustertrain.run.admission import check_progress
 from clustertrain.run.claims import Heartbeat, claim_attempt, committed_step, who_runs
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Beat, Result

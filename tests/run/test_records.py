@@ -130,8 +130,8 @@ def test_every_key_that_readers_know_is_still_written(run):
         (b'{"state": "do', "it is not JSON"),
         (b"\xff\xfe\x00garbage", "it is not JSON"),
         (b"[" * 100_000, "it is not JSON"),
-        (b"[1]", "it holds list, not an object"),
-        (b"null", "it holds NoneType, not an object"),
+        (b"[1]", "it contains list, not an object"),
+        (b"null", "it contains NoneType, not an object"),
         (b"{}", "state: Field required"),
         (b'{"state": "done", "cause": "finished"}', "exit_code: Field required"),
         (b'{"state": "done", "cause": "finished", "exit_code": "0"}', "exit_code: .*valid integer"),
@@ -171,7 +171,7 @@ def test_a_file_of_a_later_version_says_which_version_reads_it(run, monkeypatch)
     with pytest.raises(StorageError) as caught:
         file.read()
     first, second = str(caught.value).splitlines()
-    assert first.startswith(f"{file.uri} is of format 2, and clustertrain ")
+    assert first.startswith(f"{file.uri} has format 2, and clustertrain ")
     assert first.endswith(" reads up to 1.")
     assert second == "A later version of clustertrain wrote it: use that version here, too."
 

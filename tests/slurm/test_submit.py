@@ -153,7 +153,7 @@ def run_of(login, state="done", cause="finished", **changes):
 def test_a_run_that_is_finished_is_not_submitted(login):
     run_of(login)
     before = login.jobs()
-    assert "finished already" in login.submit()
+    assert "is already finished" in login.submit()
     assert login.jobs() <= before
     assert login.records() == []
 
@@ -168,7 +168,7 @@ def test_fresh_is_the_next_generation_and_stays_it(login, tmp_path):
 
 def test_another_job_of_the_name_is_refused(login):
     run_of(login, args={"lr": 1})
-    assert "holds another job of the name 'digits'" in login.submit(code=2)
+    assert "contains another job with the name 'digits'" in login.submit(code=2)
 
 
 def test_a_run_that_lives_here_is_refused(login):

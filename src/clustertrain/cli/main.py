@@ -121,7 +121,7 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.job.file import load_job
     from clustertrain.launchers.known_runs import remember
     from clustertrain.launchers.launcher import Target, launcher_of
-    from clustertrain.run.begin import Options
+    from clustertrain.run.admission import Options
 
     job, launcher = load_job(Path(job_file), sets), launcher_of(to)
     submitted = launcher.submit(job, job_file, Options(**options), click.echo, sets=sets)
@@ -153,7 +153,7 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
-    from clustertrain.run.begin import Options
+    from clustertrain.run.admission import Options
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
@@ -211,14 +211,10 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @TARGET
 @SETS
 @WHERE
-@click.option(
-    "--rank", type=int, default=None, help="The output of this rank. Default: the events of the run."
-)
+@click.option("--rank", type=int, default=None, help="The output of this rank. Default: the run's events.")
 @click.option("--node", default=None, metavar="NODE", help="All logs of this node, Ray's included.")
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own output.")
-@click.option(
-    "--attempt", type=int, default=None, metavar="N", help="The logs of this attempt. Default: the newest."
-)
+@click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""

@@ -20,7 +20,7 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status import Row, RunFiles, Status, find_run
 from clustertrain.observe.tables import RunRow
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 from clustertrain.run.folder import RunDir
 
 Echo = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Where an attempt is, as text that one process passes to another."""
+"""A reference to an attempt, as text that one process passes to another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AttemptRef:
 
     @classmethod
     def from_text(cls, text: str) -> AttemptRef:
-        """The opposite of `to_text`."""
+        """The inverse of `to_text`."""
         fields = json.loads(text)
         return cls(**{**fields, "location": Location(**fields["location"])})
 

@@ -2,7 +2,7 @@
 
 On the same machine a process is identified by its pid and its start time (processes.py). Of a process on
 another machine only the heartbeat is visible. Clocks of two machines may differ, so its time is not compared:
-the process is alive when the counter changes while this one watches.
+the process is alive if the counter changes while this process watches it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def claim_attempt(
     if not attempt.claim.create(claim):
         raise ClusterError(
             f"Attempt {attempt.n} of {run.uri} was claimed by another start at the same moment.\n"
-            "That one runs now; `clustertrain status` shows it."
+            "The other start runs now; `clustertrain status` shows it."
         )
     return attempt
 
@@ -67,16 +67,16 @@ def claim_of(attempt: Attempt) -> Claim:
     claim = attempt.claim.read()
     if claim is None:
         raise StorageError(
-            f"{attempt.claim.uri} is missing: it was removed while the run went on.\n"
+            f"{attempt.claim.uri} is missing: it was removed while the run was active.\n"
             "Change nothing in the folder of a run while it runs. Start the run again."
         )
     return claim
 
 
 def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
-    """The process that runs an attempt, as text for people; None when no process does.
+    """The process that runs an attempt, as text for people; None if there is none.
 
-    Where the process is on another machine, watches its heartbeat for `watch_s` seconds, by default three
+    If the process is on another machine, watches its heartbeat for `watch_s` seconds, by default three
     periods.
     """
     if attempt.result.exists():
@@ -102,7 +102,7 @@ def _watched(attempt: Attempt, before: Beat | None, claim: Claim, watch_s: float
 
 
 def committed_step(run: RunDir) -> int:
-    """The step of the newest checkpoint, verified or not; 0 where there is none, as in every script's run."""
+    """The step of the newest checkpoint, verified or not; 0 if there is none, and always for a script."""
     return _newest_step(names(run.checkpoints))
 
 
@@ -111,19 +111,18 @@ def _newest_step(found: list[CheckpointName]) -> int:
 
 
 def progress_of(run: RunDir) -> Progress:
-    """How far a run is, for the claim of the next attempt: by the kit's checkpoints or, where there are none,
-    by the files that a script keeps."""
+    """The progress of a run, for the claim of the next attempt: by the kit's checkpoints or, if there are
+    none, by the files that a script saves."""
     found = names(run.checkpoints)
     return Progress(_newest_step(found), None if found else _scripts_files(run))
 
 
 def _scripts_files(run: RunDir) -> str | None:
     """A checksum of names, sizes and times of the files in a script's checkpoint folder. Hidden files are
-    left
-    out: they are unfinished saves, and an attempt that dies in its first save is no progress."""
+    omitted: they are unfinished saves, and an attempt that dies in its first save is no progress."""
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
-        return None  # a script on S3 keeps its files where it likes
+        return None  # on S3 a script chooses the keys of its files itself
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):

@@ -1,7 +1,7 @@
 """Streams of JSON lines: events (what happened) and metrics (what was measured).
 
-A stream has one writing process. A reader may read it at any time; it leaves a last line that has no newline
-yet for later. Every line has `kind` and `time` (seconds since 1970).
+A stream has one writing process. A reader may read it at any time; it reads a last line
+without a newline later. Every line has `kind` and `time` (seconds since 1970).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class EventLog:
 
 
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
-    """All complete lines of a stream; empty where there is no stream."""
+    """All complete lines of a stream; empty if there is no stream."""
     return list(Follower(run, key).new())
 
 
 class Follower:
-    """Reads the lines that were added to a stream since the last look."""
+    """Reads the lines that were added to a stream since the last call."""
 
     def __init__(self, run: RunDir, key: str) -> None:
         self._tail = Tail(run, key)
@@ -64,7 +64,7 @@ class Follower:
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The record of a line; none where a full disk cut the line short. The lines around it are still read."""
+    """The record of a line; none if a full disk cut the line short. The lines around it are still read."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -3,33 +3,33 @@
     <storage>/<name>/
       g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
         job.yaml                  the job with all defaults, as the newest attempt runs it
-        submissions/              what was submitted to schedulers
-          <digest>/               job.yaml and code.tar.gz, as they were when it was submitted
-          slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json where `stop` cancelled it
+        submissions/              the jobs that were submitted to schedulers
+          <digest>/               a snapshot: job.yaml and code.tar.gz
+          slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it
         attempts/<n>/             one start of the run, claimed by creating claim.json
-          claim.json              who runs it: host, pid, start of that process, scheduler's job id
+          claim.json              its process: host, pid and start of that process, scheduler's job id
           job.yaml                the job as this attempt ran it
-          rendezvous.json         where Ray's head is; nodes/<k>.json: a node that found it
+          rendezvous.json         the address of Ray's head; nodes/<k>.json: a node that found it
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
-            failure.json          what ended it; outcome.json: what rank 0 reports at its end
+            failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
             reached, stacks/      the last finished step; which ranks have written their stacks
           heartbeat.json          a counter that changes while the driver lives
-          stop, save              requests; the file exists when the request was made
-          events*.jsonl           what happened; one writer per file
-          metrics-<r>.jsonl       what was measured, by rank 0 of restart r
+          stop, save              requests; the file exists if the request was made
+          events*.jsonl           events; one writing process per file
+          metrics-<r>.jsonl       metrics, by rank 0 of restart r
           tensorboard/
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
-          result.json             how it ended, written once
+          result.json             its result, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
       data/                       data sets that are staged once for the whole cluster
 
-A small file is written completely or not at all and holds one record (records.py). The object that names it
-also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong to
-one attempt and restart, and a reader drops superseded steps.
+A small file is written completely or not at all and contains one record (records.py). The object that names
+it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong
+to one attempt and restart, and a reader drops superseded steps.
 
-A stream needs a file system. Where the storage is one, streams are written in place; where it is S3, they
-are written to this node's spool, under the same folder names, and shipping.py sends them to S3.
+A stream needs a file system. If the storage is one, streams are written in place; if it is S3, they are
+written to this node's spool, under the same folder names, and shipping.py sends them to S3.
 """
 
 from __future__ import annotations
@@ -42,22 +42,8 @@ from pathlib import Path
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.cache import cache_folder
 from clustertrain.node.processes import Process
+from clustertrain.run import records
 from clustertrain.run.record_file import RecordFile, RequestFile
-from clustertrain.run.records import (
-    Arrival,
-    Beat,
-    Cancellation,
-    Claim,
-    Failure,
-    Outcome,
-    Rendezvous,
-    RestartClaim,
-    Result,
-    ResumePoint,
-    SaveRequest,
-    SchedulerJob,
-    StopRequest,
-)
 from clustertrain.storage import Location, Store, open_store
 
 JOB_YAML = "job.yaml"
@@ -65,7 +51,7 @@ RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
 WHOLE_FILES = ("tensorboard/*", "restarts/*/reached")
-"""What is rewritten in place there."""
+"""The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"^\d+$")
 _SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
@@ -85,20 +71,20 @@ class Restart:
         return f"{self.attempt.key}/restarts/{self.number}"
 
     @property
-    def claim(self) -> RecordFile[RestartClaim]:
-        return RecordFile(self._store, f"{self.key}/claim.json", RestartClaim)
+    def claim(self) -> RecordFile[records.RestartClaim]:
+        return RecordFile(self._store, f"{self.key}/claim.json", records.RestartClaim)
 
     @property
-    def plan(self) -> RecordFile[ResumePoint]:
-        return RecordFile(self._store, f"{self.key}/plan.json", ResumePoint)
+    def plan(self) -> RecordFile[records.ResumePoint]:
+        return RecordFile(self._store, f"{self.key}/plan.json", records.ResumePoint)
 
     @property
-    def failure(self) -> RecordFile[Failure]:
-        return RecordFile(self._store, f"{self.key}/failure.json", Failure)
+    def failure(self) -> RecordFile[records.Failure]:
+        return RecordFile(self._store, f"{self.key}/failure.json", records.Failure)
 
     @property
-    def outcome(self) -> RecordFile[Outcome]:
-        return RecordFile(self._store, f"{self.key}/outcome.json", Outcome)
+    def outcome(self) -> RecordFile[records.Outcome]:
+        return RecordFile(self._store, f"{self.key}/outcome.json", records.Outcome)
 
     @property
     def reached_key(self) -> str:
@@ -157,34 +143,34 @@ class Attempt:
     # -- records ---------------------------------------------------------------------------------
 
     @property
-    def claim(self) -> RecordFile[Claim]:
-        return RecordFile(self.run.store, f"{self.key}/claim.json", Claim)
+    def claim(self) -> RecordFile[records.Claim]:
+        return RecordFile(self.run.store, f"{self.key}/claim.json", records.Claim)
 
     @property
-    def heartbeat(self) -> RecordFile[Beat]:
-        return RecordFile(self.run.store, f"{self.key}/heartbeat.json", Beat)
+    def heartbeat(self) -> RecordFile[records.Beat]:
+        return RecordFile(self.run.store, f"{self.key}/heartbeat.json", records.Beat)
 
     @property
-    def stop(self) -> RequestFile[StopRequest]:
-        return RequestFile(self.run.store, f"{self.key}/stop", StopRequest, self.run.spool)
+    def stop(self) -> RequestFile[records.StopRequest]:
+        return RequestFile(self.run.store, f"{self.key}/stop", records.StopRequest, self.run.spool)
 
     @property
-    def save(self) -> RequestFile[SaveRequest]:
-        return RequestFile(self.run.store, f"{self.key}/save", SaveRequest, self.run.spool)
+    def save(self) -> RequestFile[records.SaveRequest]:
+        return RequestFile(self.run.store, f"{self.key}/save", records.SaveRequest, self.run.spool)
 
     @property
-    def result(self) -> RecordFile[Result]:
-        return RecordFile(self.run.store, f"{self.key}/result.json", Result)
+    def result(self) -> RecordFile[records.Result]:
+        return RecordFile(self.run.store, f"{self.key}/result.json", records.Result)
 
     @property
-    def rendezvous(self) -> RecordFile[Rendezvous]:
-        return RecordFile(self.run.store, f"{self.key}/{RENDEZVOUS}", Rendezvous)
+    def rendezvous(self) -> RecordFile[records.Rendezvous]:
+        return RecordFile(self.run.store, f"{self.key}/{RENDEZVOUS}", records.Rendezvous)
 
-    def arrival(self, node_rank: int) -> RecordFile[Arrival]:
-        return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", Arrival)
+    def arrival(self, node_rank: int) -> RecordFile[records.Arrival]:
+        return RecordFile(self.run.store, f"{self.key}/nodes/{node_rank}.json", records.Arrival)
 
     def arrived(self) -> list[int]:
-        """The ranks of the nodes that left an arrival."""
+        """The ranks of the nodes that have arrived."""
         names = self.run.store.list(f"{self.key}/nodes")
         return sorted(int(rank) for name in names if (rank := name.removesuffix(".json")).isdecimal())
 
@@ -251,7 +237,7 @@ class Attempt:
 
     @property
     def checkpoint_copy(self) -> Path:
-        """Where this node keeps its copy of the checkpoint that it resumes from, when storage is S3."""
+        """The folder for this node's copy of the checkpoint that it resumes from, if the storage is S3."""
         return self.path / "brought"
 
     def restart(self, number: int) -> Restart:
@@ -277,7 +263,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, storage: Location | str, name: str) -> RunDir:
-        """The newest generation; the first one where the run does not exist yet."""
+        """The newest generation; the first one if the run does not exist yet."""
         store = open_store(storage)
         generations = [int(g[1:]) for g in store.list(name) if g.startswith("g") and _NUMBER.match(g[1:])]
         return cls(store, name, max(generations, default=1))
@@ -308,12 +294,12 @@ class RunDir:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether streams are written to a spool, because the storage is no file system."""
+        """Whether streams are written to a spool, because the storage is not a file system."""
         return self.store.local_folder("") is None
 
     @property
     def spool(self) -> Store:
-        """The store that this node writes streams to: the storage itself where that is a file system."""
+        """The store that this node writes streams to: the storage itself if that is a file system."""
         return open_store(str(spool_folder(self.store))) if self.is_spooled else self.store
 
     def local_path(self, key: str) -> Path:
@@ -325,23 +311,24 @@ class RunDir:
         return f"{self.key}/{JOB_YAML}"
 
     def snapshot_job_key(self, digest: str) -> str:
-        """The job as it was when it was submitted."""
+        """The job of a snapshot."""
         return f"{self._submissions_key}/{digest}/{JOB_YAML}"
 
     def snapshot_code_key(self, digest: str) -> str:
-        """The code as it was when it was submitted."""
+        """The code of a snapshot."""
         return f"{self._submissions_key}/{digest}/code.tar.gz"
 
-    def submission(self, scheduler: str, job_id: str) -> RecordFile[SchedulerJob]:
+    def submission(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerJob]:
         """The record of a job that was submitted to a scheduler for this run."""
-        return RecordFile(self.store, f"{self._submissions_key}/{scheduler}-{job_id}.json", SchedulerJob)
+        key = f"{self._submissions_key}/{scheduler}-{job_id}.json"
+        return RecordFile(self.store, key, records.SchedulerJob)
 
-    def cancellation(self, scheduler: str, job_id: str) -> RecordFile[Cancellation]:
+    def cancellation(self, scheduler: str, job_id: str) -> RecordFile[records.Cancellation]:
         """The record of a waiting job that `stop` cancelled."""
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
-        return RecordFile(self.store, key, Cancellation)
+        return RecordFile(self.store, key, records.Cancellation)
 
-    def submissions(self) -> list[SchedulerJob]:
+    def submissions(self) -> list[records.SchedulerJob]:
         """The records of the jobs that were submitted, oldest first."""
         names = filter(None, map(_SUBMISSION.match, self.store.list(self._submissions_key)))
         found = (self.submission(name[1], name[2]).read() for name in names)
@@ -357,7 +344,7 @@ class RunDir:
 
     @property
     def data_path(self) -> Path | None:
-        """Data staged once per cluster, for all runs of the storage; None where nodes share no folder."""
+        """Data staged once per cluster, for all runs of the storage; None if nodes share no folder."""
         return self.store.local_folder("data")
 
     @property
@@ -377,15 +364,15 @@ class RunDir:
 
 
 def spool_folder(store: Store) -> Path:
-    """The folder where this node keeps streams before they are sent to a storage that is no file system,
-    under its keys."""
+    """The folder for the streams of this node until they are sent to a storage that is not a file system;
+    the keys are those of the storage."""
     location = store.location
     identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
     return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def run_names(store: Store) -> list[str]:
-    """The runs of a storage: folders that hold a generation."""
+    """The runs of a storage: folders that contain a generation."""
     return sorted(
         name
         for name in store.list("")
@@ -394,16 +381,16 @@ def run_names(store: Store) -> list[str]:
 
 
 def is_events_stream(name: str) -> bool:
-    """Whether a file of an attempt's folder holds events."""
+    """Whether a file of an attempt's folder contains events."""
     return _EVENTS.fullmatch(name) is not None
 
 
 def is_stream_of_records(name: str) -> bool:
-    """Whether a file of an attempt's folder holds events or metrics."""
+    """Whether a file of an attempt's folder contains events or metrics."""
     return name.endswith(".jsonl")
 
 
 def rank_of_log(name: str) -> int | None:
-    """The rank whose log a file of a node's log folder is; None where it is not a rank's."""
+    """The rank of a file in a node's log folder; None if it is not the log of a rank."""
     match = _RANK_LOG.fullmatch(name)
     return int(match[1]) if match else None

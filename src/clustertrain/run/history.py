@@ -1,4 +1,4 @@
-"""The streams of a run as one: events in order of time, and the curve without superseded steps."""
+"""The streams of a run, merged: events in order of time, and the curve without superseded steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clustertrain.run.streams import stream_names
 
 
 class AttemptFollower:
-    """Reads what was added to the streams of an attempt since the last call, in new streams as well."""
+    """Reads the records that were added to an attempt's streams since the last call, also in new streams."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -35,8 +35,8 @@ def events_of_attempt(attempt: Attempt) -> list[dict[str, Any]]:
 def curve(run: RunDir) -> list[dict[str, Any]]:
     """The metrics of a generation, as if it had never been interrupted.
 
-    A start that resumes from step s supersedes every earlier record of a step after s: those steps are done
-    again.
+    A start that resumes from step s supersedes every earlier record of a step after s: those steps are
+    repeated.
     """
     records: list[dict[str, Any]] = []
     for attempt in run.attempts():

@@ -27,7 +27,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 @dataclass(frozen=True)
 class RecordFile(Generic[T]):
-    """The file at `key`, which holds a `kind`. Every method raises StorageError when the storage refuses."""
+    """The file at `key`, which contains a `kind`. Every method raises StorageError if the storage refuses."""
 
     store: Store
     key: str
@@ -41,7 +41,7 @@ class RecordFile(Generic[T]):
         return self.store.read_or_none(self.key) is not None
 
     def read(self) -> T | None:
-        """The record, None where there is no file.
+        """The record; None if there is no file.
 
         Raises:
             StorageError: the file is of a later version, or damaged.
@@ -54,19 +54,19 @@ class RecordFile(Generic[T]):
         self.store.write_atomic(self.key, encoded(record))
 
     def create(self, record: T) -> bool:
-        """Write the file where there is none; returns False where there is one."""
+        """Write the file if it does not exist; returns False if it exists."""
         return self.store.create_exclusive(self.key, encoded(record))
 
 
 @dataclass(frozen=True)
 class RequestFile(RecordFile[T]):
-    """A request to a run. Any process that sees the storage can make it. It is written to this node's spool
-    first, so that the ranks of this node find it even while S3 is down."""
+    """A request to a run. Any process that can access the storage can make it. It is written to this node's
+    spool first, so that the ranks of this node find it even while S3 is down."""
 
     spool: Store
 
     def read(self) -> T | None:
-        """The newest request, None where there is none."""
+        """The newest request; None if there is none."""
         data = self.spool.read_or_none(self.key)
         if data is not None:
             return decoded(self.kind, data, self.spool.uri(self.key))
@@ -76,7 +76,7 @@ class RequestFile(RecordFile[T]):
         """Make the request.
 
         Raises:
-            StorageError: the storage did not take it; the ranks of other nodes do not find it.
+            StorageError: the storage refused it; the ranks of other nodes do not find it.
         """
         self.spool.write_atomic(self.key, encoded(record))
         if self.store is not self.spool:
@@ -90,7 +90,7 @@ def encoded(record: DataclassInstance) -> bytes:
 
 
 def decoded(kind: type[T], data: bytes, where: str) -> T:
-    """The opposite of `encoded`; `where` names the file in errors.
+    """The inverse of `encoded`; `where` names the file in errors.
 
     Raises:
         StorageError: it is of a later version, or not such a record.
@@ -101,7 +101,7 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
         raise _damaged(where, f"format_version is {version!r}, not a positive whole number")
     if version > FORMAT_VERSION:
         raise StorageError(
-            f"{where} is of format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
+            f"{where} has format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
             "A later version of clustertrain wrote it: use that version here, too."
         )
     # Half of a surrogate pair, as in a file name that is not UTF-8, is valid JSON but cannot be encoded.
@@ -121,7 +121,7 @@ def _object(data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"it is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise _damaged(where, f"it holds {type(value).__name__}, not an object")
+        raise _damaged(where, f"it contains {type(value).__name__}, not an object")
     return value
 
 

@@ -19,7 +19,7 @@ def record_job(attempt: Attempt, job: Job) -> None:
 
 
 def job_at(run: RunDir, key: str) -> Job | None:
-    """The job at a key of the run; None where there is none.
+    """The job at a key of the run; None if there is none.
 
     Raises:
         JobError: this version does not accept the job.
@@ -30,5 +30,5 @@ def job_at(run: RunDir, key: str) -> Job | None:
 
 
 def job_of(attempt: Attempt) -> Job | None:
-    """The job as an attempt runs it; None where it was killed before it wrote it. Raises as `job_at`."""
+    """The job of an attempt; None if the attempt was killed before it wrote the job. Raises as `job_at`."""
     return job_at(attempt.run, attempt.job_key)

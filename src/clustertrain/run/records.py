@@ -1,4 +1,4 @@
-"""What the small files of a run hold, one frozen class for each; folder.py names the file of each.
+"""The contents of the small files of a run, one frozen class for each; folder.py names the file of each.
 
 A later version may add a field: a reader ignores fields that it does not know. A change of meaning takes a
 new record_file.FORMAT_VERSION, which an older reader refuses.
@@ -18,15 +18,15 @@ from clustertrain.version import __version__
 
 @dataclass(frozen=True)
 class SchedulerStart:
-    """One start of a scheduler's job, as the claim of the attempt that it made names it.
+    """One start of a scheduler's job, as recorded in the claim of its attempt.
 
     Attributes:
         scheduler: "slurm" or "kubernetes".
-        cluster: SLURM's cluster, or the namespace; None where it is not known.
+        cluster: SLURM's cluster, or the namespace; None if unknown.
         job_id: SLURM's job, or the RayJob.
         restart: how often the scheduler started this job before.
         nodes: SLURM's names of the job's nodes, the head's first.
-        ray_cluster, pod: the RayCluster that KubeRay made for it, and the pod of its head.
+        ray_cluster, pod: the RayCluster that KubeRay created for it, and the pod of its head.
     """
 
     scheduler: str
@@ -44,8 +44,8 @@ class SchedulerStart:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: the step of its newest checkpoint, 0 where there is none, and then a checksum of what
-    a script keeps in its checkpoint folder."""
+    """The progress of a run: `resumes` is the step of its newest checkpoint, 0 if there is none. `files` is
+    then a checksum of the files that a script has in its checkpoint folder."""
 
     resumes: int
     files: str | None
@@ -53,13 +53,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Claim(Process):
-    """Who runs an attempt; the attempt exists with this file.
+    """The process that runs an attempt. The attempt exists from the moment this file exists.
 
     Attributes:
         time: of the claim, in seconds since 1970.
         launcher: "local", "slurm" or "kubernetes".
         resumes, files: as in Progress, when the attempt was claimed.
-        retry: the user asked for this start although the ones before it made no progress.
+        retry: the user started it with --retry, although the attempts before it made no progress.
         allocation: the scheduler's start that made the attempt, None for a run on one machine.
     """
 
@@ -78,7 +78,7 @@ class Claim(Process):
 
 @dataclass(frozen=True)
 class Beat(Process):
-    """The heartbeat of a driver: a reader sees that `counter` changes, and compares no clocks."""
+    """The heartbeat of a driver: a reader checks whether `counter` changes, and compares no clocks."""
 
     time: float
     counter: int
@@ -86,12 +86,12 @@ class Beat(Process):
 
 @dataclass(frozen=True)
 class StopRequest:
-    """The run is to finish its step, save and end.
+    """A request that the run finishes its step, saves and ends.
 
     Attributes:
         cause, state: a row of states.STATES; the run ends with them.
         text: of the result, two or three lines for people.
-        by: "takeover" where another start of the run asked.
+        by: "takeover" if another start of the run made the request.
     """
 
     cause: str
@@ -103,7 +103,8 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """The run is to save at its next step and go on. `pod`: the one that asked, since it is about to end."""
+    """A request that the run saves at its next step and continues. `pod`: the pod that made the request,
+    because it is about to end."""
 
     pod: str = ""
     time: float = field(default_factory=time.time)
@@ -111,12 +112,12 @@ class SaveRequest:
 
 @dataclass(frozen=True)
 class Result:
-    """How an attempt ended.
+    """The result of an attempt.
 
     Attributes:
         state, cause: a row of states.STATES.
-        exit_code: what `clustertrain run` ended with.
-        text: two or three lines for people; empty where nothing went wrong.
+        exit_code: that of `clustertrain run`.
+        text: two or three lines for people; empty if there was no error.
         train_s: seconds from the first step to the last.
         ended_at: in seconds since 1970.
 
@@ -159,7 +160,7 @@ class RestartClaim:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What a start of the worker group resumes from: None and 0 where there is no checkpoint."""
+    """The point from which a start of the worker group resumes: None and 0 if there is no checkpoint."""
 
     checkpoint: str | None
     step: int
@@ -167,14 +168,14 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended a start of the worker group.
+    """The failure that ended a start of the worker group.
 
     Attributes:
         rank, host, pid: the worker that failed first.
         error: the name of its exception, "signal" or "watchdog".
-        signature: the same for the same failure.
-        signal, exit_code: of a process that was killed, of a script that ended.
-        kit_exit_code: the exit code of the run, where this failure ends it.
+        signature: equal for a failure that occurs again.
+        signal: of a process that was killed. exit_code: of a script.
+        kit_exit_code: the exit code of the run if this failure ends it.
         cause: one of state `failed`.
         fatal: another start would fail in the same way.
         restart, step: the start that failed, and the last step that it finished.
@@ -197,7 +198,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What rank 0 reports when a start of the worker group has returned.
+    """The report of rank 0 when a start of the worker group has returned.
 
     Attributes:
         finished: nothing is left to train; otherwise a stop was requested.
@@ -218,10 +219,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What a node needs to join.
+    """The data that a node needs to join the cluster.
 
     Attributes:
-        ports: the head's block; the first is where Ray's head answers.
+        ports: the head's block; Ray's head listens on the first.
         token_path: where the head's node keeps the token; each node has its own copy from the SLURM step.
     """
 
@@ -242,8 +243,8 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A node that has found the head. With `error` it takes no part: `exit_code` is the one that this means
-    for the run, None where the node was lost during the run."""
+    """A node that has found the head. With `error` the node does not take part; `exit_code` is then that of
+    the run, or None if the node was lost during the run."""
 
     host: str
     address: str | None = None
@@ -269,7 +270,7 @@ class SchedulerJob:
         digest: of the snapshot that it starts from.
         time: of the submission, in seconds since 1970.
         user, host: who submitted it, and on which machine.
-        output: the file that the scheduler writes, empty where it is not known.
+        output: the file that the scheduler writes; empty if unknown.
     """
 
     scheduler: str
@@ -284,7 +285,7 @@ class SchedulerJob:
 
 @dataclass(frozen=True)
 class Cancellation:
-    """A waiting job that `stop` cancelled: the scheduler forgets it. `by`: "user on host"."""
+    """A waiting job that `stop` cancelled: the scheduler does not keep it. `by`: "user on host"."""
 
     by: str
     state: str = "cancelled"

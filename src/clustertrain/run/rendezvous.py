@@ -1,7 +1,7 @@
-"""Where the nodes of one start of a job meet: files in the attempt's folder.
+"""The rendezvous of the nodes of one start of a job, by files in the attempt's folder.
 
 rendezvous.json    the head writes it as soon as it knows its ports; the other nodes wait for it
-nodes/<k>.json     each node writes that it has found the head and what it has, or why it cannot take part
+nodes/<k>.json     each node writes that it has found the head, with its resources, or why it cannot take part
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from clustertrain.waiting import wait_until
 def wait_for_head(
     run: RunDir, start: SchedulerStart, wait_s: float, poll_s: float, is_over: Callable[[], bool]
 ) -> tuple[Attempt, Rendezvous] | None:
-    """Wait until the head of this start of the job has published its address; None where the attempt has
-    ended before that, or `is_over` returns True.
+    """Wait until the head of this start of the job has published its address; None if the attempt ends
+    before that, or `is_over` returns True.
 
     Raises:
-        StorageError: nothing was published within `wait_s` seconds; the likely cause is that this node sees
-            another storage.
+        StorageError: nothing was published within `wait_s` seconds; the likely cause is that this node
+            accesses another storage.
     """
     found: tuple[Attempt, Rendezvous] | None = None
 
@@ -43,7 +43,7 @@ def wait_for_head(
         raise StorageError(
             f"{socket.gethostname()} finds no {RENDEZVOUS} of job {start.job_id} under {run.uri} "
             f"after {wait_s:g} s.\n"
-            f"{start.nodes[0]} writes it there: likely this path is another file system here. Give "
+            f"{start.nodes[0]} writes it there. Likely cause: this path is another file system here. Give "
             "`storage` a path that all nodes share, or s3://…"
         )
     return found

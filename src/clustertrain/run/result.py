@@ -1,4 +1,4 @@
-"""How an attempt ended: put together from its files and written once, by the driver. Where the driver died,
+"""The result of an attempt, computed from its files and written once, by the driver. If the driver died,
 `clustertrain run` or the agent of the head node writes it."""
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def _exit_code(attempt: Attempt, state: str) -> int:
 
 
 def _stop_code(attempt: Attempt) -> int:
-    """75 where a checkpoint is there to continue from, 130 where there is none."""
+    """75 if there is a checkpoint to continue from, 130 if there is none."""
     shelf = attempt.run.checkpoints
     if found := names(shelf):
         saved = any(_has_manifest(shelf, name) for name in reversed(found))
     else:
-        saved = bool(shelf.store.list(shelf.key))  # a script chooses the names of its own
+        saved = bool(shelf.store.list(shelf.key))  # a script chooses its own names
     return EXIT_STOPPED if saved else EXIT_INTERRUPTED
 
 

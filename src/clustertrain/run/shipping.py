@@ -1,7 +1,7 @@
 """Sends the streams of this node to S3 while they grow.
 
 Events, metrics and logs are sent as numbered objects (streams.py). TensorBoard's files and the step counter
-are sent as a whole when they changed, since their readers cannot join pieces. A note beside each file says
+are sent as a whole if they changed, because their readers cannot join pieces. A note beside each file records
 how much was sent: after a kill the next sender continues there, and two senders never send the same bytes.
 While S3 is down, the streams stay on this node.
 """
@@ -41,7 +41,7 @@ class Sent:
 class Shipping:
     """Sends the streams of one attempt while the block runs, sends the rest at its end, and clears the spool.
 
-    Does nothing where the storage is a file system.
+    Does nothing if the storage is a file system.
     """
 
     def __init__(self, attempt: Attempt, echo: Callable[[str], None]) -> None:
@@ -91,7 +91,7 @@ class Shipping:
         """Send what is new. `whole`: also the files that are sent as a whole.
 
         Raises:
-            StorageError: S3 did not take it within `retry_s`.
+            StorageError: S3 did not accept it within `retry_s` seconds.
         """
         impatient = self._attempt.run.with_patience(retry_s).store
         with _one_at_a_time(self._attempt.path):
@@ -130,7 +130,7 @@ def send_leftovers(run: RunDir, echo: Callable[[str], None]) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """When a pod ends, its preStop hook sends while the process of postStart may still send."""
+    """A lock: when a pod ends, its preStop hook sends while the process of postStart may still send."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".sending").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,9 +1,9 @@
 """The code of a job at its submission, so that a requeue next week runs the same code.
 
-One tar.gz, the same on every machine: sorted, without owners and times. It holds files, folders and whether a
-file is executable; a link is packed as the file that it points to. Version control, virtual environments,
-caches, the runs themselves and data sets that the job names are left out. shutil.make_archive also packs
-times and owners; `git archive` packs only what is committed.
+One tar.gz, the same on every machine: sorted, without owners and times. It contains files and folders, and
+whether a file is executable; a link is packed as the file that it points to. Version control, virtual
+environments, caches, the runs themselves and data sets that the job names are left out. shutil.make_archive
+also packs times and owners; `git archive` packs only committed files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Streams: files that grow, with one writing process and any number of readers.
 
-The writer appends to a plain file (`RunDir.local_path`). Where the storage is S3, that file is on the
-writer's node, and what was added is sent every few seconds as a numbered object `<key>.d/000001`
-(shipping.py), since an object cannot grow. A reader reads the file where this node has it, and the objects
-otherwise. It polls: inotify, which libraries that follow files use, does not see writes of another host.
+The writer appends to a plain file (`RunDir.local_path`). If the storage is S3, that file is on the
+writer's node, and the new bytes are sent every few seconds as a numbered object `<key>.d/000001`
+(shipping.py), because an object cannot grow. A reader reads the file if this node has it, and the objects
+otherwise. It polls: inotify, which libraries that follow files use, does not report writes of another host.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from clustertrain.run.folder import RunDir
 
 _BLOCK_BYTES = 1 << 20
-PARTS = ".d"  # ends the name of the folder of a stream's numbered objects
+PARTS = ".d"  # suffix of the folder of a stream's numbered objects
 
 
 def part_key(key: str, number: int) -> str:
-    """The object that holds the `number`-th piece of a stream, from 1."""
+    """The object that contains the `number`-th piece of a stream, from 1."""
     return f"{key}{PARTS}/{number:06d}"
 
 
 class Tail:
-    """Reads what was added to a stream since the last call."""
+    """Reads the bytes that were added to a stream since the last call."""
 
     def __init__(self, run: RunDir, key: str) -> None:
         self._run = run
@@ -33,7 +33,7 @@ class Tail:
         self.unfinished = b""  # of `new_lines`: what came after the last newline
 
     def new(self) -> Iterator[bytes]:
-        """The bytes that were added since the last call, in blocks; none where there is no such stream."""
+        """The bytes that were added since the last call, in blocks; none if there is no such stream."""
         try:
             with self._run.local_path(self._key).open("rb") as file:
                 file.seek(self._read_bytes)
@@ -64,8 +64,8 @@ class Tail:
 
 
 class Tails:
-    """Reads what was added to the streams directly under a key since the last call, in new streams as
-    well."""
+    """Reads the lines that were added to the streams directly under a key since the last call; new streams
+    are included."""
 
     def __init__(self, run: RunDir, folder: str) -> None:
         self._run = run

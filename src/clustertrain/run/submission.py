@@ -3,8 +3,7 @@
     take_snapshot ─▶ upload ─▶ the scheduler, with Submission.to_text() in $CLUSTERTRAIN_SUBMISSION ─▶ record
 
 The snapshot is stored under its digest, so that a job that is submitted twice is uploaded once. job.yaml is
-written
-last: a snapshot that has it is complete.
+written last: a snapshot that has it is complete.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Submission:
 
     @classmethod
     def from_text(cls, text: str) -> Submission:
-        """The opposite of `to_text`.
+        """The inverse of `to_text`.
 
         Raises:
-            JobError: the text is not one of `to_text`.
+            JobError: the text was not written by `to_text`.
         """
         try:
             fields = json.loads(text)
@@ -59,7 +58,7 @@ class Submission:
             ) from None
 
     def to_text(self) -> str:
-        """One line of ASCII; holds no secret."""
+        """One line of ASCII; contains no secret."""
         return json.dumps(asdict(self))
 
     @property
@@ -70,7 +69,7 @@ class Submission:
         """The job as it was submitted. Its `code` is the folder on the machine that it was submitted from.
 
         Raises:
-            StorageError: the snapshot is missing; one cause is that a node sees another file system.
+            StorageError: the snapshot is missing; one cause is that a node accesses another file system.
         """
         key = self.run.snapshot_job_key(self.digest)
         job = job_at(self.run, key)
@@ -98,7 +97,7 @@ class Submission:
 
 
 def upload(run: RunDir, snapshot: Snapshot) -> None:
-    """Write a snapshot to the storage, unless it is there already.
+    """Write a snapshot to the storage, unless it exists already.
 
     Raises:
         StorageError: the storage refuses.
@@ -113,8 +112,8 @@ def upload(run: RunDir, snapshot: Snapshot) -> None:
 def record(
     run: RunDir, *, scheduler: str, job_id: str, digest: str, cluster: str | None = None, output: str = ""
 ) -> SchedulerJob:
-    """Record that a scheduler accepted a job, so that any machine that sees the storage can query the
-    scheduler.
+    """Record that a scheduler accepted a job, so that any machine that can access the storage can query
+    the scheduler.
 
     Raises:
         StorageError: the storage refuses.
@@ -142,7 +141,7 @@ def _user() -> str:
 
 def _not_there(run: RunDir, key: str) -> StorageError:
     return StorageError(
-        f"{run.store.uri(key)} is not there, as seen from {socket.gethostname()}.\n"
+        f"{run.store.uri(key)} does not exist, as seen from {socket.gethostname()}.\n"
         "The storage must be the same on the machine that submits and on every node: "
         "a shared file system, or s3://…"
     )

@@ -18,7 +18,7 @@ from clustertrain.job.kubernetes import merged_patch
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
 from clustertrain.launchers.kubernetes.submit import render
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 from clustertrain.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ from clustertrain.job.file import dump_job, load_job
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as pod
 from clustertrain.launchers.kubernetes.in_pod import pre_stop as pod_leaving
 from clustertrain.launchers.kubernetes.in_pod import unpack_code as pod_code
-from clustertrain.run.begin import is_same_start
+from clustertrain.run.admission import is_same_start
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, StopRequest

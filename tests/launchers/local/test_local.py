@@ -8,7 +8,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.observe.screen import open_screen
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 from clustertrain.run.folder import RunDir
 from small_job import job
 

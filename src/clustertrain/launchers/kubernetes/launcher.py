@@ -16,7 +16,7 @@ from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.status import Row, RunFiles, Status, status_by_files
 from clustertrain.observe.tables import RunRow
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 
 
 class KubernetesLauncher:

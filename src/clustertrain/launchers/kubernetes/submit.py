@@ -25,7 +25,7 @@ from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_er
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.launchers.shell import CommandMissing
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 
 _APPLY_S = 60.0
 _DELETE_S = 120.0

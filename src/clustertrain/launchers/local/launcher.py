@@ -12,7 +12,7 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import RunFiles, Status, status_by_files
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 
 
 class LocalLauncher(FromStorage):

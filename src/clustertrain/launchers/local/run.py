@@ -11,7 +11,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun, remember
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
-from clustertrain.run.begin import Options, claim_next_attempt
+from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers

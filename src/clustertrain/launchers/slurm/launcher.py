@@ -15,7 +15,7 @@ from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_next
 from clustertrain.observe.status import RunFiles, Status
 from clustertrain.observe.wait import follow_to_its_end
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 
 
 class SlurmLauncher(FromStorage):

@@ -25,7 +25,7 @@ from clustertrain.launchers.slurm.partitions import (
     partitions,
 )
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
-from clustertrain.run.begin import check_storage
+from clustertrain.run.admission import check_storage
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 

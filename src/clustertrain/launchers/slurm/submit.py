@@ -22,7 +22,7 @@ from clustertrain.launchers.slurm.queue import cluster_name, query_queue
 from clustertrain.launchers.slurm.script import Rendered, lead_time_s, python_on_nodes, render, traveling
 from clustertrain.launchers.slurm.status import status_of
 from clustertrain.observe.tables import to_type
-from clustertrain.run.begin import Options, check_progress, check_world_size, continue_from
+from clustertrain.run.admission import Options, check_progress, check_world_size, continue_from
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import events_of_attempt
 from clustertrain.run.snapshot import take_snapshot

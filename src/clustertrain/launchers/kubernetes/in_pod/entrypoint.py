@@ -21,7 +21,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.begin import Options, claim_next_attempt, is_same_start
+from clustertrain.run.admission import Options, claim_next_attempt, is_same_start
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart

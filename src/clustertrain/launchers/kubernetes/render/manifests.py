@@ -33,7 +33,7 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import RAY_VERSION, __version__
 

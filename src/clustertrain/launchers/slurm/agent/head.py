@@ -16,7 +16,7 @@ from clustertrain.node.network import interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.begin import claim_next_attempt, is_same_start
+from clustertrain.run.admission import claim_next_attempt, is_same_start
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result

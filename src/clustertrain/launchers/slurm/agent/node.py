@@ -21,7 +21,7 @@ from clustertrain.launchers.slurm.agent.ray_command import node_environment, por
 from clustertrain.node.installed import missing_for_training
 from clustertrain.node.network import address_towards, interface_of, nccl_needs_interface
 from clustertrain.node.ports import Ports, free_block
-from clustertrain.run.begin import Options
+from clustertrain.run.admission import Options
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
 from clustertrain.run.submission import Submission

@@ -7,7 +7,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.run.begin import Options, _trains_longer, claim_next_attempt
+from clustertrain.run.admission import Options, _trains_longer, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart

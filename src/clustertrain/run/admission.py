@@ -1,4 +1,4 @@
-"""Whether a job may start, and as which attempt: the same checks for every launcher.
+"""The checks before a start of a job, the same for every launcher, and the claim of its attempt.
 
 same job under this name? ─▶ not running? ─▶ not finished? ─▶ did the last attempts make progress? ─▶ claim
 """
@@ -23,7 +23,7 @@ _PROBE_RETRY_S = 30.0
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line adds to a job."""
+    """The options of a start on the command line."""
 
     fresh: bool = False
     takeover: bool = False
@@ -41,19 +41,19 @@ def claim_next_attempt(
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
-    """Claim the next attempt of the job's run. Returns the result instead where the run is finished already.
+    """Claim the next attempt of the job's run. If the run is already finished, returns its result instead.
 
     Args:
-        world_sizes: returns the numbers of workers that there is room for, ascending; the last is taken. It
-            is called only where training is left to do.
-        run: the generation to continue, where it was chosen before; the newest otherwise.
-        allocation: what the scheduler calls this start (see allocation.py); recorded in the claim. An earlier
-            start of the same scheduler's job is known to be over.
+        world_sizes: returns the numbers of workers that the resources suffice for, ascending; the last one is
+            used. Called only if training is left to do.
+        run: the generation to continue, if it was chosen before. Default: the newest.
+        allocation: the scheduler's names for this start, for the claim. An earlier start of the same job of
+            the scheduler is known to be over.
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
         JobError: the storage holds another job under this name, or another world size without consent.
-        ClusterError: another process runs it, or there is room for too few workers.
+        ClusterError: another process runs it, or the resources suffice for too few workers.
         StorageError: the storage is not writable.
     """
     check_storage(job.storage.location)
@@ -61,7 +61,7 @@ def claim_next_attempt(
     previous = run.newest_attempt()
     if previous is not None:
         if not is_same_start(previous, allocation):
-            check_nobody_runs(previous, takeover=options.takeover)
+            check_not_running(previous, takeover=options.takeover)
         if options.fresh:
             run = run.fresh()
         else:
@@ -80,8 +80,7 @@ def claim_next_attempt(
 
 
 def check_storage(location: Location) -> None:
-    """Check that the storage can be written. Gives up after half a minute, not after ten: a user waits for
-    it."""
+    """Check that the storage can be written. Retries for half a minute only, because a user is waiting."""
     probe(open_store(location.with_patience(_PROBE_RETRY_S)))
 
 
@@ -93,11 +92,11 @@ def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     return claim.allocation.is_same_job(allocation)
 
 
-def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
-    """Refuse while another process runs the run; with `takeover`, ask that one to stop instead.
+def check_not_running(previous: Attempt, *, takeover: bool) -> None:
+    """Refuse the start while another process runs the run; with `takeover`, request that process to stop.
 
     Raises:
-        ClusterError: names who runs it.
+        ClusterError: another process runs it; names that process.
     """
     runner = who_runs(previous)
     if runner is None:
@@ -111,7 +110,7 @@ def check_nobody_runs(previous: Attempt, *, takeover: bool) -> None:
 
 
 def continue_from(run: RunDir, previous: Attempt, job: Job, echo: Callable[[str], None]) -> Result | None:
-    """Check that the run under this name is this job. Returns its result where nothing is left to train.
+    """Check that the run under this name is this job. Returns its result if nothing is left to train.
 
     Raises:
         JobError: it is another job; names the keys that differ.
@@ -122,21 +121,21 @@ def continue_from(run: RunDir, previous: Attempt, job: Job, echo: Callable[[str]
     if difference := identity_difference(old, job):
         shown = "\n".join(f"  {line}" for line in difference[:6])
         raise JobError(
-            f"{run.uri} holds another job of the name {job.name!r}:\n{shown}\n"
+            f"{run.uri} contains another job with the name {job.name!r}:\n{shown}\n"
             "Choose another name, or add --fresh to train from the start; the old run is kept."
         )
     result = previous.result.read()
     if result is None or result.state != "done" or _trains_longer(old, job):
         return None
     echo(
-        f"{job.name} is finished already; nothing was trained. "
-        "To train from the start: another name, or --fresh."
+        f"{job.name} is already finished; nothing was trained. "
+        "To train from the start, use another name or --fresh."
     )
     return result
 
 
 def _recorded(run: RunDir, previous: Attempt) -> Job | None:
-    """The job as the newest attempt ran it; None where that was killed before it wrote the job."""
+    """The job of the newest attempt; None if the attempt was killed before it wrote the job."""
     return job_of(previous) or job_at(run, run.job_key)
 
 
@@ -149,14 +148,14 @@ def _trains_longer(old: Job, new: Job) -> bool:
 
 
 def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:
-    """Refuse to resume at another number of workers than the newest checkpoint's, unless the user allowed it.
+    """Refuse to resume with another number of workers than the newest checkpoint's, unless it is allowed.
 
     Raises:
         JobError: with both numbers.
     """
     before = _checkpointed_world_size(run)
-    consents = options.allow_world_size_change or len(job.world_sizes) > 1
-    if before is not None and before != world_size and not consents:
+    is_allowed = options.allow_world_size_change or len(job.world_sizes) > 1
+    if before is not None and before != world_size and not is_allowed:
         raise JobError(
             f"resources.workers is {world_size}, but {before} workers wrote the newest checkpoint in "
             f"{run.uri}.\n"
@@ -175,8 +174,8 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
 
 
 def check_progress(run: RunDir, attempts: int) -> None:
-    """Refuse to start where the last `attempts` attempts (failures.attempts) each ended without a new
-    committed step: the next one would probably end like them.
+    """Refuse to start if the last `attempts` attempts (failures.attempts) each ended without a new committed
+    step: the next one would probably end in the same way.
 
     Attempts that a user ended do not count. An attempt that was claimed with `retry=True` restarts the count.
     The steps of a script are not known: a change in its checkpoint folder counts as progress.
