@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS
-from clustertrain.launchers.known_runs import KnownRun, remember
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
 
 MODULE = """
 from clustertrain.observe.tables import RunRow
@@ -43,7 +43,10 @@ def cli(tmp_path, monkeypatch):
     (tmp_path / "a_queue_launcher.py").write_text(MODULE)
     (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
     monkeypatch.setitem(LAUNCHERS, "queue", "a_queue_launcher")
-    assert remember(KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77")) is None
+    assert (
+        record_known_run(KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77"))
+        is None
+    )
 
     def call(*arguments):
         result = CliRunner().invoke(main, arguments)

@@ -6,7 +6,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.find import find
-from clustertrain.launchers.known_runs import KnownRun, remember
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.listing import list_all
 from clustertrain.observe.status import NotStarted
@@ -29,7 +29,7 @@ def job(tmp_path, monkeypatch):
 
 def submitted(job, launcher, **fields):
     run = KnownRun.of(job, "job.yaml", launcher, fields.pop("cluster", "ml"))
-    remember(KnownRun(**{**vars(run), **fields}))
+    record_known_run(KnownRun(**{**vars(run), **fields}))
 
 
 def started(job, launcher="local"):

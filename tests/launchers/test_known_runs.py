@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.known_runs import KnownRun, folder, forget, known_runs, remember
+from clustertrain.launchers.known_runs import KnownRun, folder, known_runs, record_known_run, remove_known_run
 
 
 @pytest.fixture(autouse=True)
@@ -24,42 +24,42 @@ def known(tmp_path, name="digits", launcher="slurm", **fields):
 
 def test_what_was_remembered_comes_back(tmp_path):
     run = known(tmp_path, cluster="SLURM cluster sim", job_id="12")
-    assert remember(run) is None
+    assert record_known_run(run) is None
     assert known_runs() == ([run], [])
     assert run.where == "SLURM cluster sim, job 12"
 
 
 def test_a_later_start_replaces_the_file_and_another_launcher_has_its_own(tmp_path, state):
-    remember(known(tmp_path, cluster="sim", job_id="12"))
-    remember(known(tmp_path, cluster="sim", job_id="13"))
-    remember(known(tmp_path, launcher="local"))
+    record_known_run(known(tmp_path, cluster="sim", job_id="12"))
+    record_known_run(known(tmp_path, cluster="sim", job_id="13"))
+    record_known_run(known(tmp_path, launcher="local"))
     assert len(list(state.iterdir())) == 2
     assert {(run.launcher, run.job_id) for run in known_runs()[0]} == {("slurm", "13"), ("local", "")}
 
 
 def test_the_newest_comes_first(tmp_path):
     for name, at in (("a", 1.0), ("c", 3.0), ("b", 2.0)):
-        remember(KnownRun(name, "local", known(tmp_path).storage, "name: a", "/job.yaml", time=at))
+        record_known_run(KnownRun(name, "local", known(tmp_path).storage, "name: a", "/job.yaml", time=at))
     assert [run.name for run in known_runs()[0]] == ["c", "b", "a"]
 
 
 def test_nobody_else_may_look(tmp_path, state):
-    remember(known(tmp_path))
+    record_known_run(known(tmp_path))
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    assert "cannot be written" in remember(known(tmp_path))
+    assert "cannot be written" in record_known_run(known(tmp_path))
     assert known_runs()[0] == []
 
 
 def test_forgetting_twice_does_no_harm(tmp_path):
     run = known(tmp_path)
-    remember(run)
-    forget(run)
-    forget(run)
+    record_known_run(run)
+    remove_known_run(run)
+    remove_known_run(run)
     assert known_runs() == ([], [])
 
 
@@ -91,9 +91,9 @@ def without_a_key(path, text):
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_and_skipped(tmp_path, state, change, reason):
-    remember(known(tmp_path))
+    record_known_run(known(tmp_path))
     (path,) = state.iterdir()
-    remember(known(tmp_path, name="other"))
+    record_known_run(known(tmp_path, name="other"))
     change(path, path.read_text())
     runs, (note,) = known_runs()
     assert [run.name for run in runs] == ["other"]
@@ -103,7 +103,7 @@ def test_a_file_that_cannot_be_used_is_named_and_skipped(tmp_path, state, change
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_a_file_of_another_user_is_named_and_skipped(tmp_path, state):
-    remember(known(tmp_path))
+    record_known_run(known(tmp_path))
     (path,) = state.iterdir()
     os.chown(path, 12345, 12345)
     runs, (note,) = known_runs()
@@ -114,7 +114,7 @@ def test_a_file_of_another_user_is_named_and_skipped(tmp_path, state):
 def _write_often(name, tmp_path, state_home):
     os.environ["XDG_STATE_HOME"] = state_home
     for number in range(100):
-        remember(known(tmp_path, cluster="sim", job_id=f"{name}-{number}"))
+        record_known_run(known(tmp_path, cluster="sim", job_id=f"{name}-{number}"))
 
 
 def test_two_writers_of_one_run_never_tear_its_file(tmp_path, state):

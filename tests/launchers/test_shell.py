@@ -71,7 +71,7 @@ def test_a_failure_carries_everything_and_says_it_in_three_lines(program):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"), [("echo only >&1; exit 1", "only"), ("exit 1", "It said nothing.")]
+    ("body", "said"), [("echo only >&1; exit 1", "only"), ("exit 1", "It printed nothing.")]
 )
 def test_a_failure_that_says_little(program, body, said):
     with pytest.raises(CommandFailed) as caught:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
-from clustertrain.launchers.slurm.queue import look_up, query_queue
+from clustertrain.launchers.slurm.queue import query_queue, query_squeue
 from slurm.login import Login
 
 
@@ -34,7 +34,7 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
     done, failed = accounting.sbatch(wrap="exit 0"), accounting.sbatch(wrap="exit 3")
     jobs = [taken_out, done, failed]
     ends = time.monotonic() + 150
-    while look_up(jobs):
+    while query_squeue(jobs):
         assert time.monotonic() < ends
         time.sleep(1)
     answer = query_queue(jobs)
@@ -48,9 +48,9 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
         rows = login("status", "job.yaml").stdout.splitlines()
         return next(row for row in rows if row.startswith("state ")).partition(" ")[2].strip()
 
-    assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled at the scheduler"
+    assert state() == f"cancelled (cancelled): SLURM job {taken_out} was cancelled through SLURM"
     accounting.stop_accounting()
-    assert f"SLURM has forgotten job {taken_out}" in state()
+    assert f"SLURM has purged job {taken_out}" in state()
     accounting.start_accounting()
     assert state().startswith("cancelled")
 

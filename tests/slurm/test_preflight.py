@@ -30,11 +30,11 @@ ON_ANY_SITE = {
     ),
     "too many GPUs": (
         {"resources": {"workers": 1, "gpus_per_worker": 3}},
-        "1 workers × 3 GPUs = 3 GPUs on each node, and a node of partition gpu has 2 at most",
+        "1 workers × 3 GPUs = 3 GPUs on each node, and a node of partition gpu has at most 2",
     ),
     "too many CPUs": (
         {"resources": {"workers": 2, "cpus_per_worker": 3}},
-        "2 workers × 3 CPUs = 6 CPUs on each node, and a node of partition gpu has 4 at most",
+        "2 workers × 3 CPUs = 6 CPUs on each node, and a node of partition gpu has at most 4",
     ),
     "too much memory": (
         {"resources": {"workers": 1, "memory_per_worker": "4Gi"}},
@@ -50,15 +50,15 @@ ON_ANY_SITE = {
     ),
     "GPUs of a type that it has not": (
         {"resources": {"workers": 1, "gpus_per_worker": 1}, "slurm": {"gpu_type": "h100"}},
-        "GPUs of type h100 on each node, and a node of partition gpu has 0 at most",
+        "GPUs of type h100 on each node, and a node of partition gpu has at most 0",
     ),
     "too short": (
         {"slurm": {"time_limit": "2m"}},
-        "slurm.time_limit is 2m, and the least is 60 s to start + 90 s for the last save",
+        "slurm.time_limit is 2m, and the job needs 60 s to start + 90 s for the last save",
     ),
     "too short a limit of the partition": (
         {"slurm": {"partition": "short", "time_limit": None, "lead_time": "10m"}},
-        "the limit of partition short is 10m, and the least is 60 s to start + 600 s for the last save",
+        "the limit of partition short is 10m, and the job needs 60 s to start + 600 s for the last save",
     ),
 }
 
@@ -78,7 +78,7 @@ def test_a_site_that_would_queue_the_impossible_for_ever(fresh_cluster, tmp_path
     for sections, said in (
         ({"slurm": {"partition": "short", "time_limit": "1h"}}, "partition short allows 10m"),
         ({"resources": {"workers": 2, "nodes": 2}}, "partition gpu has 1 such nodes"),
-        ({"resources": {"workers": 9}}, "has 4 at most"),
+        ({"resources": {"workers": 9}}, "has at most 4"),
     ):
         login.job(**sections)
         assert said in refusal(login, 3)
@@ -96,7 +96,7 @@ SLURM_SAYS = {
 def test_what_slurm_refuses_is_told_with_its_words_and_where_to_look(login, slurm, said, remedy):
     login.job(slurm=slurm)
     error = refusal(login, 3)
-    assert "SLURM does not take the job digits. sbatch said: " in error
+    assert "SLURM refused the job digits. sbatch printed: " in error
     assert said in error
     assert remedy in error
 
@@ -170,7 +170,7 @@ def test_an_image_that_is_not_there(login, slurm, image):
     login.job(image=image, slurm=slurm)
     error = refusal(login, 4)
     assert f"image is {image}, and /" in error
-    assert "is not there" in error
+    assert "does not exist" in error
 
 
 def test_an_image_in_a_registry_is_not_looked_for(login):
@@ -184,4 +184,4 @@ def test_a_mount_that_is_not_there(login, tmp_path):
         image=str(tmp_path / "train.sif"),
         slurm={"container": "apptainer", "mounts": [f"{tmp_path}:/here", "/not/there:/inside:ro"]},
     )
-    assert "slurm.mounts: /not/there is not there" in refusal(login, 4)
+    assert "slurm.mounts: /not/there does not exist" in refusal(login, 4)

@@ -260,7 +260,7 @@ def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(login, wrapped):
     error = login.submit(code=3, **environ)
     assert len(login.jobs() - before) == 1  # it was taken
     assert "Socket timed out" in error
-    assert "may be queued all the same" in error
+    assert "may still be queued" in error
 
 
 def test_a_record_that_cannot_be_written_does_not_lose_the_job(login, wrapped):
@@ -268,7 +268,7 @@ def test_a_record_that_cannot_be_written_does_not_lose_the_job(login, wrapped):
     environ = wrapped(f'$real "$@"; code=$?; case "$*" in --parsable*) {away};; esac; exit $code')
     printed = login.submit(**environ)
     job_id = job_id_of(printed)
-    assert f"warning: SLURM job {job_id} is queued, and that could not be written down" in printed
+    assert f"warning: SLURM job {job_id} is queued, but its record could not be written" in printed
     assert job_id in login.jobs()
 
 

@@ -16,7 +16,7 @@ from clustertrain.launchers import stop
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm import stop as slurm_stop
-from clustertrain.launchers.slurm.queue import look_up
+from clustertrain.launchers.slurm.queue import query_squeue
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
@@ -102,7 +102,7 @@ def test_one_that_waits_says_why(runs):
     status = status_of(runs.run())
     assert (status.state, status.standing.cause, status.note) == ("queued", "scheduler", None)
     shown = runs.cli("status")
-    assert f"SLURM {job_id}: PENDING (BeginTime: may not begin before a set time" in shown
+    assert f"SLURM {job_id}: PENDING (BeginTime: its start time has not been reached" in shown
     assert runs.cli("logs").startswith("queued (scheduler): PENDING (BeginTime")
 
 
@@ -116,7 +116,7 @@ def test_one_that_has_nodes_and_no_attempt_waits_for_them(runs, cluster):
     job_id = runs.submit("--nodes=2", "--time=10")
     cluster.wait_for_state(job_id, {"RUNNING"})
     status = status_of(runs.run())
-    assert (status.state, status.standing.text) == ("waiting", "started, its nodes are coming up")
+    assert (status.state, status.standing.text) == ("waiting", "started; its nodes are not ready yet")
     assert status.runner == f"SLURM job {job_id} on {status.job.queue.nodes}"
 
 
@@ -133,7 +133,7 @@ def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
 def test_a_stop_is_asked_for_and_waited_for(runs, cluster):
     job_id = runs.start()
     said = runs.cli("stop").splitlines()
-    assert said[0].startswith(f"asked SLURM job {job_id} on node")
+    assert said[0].startswith(f"sent a stop request to SLURM job {job_id} on node")
     assert said[1:] == ["digits: stopped (user) at step 7"]
     assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
     assert status_of(runs.run()).exit_code == 75
@@ -150,7 +150,7 @@ def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
 
 def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
     job_id = runs.submit("--begin=now+1hour")
-    assert runs.cli("stop") == f"SLURM job {job_id} was taken out of the queue\n"
+    assert runs.cli("stop") == f"SLURM job {job_id} was cancelled in the queue\n"
     assert cluster.job(job_id)["JobState"] == "CANCELLED"
     status = status_of(runs.run())
     assert (status.state, status.exit_code, status.standing.over) == ("cancelled", 130, True)
@@ -160,7 +160,7 @@ def test_one_that_waits_is_taken_out_of_the_queue(runs, cluster):
 def test_all_that_wait_for_a_run_are_taken_out(runs, cluster):
     jobs = [runs.submit("--hold"), runs.submit("--hold")]
     status = status_of(runs.run())
-    assert (status.job.job_id, [job.job_id for job in status.behind]) == (jobs[1], [jobs[0]])
+    assert (status.job.job_id, [job.job_id for job in status.waiting_jobs]) == (jobs[1], [jobs[0]])
     runs.cli("stop")
     assert {cluster.job(job_id)["JobState"] for job_id in jobs} == {"CANCELLED"}
     assert status_of(runs.run()).state == "cancelled"
@@ -173,7 +173,7 @@ def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, clust
     assert "running (training)" in shown
     assert f"SLURM {second}: PENDING (Dependency: waits for another job)" in shown
     said = runs.cli("stop").splitlines()
-    assert said[0] == f"SLURM job {second} was taken out of the queue"
+    assert said[0] == f"SLURM job {second} was cancelled in the queue"
     assert said[2] == "digits: stopped (user) at step 7"
     assert cluster.job(second)["JobState"] == "CANCELLED"
     assert cluster.wait_for_state(first, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
@@ -250,7 +250,7 @@ def test_while_the_controller_is_away_the_run_lives(runs, cluster, monkeypatch):
         stop_run(runs.run("other"), print)
     monkeypatch.setattr(slurm_queue, "ANSWER_S", 30.0)
     cluster.start_controller()
-    assert set(look_up([job_id, queued])) == {job_id, queued}
+    assert set(query_squeue([job_id, queued])) == {job_id, queued}
     assert status_of(runs.run()).note is None
 
 
@@ -269,7 +269,7 @@ def test_an_id_that_was_given_again_is_another_job(runs, cluster):
     run = runs.run()
     submission = run.submission("slurm", job_id)
     submission.write(replace(submission.read(), time=time.time() - 30 * 86400))
-    assert status_of(run).standing.text == f"SLURM has forgotten job {job_id}, which began no attempt"
+    assert status_of(run).standing.text == f"SLURM has purged job {job_id}, which began no attempt"
 
 
 def test_ls_asks_once_for_all(runs, tmp_path, monkeypatch):
@@ -297,7 +297,7 @@ def test_what_slurm_has_forgotten_is_in_the_storage(fresh_cluster, tmp_path, mon
     jobs.append(runs.start())
     runs.cli("stop")
     ends = time.monotonic() + 150
-    while look_up(jobs):
+    while query_squeue(jobs):
         assert time.monotonic() < ends
         time.sleep(1)
     assert status_of(runs.run()).state == "stopped"

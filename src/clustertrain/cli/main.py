@@ -119,7 +119,7 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     The scheduler runs a snapshot of job and code: later changes have no effect on it.
     """
     from clustertrain.job.file import load_job
-    from clustertrain.launchers.known_runs import remember
+    from clustertrain.launchers.known_runs import record_known_run
     from clustertrain.launchers.launcher import Target, launcher_of
     from clustertrain.run.admission import Options
 
@@ -127,7 +127,7 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     submitted = launcher.submit(job, job_file, Options(**options), click.echo, sets=sets)
     if submitted is None:
         return
-    if (problem := remember(submitted)) is not None:
+    if (problem := record_known_run(submitted)) is not None:
         note(f"note: {problem}")
     if wait:
         sys.exit(launcher.follow(Target(job_file, job, submitted), click.echo))

@@ -85,7 +85,9 @@ def _job_of(text: str, sets: Sequence[str]) -> Job | None:
     if Path(text).is_file():
         return load_job(Path(text), sets)
     if sets:
-        raise JobError(f"--set changes a job file, and {text} is none.\nName the job file, or omit --set.")
+        raise JobError(
+            f"--set changes a job file, and {text} is not a job file.\nName the job file, or omit --set."
+        )
     return None
 
 
@@ -104,7 +106,7 @@ def _newest_known(text: str, job: Job | None, to: str | None, echo: Echo) -> Kno
 def _remote(text: str, job: Job | None, known: KnownRun | None, to: str) -> Target:
     if job is None and known is None:
         raise JobError(
-            f"{text} is no job file, and no run of that name was submitted with --to {to} from here.\n"
+            f"{text} is not a job file, and this machine has submitted no run of that name with --to {to}.\n"
             "Name the job file."
         )
     # The known run may be on another cluster than the one that the job file names; the file decides.
@@ -149,7 +151,7 @@ def _is_newer(run: RunDir | None, known: KnownRun) -> bool:
 
 
 def _not_found(text: str, job: Job | None, known: KnownRun | None) -> JobError | ClusterError:
-    if known is not None and not known.is_from_here:
+    if known is not None and not known.started_here:
         return ClusterError(
             f"{known.name} was started from {known.host} on {known.where}, and its storage "
             f"{known.storage.uri} is not visible from {socket.gethostname()}.\n"

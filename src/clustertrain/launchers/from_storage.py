@@ -39,7 +39,7 @@ class FromStorage(ABC):
 
     def ls(self, place: str, namespace: str | None) -> list[str]:
         if namespace is not None:
-            raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nLeave it out.")
+            raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
         return list_lines(*rows_of(self.statuses([read_files(run) for run in runs_of(place)])))
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:

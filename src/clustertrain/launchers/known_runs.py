@@ -63,11 +63,11 @@ class KnownRun:
     def where(self) -> str:
         """The place of the run as text, such as `SLURM cluster sim, job 12`."""
         if not self.cluster:
-            return "this machine" if self.is_from_here else self.host
+            return "this machine" if self.started_here else self.host
         return f"{self.cluster}, job {self.job_id}" if self.job_id else self.cluster
 
     @property
-    def is_from_here(self) -> bool:
+    def started_here(self) -> bool:
         return self.host == socket.gethostname()
 
     def is_in(self, storage: Location) -> bool:
@@ -80,7 +80,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(state, "clustertrain", "runs")
 
 
-def remember(run: KnownRun) -> str | None:
+def record_known_run(run: KnownRun) -> str | None:
     """Write the file of a run, or replace it atomically. Returns a note if that failed."""
     try:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def remember(run: KnownRun) -> str | None:
     return None
 
 
-def forget(run: KnownRun) -> None:
+def remove_known_run(run: KnownRun) -> None:
     """Remove the file of a run that its storage no longer contains."""
     with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
         (folder() / _file_name(run)).unlink()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
-from clustertrain.launchers.known_runs import KnownRun, forget, known_runs
+from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.status import RunFiles, Status, is_known, read_files, runs_of
 from clustertrain.observe.tables import RunRow, list_lines, rows_of
@@ -31,7 +31,7 @@ def list_all(storage: str) -> list[str]:
         if is_there:
             visible.setdefault(run.uri, run)
         else:
-            forget(each)
+            remove_known_run(each)
     rows, more_notes = _rows(visible.values())
     notes += more_notes
     for name, group in remote.items():

@@ -18,7 +18,7 @@ from clustertrain.units import shortened
 
 _SHOWN_LINES = 2
 _SLURM = "SLURM's commands are on the login nodes of its cluster: log in there, or add their folder to PATH."
-_HOW_TO_GET = {
+_REMEDIES = {
     **dict.fromkeys(("sbatch", "squeue", "sinfo", "scontrol", "scancel", "sacct"), _SLURM),
     "kubectl": "Install it (https://kubernetes.io/docs/tasks/tools), or add its folder to PATH.",
 }
@@ -39,7 +39,7 @@ class CommandFailed(ClusterError):
 
     def __init__(self, argv: Sequence[str], code: int | None, stdout: str, stderr: str, how: str) -> None:
         printed_lines = [line.strip() for line in (stderr or stdout).splitlines() if line.strip()]
-        text = "\n".join(printed_lines[-_SHOWN_LINES:]) or "It said nothing."
+        text = "\n".join(printed_lines[-_SHOWN_LINES:]) or "It printed nothing."
         super().__init__(f"{argv[0]} {how}: {shortened(shlex.join(argv))}\n{text}")
         self.argv = tuple(argv)
         self.code = code
@@ -72,7 +72,7 @@ def run(
         check: whether a nonzero exit code is an error.
 
     Raises:
-        CommandMissing: it is not on PATH; the message says how to get it.
+        CommandMissing: it is not on PATH; the message contains the remedy.
         CommandFailed: it ended with a nonzero exit code, or was killed at its timeout.
     """
     try:
@@ -101,7 +101,7 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
     """Run a command and yield the lines of its output as they appear. Closing the iterator ends the command.
 
     Raises:
-        CommandMissing: it is not on PATH; the message says how to get it.
+        CommandMissing: it is not on PATH; the message contains the remedy.
         CommandFailed: it ended with a nonzero exit code; raised after its last line.
     """
     with tempfile.TemporaryFile() as errors:
@@ -125,7 +125,7 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _missing(program: str, error: OSError) -> CommandMissing:
-    remedy = _HOW_TO_GET.get(program, "Install it, or add its folder to PATH.")
+    remedy = _REMEDIES.get(program, "Install it, or add its folder to PATH.")
     what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"
     return CommandMissing(f"{program} {what} on this machine.\n{remedy}")
 

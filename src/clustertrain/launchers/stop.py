@@ -16,15 +16,15 @@ _POLL_S = 1.0
 
 
 def not_running(status: Status) -> JobError:
-    """The error of `stop` for a run that does not run."""
+    """The error of `stop` for a run that is not running."""
     number = f"attempt {status.attempt.n} is " if status.attempt else "it is "
-    return JobError(f"{status.run.name} does not run: {number}{status.state}.\nThere is nothing to stop.")
+    return JobError(f"{status.run.name} is not running: {number}{status.state}.\nThere is nothing to stop.")
 
 
 def request_user_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
     """Write the stop request; the workers read it between two steps."""
     attempt.stop.write(StopRequest("user"))
-    echo(f"asked {status.runner} to save and end")
+    echo(f"sent a stop request to {status.runner}: the run saves and ends")
 
 
 def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:

@@ -40,9 +40,13 @@ def test_partitions_are_read_with_all_their_kinds_of_nodes():
     found = {partition.name: partition for partition in parse(SITE)}
     assert list(found) == ["cpu", "gpu", "mig", "short", "old", "closed"]
     assert [name for name, partition in found.items() if partition.is_default] == ["cpu"]
-    assert (found["cpu"].most_s, found["cpu"].default_s) == (2 * 86_400, 3600)
-    assert (found["short"].most_s, found["short"].default_s, found["mig"].most_s) == (600, None, None)
-    assert (found["gpu"].most_nodes, found["cpu"].most_nodes) == (4, None)
+    assert (found["cpu"].time_limit_s, found["cpu"].default_time_s) == (2 * 86_400, 3600)
+    assert (found["short"].time_limit_s, found["short"].default_time_s, found["mig"].time_limit_s) == (
+        600,
+        None,
+        None,
+    )
+    assert (found["gpu"].max_nodes, found["cpu"].max_nodes) == (4, None)
     assert found["gpu"].nodes == (
         Nodes(6, 64, 512000, {"a100": 4}),
         Nodes(2, 64, 1024000, {"h100": 8}),
@@ -90,7 +94,7 @@ REFUSED = {
     "too many nodes for a job": (
         "gpu",
         {"resources": {"workers": 5, "nodes": 5}},
-        "resources.nodes is 5, and partition gpu allows a job 4",
+        "resources.nodes is 5, and partition gpu allows at most 4 per job",
         "cpu, short",
     ),
     "too many nodes": (
@@ -102,19 +106,19 @@ REFUSED = {
     "too many GPUs": (
         "gpu",
         {"resources": {"workers": 3, "gpus_per_worker": 3}},
-        "3 workers × 3 GPUs = 9 GPUs on each node, and a node of partition gpu has 8 at most",
+        "3 workers × 3 GPUs = 9 GPUs on each node, and a node of partition gpu has at most 8",
         "No partition here",
     ),
     "no GPUs at all": (
         None,
         {"resources": {"workers": 1, "gpus_per_worker": 1}},
-        "1 workers × 1 GPUs = 1 GPUs on each node, and a node of partition cpu has 0 at most",
+        "1 workers × 1 GPUs = 1 GPUs on each node, and a node of partition cpu has at most 0",
         "gpu, mig",
     ),
     "too many of a type": (
         "gpu",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
-        "= 8 GPUs of type a100 on each node, and a node of partition gpu has 4 at most",
+        "= 8 GPUs of type a100 on each node, and a node of partition gpu has at most 4",
         "No partition here",
     ),
     "too few nodes of a kind": (
@@ -126,14 +130,14 @@ REFUSED = {
     "too many CPUs": (
         "cpu",
         {"resources": {"workers": 2, "cpus_per_worker": 20}},
-        "2 workers × 20 CPUs = 40 CPUs on each node, and a node of partition cpu has 32 at most",
+        "2 workers × 20 CPUs = 40 CPUs on each node, and a node of partition cpu has at most 32",
         "gpu",
     ),
     "too much memory": (
         "cpu",
         {"resources": {"workers": 2, "memory_per_worker": "64Gi"}},
         "2 workers × 65536 MiB + 2048 MiB for Ray = 133120 MiB of memory on each node, "
-        "and a node of partition cpu has 128000 at most",
+        "and a node of partition cpu has at most 128000",
         "gpu",
     ),
 }
@@ -147,7 +151,7 @@ def test_what_can_never_run_is_refused_with_the_arithmetic(wanted, slurm, said, 
 
 
 def test_a_cluster_without_a_default_partition():
-    with pytest.raises(ClusterError, match=r"has no default.\nName one: gpu, mig"):
+    with pytest.raises(ClusterError, match=r"has no default partition.\nSet it to one of: gpu, mig"):
         check_partition(request(), [partition for partition in parse(SITE) if not partition.is_default], None)
 
 

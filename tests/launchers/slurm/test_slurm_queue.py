@@ -10,8 +10,8 @@ from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
     cluster_name,
-    look_up,
     query_queue,
+    query_squeue,
     reason_text,
 )
 from clustertrain.run.states import STATES
@@ -40,7 +40,7 @@ def test_every_state_of_slurm_means_one_of_ours(native):
 
 
 def test_the_reason_is_shown_with_what_it_means():
-    assert QueueState("1", "PENDING", "Resources").text == "PENDING (Resources: waits until enough is free)"
+    assert QueueState("1", "PENDING", "Resources").text == "PENDING (Resources: waits for free resources)"
     assert QueueState("1", "RUNNING").text == "RUNNING"
     assert QueueState("1", "CANCELLED", "Priority").text == "CANCELLED"  # why it waited before
     assert reason_text("QOSMaxGRESPerUser") == "QOSMaxGRESPerUser: a limit of its qos"
@@ -52,15 +52,15 @@ def test_the_reason_is_shown_with_what_it_means():
 
 def test_columns_are_told_apart_whatever_the_reason_says(commands):
     commands(squeue="echo '7|PENDING|2|INVALID|sim|2026-11-21T16:09:55|0||May | be: held, (soon)|'")
-    assert look_up(["7"])["7"] == QueueState(
+    assert query_squeue(["7"])["7"] == QueueState(
         "7",
         "PENDING",
         "May | be: held, (soon)",
         2,
         cluster="sim",
-        submitted_at=look_up(["7"])["7"].submitted_at,
+        submitted_at=query_squeue(["7"])["7"].submitted_at,
     )
-    assert look_up(["7"])["7"].submitted_at is not None
+    assert query_squeue(["7"])["7"].submitted_at is not None
 
 
 def test_without_squeue_nothing_is_known_and_it_is_said(commands):
@@ -75,7 +75,7 @@ def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
 def test_a_controller_that_is_down_is_no_error(commands):
     commands(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(CommandFailed):
-        look_up(["7"])
+        query_squeue(["7"])
     said = "SLURM does not answer: slurm_load_jobs error: Unable to contact slurm controller"
     assert query_queue(["7"]).no_answer == said
 
@@ -87,7 +87,7 @@ def test_the_users_own_filters_do_not_reach_squeue(commands, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", "kept")
     given = Path(os.environ["PATH"], "given")
     commands(squeue=f"export -p > {given}; exit 0")
-    look_up(["7"])
+    query_squeue(["7"])
     assert "low" not in given.read_text()
     assert "SLURM_CONF='kept'" in given.read_text()
 

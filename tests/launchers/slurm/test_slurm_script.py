@@ -80,7 +80,7 @@ def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):
         main, ["render", "--to", "slurm", "slurm/digits.yaml", "--set", "slurm.qos=low"]
     )
     assert "#SBATCH --qos=low\n" in result.stdout
-    assert "without --set" in result.stderr
+    assert "without the changes of --set" in result.stderr
 
 
 # -------------------------------------------------------------------------------------- what is asked for
@@ -362,7 +362,7 @@ def test_without_a_temporary_folder_of_its_own_it_is_tmp(tmp_path):
 @pytest.mark.parametrize("path", ["/runs,2", "/runs:2"])
 def test_a_path_that_no_container_can_have_is_refused(path):
     made = job({"container": "apptainer"}, image="a", storage=path)
-    with pytest.raises(JobError, match=f"{path}: a path with ',' or ':', which apptainer cannot bring"):
+    with pytest.raises(JobError, match=f"{path}: a path with ',' or ':', which apptainer cannot mount"):
         script(made)
     assert script(job(storage=path))
 

@@ -23,7 +23,7 @@ def test_a_stop_is_a_file_for_a_run_that_lives(run):
     attempt, said = claim_attempt(run), []
     stop_run(run, said.append, wait=False)
     assert attempt.stop.read().cause == "user"
-    assert said[0].startswith("asked pid ")
+    assert said[0].startswith("sent a stop request to pid ")
 
 
 def test_it_waits_for_the_result_and_tells_it(run):

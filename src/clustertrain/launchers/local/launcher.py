@@ -22,7 +22,7 @@ class LocalLauncher(FromStorage):
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
         load_job(job_file, sets)
-        return [f"{job_file}: this machine takes it"]
+        return [f"{job_file} is a valid job file for this machine"]
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         raise JobError(
@@ -34,11 +34,14 @@ class LocalLauncher(FromStorage):
         self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
     ) -> KnownRun | None:
         raise JobError(
-            f"There is nothing to submit to on this machine.\nStart it: clustertrain run {job_file}"
+            f"This machine has no scheduler to submit to.\nStart the job: clustertrain run {job_file}"
         )
 
     def follow(self, target: Target, echo: Echo) -> int:
-        raise JobError(f"A run here holds the terminal.\nFollow it: clustertrain logs --follow {target.text}")
+        raise JobError(
+            "A run on this machine shows its progress in the terminal that started it.\n"
+            f"Follow it from another one: clustertrain logs --follow {target.text}"
+        )
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         return [status_by_files(files) for files in runs]

@@ -85,21 +85,21 @@ class GivenRay(RayCluster):
         except (ConnectionError, OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise ClusterError(
                 f"RAY_ADDRESS={self.address}: {str(error).splitlines()[0]}\n"
-                "Start that cluster, name its token (RAY_AUTH_TOKEN_PATH), or unset RAY_ADDRESS."
+                "Start that cluster, set RAY_AUTH_TOKEN_PATH to its token file, or unset RAY_ADDRESS."
             ) from error
         self.check_resources(world_size, ray.cluster_resources())
         return self.address
 
-    def check_resources(self, world_size: int, has: Mapping[str, float]) -> None:
+    def check_resources(self, world_size: int, available: Mapping[str, float]) -> None:
         """Check that the cluster has CPUs and GPUs for all workers.
 
         Raises:
             ClusterError: it has too few; the message names the resource and the numbers.
         """
         for kind, each in (("CPU", self.resources.cpus_per_worker), ("GPU", self.resources.gpus_per_worker)):
-            if world_size * each > has.get(kind, 0):
+            if world_size * each > available.get(kind, 0):
                 raise ClusterError(
                     f"{world_size} workers × {each:g} {kind} = {world_size * each:g} {kind}s, "
-                    f"and the Ray cluster at {self.address} has {has.get(kind, 0):g}.\n"
-                    f"Set resources.workers or {kind.lower()}s_per_worker lower, or add nodes."
+                    f"and the Ray cluster at {self.address} has {available.get(kind, 0):g}.\n"
+                    f"Lower resources.workers or resources.{kind.lower()}s_per_worker, or add nodes."
                 )

@@ -8,7 +8,7 @@ import signal
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.known_runs import KnownRun, remember
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
@@ -18,7 +18,7 @@ from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.supervise.private_folder import private_folder, write_token
 from clustertrain.supervise.stop_on_signal import run_driver
 
-_MEANINGS: dict[int, tuple[str, str]] = {
+_STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGINT: ("stopped", "interrupt"),
     signal.SIGTERM: ("stopped", "terminated"),
     signal.SIGHUP: ("stopped", "terminated"),
@@ -36,7 +36,7 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
     )
     if isinstance(begun, Result):
         return run, begun
-    if (problem := remember(KnownRun.of(job, job_file, "local"))) is not None:
+    if (problem := record_known_run(KnownRun.of(job, job_file, "local"))) is not None:
         screen.echo(f"note: {problem}")
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
@@ -63,10 +63,10 @@ def _local_world_sizes(job: Job) -> list[int]:
 def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     folder = private_folder()
     screen.echo(
-        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's own words go to {attempt.driver_log}"
+        f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
-    return run_driver(attempt, folder, environment, _MEANINGS, screen)
+    return run_driver(attempt, folder, environment, _STATES_OF_SIGNALS, screen)

@@ -25,12 +25,12 @@ class SlurmLauncher(FromStorage):
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
         render_for_submit(with_site(load_job(job_file, sets)), job_file)
-        return [f"{job_file}: it renders; `clustertrain submit --to slurm` holds it against the cluster"]
+        return [f"{job_file} can be rendered; `clustertrain submit --to slurm` checks it against the cluster"]
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         rendered, _ = render_for_submit(with_site(load_job(job_file, sets)), job_file)
         if sets:
-            note(f"note: sent by hand, sbatch's job reads {job_file} as it is, without --set")
+            note(f"note: submitted with plain sbatch, the job reads {job_file} without the changes of --set")
         return rendered.script.decode()
 
     def submit(

@@ -28,7 +28,7 @@ ANSWER_S = 20.0
 # Partition, availability, time limit, default time, nodes that a job may have, number of these nodes, CPUs of
 # a node, CPUs of it that a job may use, MB, generic resources. Nodes with the same values share one line.
 _COLUMNS = "%P|%a|%l|%L|%s|%D|%c|%B|%m|%G"
-_NAMED = 8
+_MAX_LISTED = 8
 _MIB = 1 << 20
 
 
@@ -52,9 +52,9 @@ class Partition:
     name: str
     is_default: bool
     availability: str
-    most_s: float | None
-    default_s: float | None
-    most_nodes: int | None
+    time_limit_s: float | None
+    default_time_s: float | None
+    max_nodes: int | None
     nodes: tuple[Nodes, ...]
 
 
@@ -101,25 +101,25 @@ def partitions(environ: Mapping[str, str]) -> list[Partition]:
     return parse(run(argv, environ=environ, timeout_s=ANSWER_S).stdout)
 
 
-def parse(printed: str) -> list[Partition]:
+def parse(output: str) -> list[Partition]:
     """Parse the output of `sinfo`, which has one line for each kind of nodes in each partition."""
     found: dict[str, Partition] = {}
-    for line in printed.splitlines():
+    for line in output.splitlines():
         fields = [part.strip() for part in line.split("|", 9)]
         if len(fields) < 10:
             continue
-        name, availability, most, default, sizes, count, cpus, most_cpus, memory, gres = fields
-        kind = Nodes(_int(count), min(_int(cpus), _limit(most_cpus)), _int(memory), _gpus(gres))
-        before = found.get(name)
-        most_nodes = _limit(sizes.rpartition("-")[2])
+        name, availability, time_limit, default_time, sizes, count, cpus, max_cpus, memory, gres = fields
+        nodes = Nodes(_int(count), min(_int(cpus), _limit(max_cpus)), _int(memory), _gpus(gres))
+        earlier = found.get(name)
+        max_nodes = _limit(sizes.rpartition("-")[2])
         found[name] = Partition(
             name=name.rstrip("*"),
             is_default=name.endswith("*"),
             availability=availability,
-            most_s=slurm_duration_s(most),
-            default_s=slurm_duration_s(default),
-            most_nodes=None if most_nodes == _NO_LIMIT else most_nodes,
-            nodes=(*(before.nodes if before else ()), kind),
+            time_limit_s=slurm_duration_s(time_limit),
+            default_time_s=slurm_duration_s(default_time),
+            max_nodes=None if max_nodes == _NO_LIMIT else max_nodes,
+            nodes=(*(earlier.nodes if earlier else ()), nodes),
         )
     return list(found.values())
 
@@ -177,8 +177,8 @@ def _chosen(known: Sequence[Partition], requested: str | None) -> list[Partition
         chosen = [partition for partition in known if partition.is_default]
         if not chosen:
             raise ClusterError(
-                "slurm.partition is not given, and this cluster has no default.\n"
-                f"Name one: {_listed([p.name for p in known])}."
+                "slurm.partition is not set, and this cluster has no default partition.\n"
+                f"Set it to one of: {_listed([p.name for p in known])}."
             )
         return chosen
     by_name = {partition.name: partition for partition in known}
@@ -192,43 +192,48 @@ def _chosen(known: Sequence[Partition], requested: str | None) -> list[Partition
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more if names else "none"
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more if names else "none"
 
 
 def _problem(request: JobRequest, partition: Partition) -> str | None:
     """The reason why the job could never run in the partition; None if it could run."""
     name = f"partition {partition.name}"
     if partition.availability != "up":
-        return f"{name} is {partition.availability}: SLURM starts nothing there."
-    if request.time_s is not None and partition.most_s is not None and request.time_s > partition.most_s:
-        limit = duration_text(partition.most_s)
+        return f"{name} is {partition.availability}: SLURM starts no jobs there."
+    if (
+        request.time_s is not None
+        and partition.time_limit_s is not None
+        and request.time_s > partition.time_limit_s
+    ):
+        limit = duration_text(partition.time_limit_s)
         return f"slurm.time_limit is {duration_text(request.time_s)}, and {name} allows {limit}."
-    if partition.most_nodes is not None and request.nodes > partition.most_nodes:
-        return f"resources.nodes is {request.nodes}, and {name} allows a job {partition.most_nodes}."
+    if partition.max_nodes is not None and request.nodes > partition.max_nodes:
+        return f"resources.nodes is {request.nodes}, and {name} allows at most {partition.max_nodes} per job."
     return _shortage(request, partition)
 
 
 def _shortage(request: JobRequest, partition: Partition) -> str | None:
     """The first resource that the nodes have too little of; None if enough nodes have all of them. Each
     resource is checked on the nodes that have enough of the resources before it."""
-    name, left = f"partition {partition.name}", list(partition.nodes)
+    name, candidates = f"partition {partition.name}", list(partition.nodes)
     gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"
     amounts: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
         ("cpus", "CPUs", request.cpus, lambda node: node.cpus),
         ("memory", "MiB of memory", request.memory_mib, lambda node: node.memory_mib),
         ("gpus", gpus, request.gpus, lambda node: node.gpus_of(request.gpu_type)),
     ]
-    for key, what, least, amount in amounts:
-        fitting = [node for node in left if amount(node) >= least]
+    for key, what, required, amount in amounts:
+        fitting = [node for node in candidates if amount(node) >= required]
         if not fitting:
-            most = max((amount(node) for node in left), default=0)
+            most = max((amount(node) for node in candidates), default=0)
             return (
-                f"{request.sums[key]} = {least} {what} on each node, and a node of {name} has {most} at most."
+                f"{request.sums[key]} = {required} {what} on each node, "
+                f"and a node of {name} has at most {most}."
             )
-        left = fitting
-    count = sum(node.count for node in left)
+        candidates = fitting
+    count = sum(node.count for node in candidates)
     if count < request.nodes:
-        each = ", ".join(f"{least} {what}" for _, what, least, _ in amounts if least)
+        each = ", ".join(f"{required} {what}" for _, what, required, _ in amounts if required)
         return f"resources.nodes is {request.nodes}, with {each} each, and {name} has {count} such nodes."
     return None

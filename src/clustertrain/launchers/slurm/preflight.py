@@ -1,10 +1,10 @@
 """Checks a job before it is submitted, so that an error shows before hours in the queue.
 
-check_here    on this machine: SLURM answers, the job's files can be written, its images exist
-check_there   on the cluster: a partition has the resources, the time is enough, `sbatch --test-only` succeeds
+check_submit_host  this machine: SLURM answers, the job's files can be written, its images exist
+check_cluster      the cluster: a partition has the resources, the time suffices, `sbatch --test-only` works
 
-All checks run on the machine that submits. The agents check before the training what is visible only on the
-nodes.
+All checks run on the machine that submits. What is visible only on the nodes is checked by the agents, before
+the training starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ START_S = 60.0
 TEST_S = 60.0  # SLURM plans the start among all waiting jobs, which takes long on a large cluster
 
 
-def check_here(job: Job, environ: Mapping[str, str]) -> None:
+def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
     """Run the checks that need only this machine and SLURM's controller.
 
     Args:
@@ -52,7 +52,7 @@ def check_here(job: Job, environ: Mapping[str, str]) -> None:
     check_storage(job.storage.location)
 
 
-def check_there(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
+def check_cluster(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
     """Check that the cluster can start the job, and that its time limit is long enough.
 
     Raises:
@@ -79,7 +79,7 @@ def check_controller(environ: Mapping[str, str]) -> None:
     if " is DOWN" in pings and " is UP" not in pings:
         raise ClusterError(
             f"SLURM's controller does not answer: {pings.splitlines()[0]}.\n"
-            "Jobs that run go on without it. Try again later, or ask whoever runs the cluster."
+            "Running jobs continue without it. Try again later, or contact the cluster's administrators."
         )
 
 
@@ -102,8 +102,9 @@ def check_output(job: Job) -> None:
             return
     except FileNotFoundError:
         raise StorageError(
-            f"slurm.output is {job.slurm.output}, and {folder.absolute()} is not there.\n"
-            f"SLURM makes no folder, and the job would fail without a word: mkdir -p {folder.absolute()}"
+            f"slurm.output is {job.slurm.output}, and {folder.absolute()} does not exist.\n"
+            "SLURM does not create it, and the job would fail without a message: "
+            f"mkdir -p {folder.absolute()}"
         ) from None
     except OSError as error:
         raise StorageError(f"slurm.output: {refused(folder.absolute(), 'written', error)}") from error
@@ -119,14 +120,14 @@ def check_container_files(job: Job) -> None:
         return
     if (image := image_path(job)) is not None and not image.exists():
         raise StorageError(
-            f"image is {job.image}, and {image.absolute()} is not there.\n"
-            "Build or pull it first, or name one in a registry, such as docker://…"
+            f"image is {job.image}, and {image.absolute()} does not exist.\n"
+            "Build or pull it first, or use an image in a registry, such as docker://…"
         )
     for mount in job.slurm.mounts:
         if not Path(mount.partition(":")[0]).exists():
             raise StorageError(
-                f"slurm.mounts: {mount.partition(':')[0]} is not there, as seen from this machine.\n"
-                "Make it, name another folder, or leave the mount out."
+                f"slurm.mounts: {mount.partition(':')[0]} does not exist on this machine.\n"
+                "Create it, use another folder, or remove the mount."
             )
 
 
@@ -143,17 +144,18 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
     Raises:
         ClusterError: it is shorter; the message shows the arithmetic.
     """
-    limit_s, whose = job.slurm.time_limit_s, "slurm.time_limit"
+    limit_s, limit = job.slurm.time_limit_s, "slurm.time_limit"
     if limit_s is None and partition is not None:
-        limit_s, whose = partition.default_s or partition.most_s, f"the limit of partition {partition.name}"
+        limit_s = partition.default_time_s or partition.time_limit_s
+        limit = f"the limit of partition {partition.name}"
     grace_s = job.failures.grace_s
-    least_s = START_S + lead_s + grace_s
-    if limit_s is None or limit_s >= least_s:
+    required_s = START_S + lead_s + grace_s
+    if limit_s is None or limit_s >= required_s:
         return
     raise ClusterError(
-        f"{whose} is {duration_text(limit_s)}, and the least is {START_S:g} s to start + {lead_s:g} s "
-        f"for the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = {least_s:g} s.\n"
-        "Give a longer slurm.time_limit, or a shorter slurm.lead_time."
+        f"{limit} is {duration_text(limit_s)}, and the job needs {START_S:g} s to start + {lead_s:g} s for "
+        f"the last save (slurm.lead_time) + {grace_s:g} s to end (failures.grace) = {required_s:g} s.\n"
+        "Set a longer slurm.time_limit, or a shorter slurm.lead_time."
     )
 
 
@@ -177,14 +179,17 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     (r"\(gres\)|gpu", "See resources.gpus_per_worker, slurm.gpu_type and slurm.gpus_as; `sinfo -o '%P %G'`."),
     (r"invalid feature", "See slurm.constraint; `sinfo -o '%P %f'` lists what nodes have."),
     (r"reservation", "See slurm.reservation; `scontrol show reservation` lists them."),
-    (r"dependency", "See slurm.dependency: the job it waits for may have ended long ago."),
+    (r"dependency", "See slurm.dependency: the job that it names may have ended long ago."),
     (r"time limit", "See slurm.time_limit; `sinfo -o '%P %l'` lists what partitions allow."),
     (r"memory", "See resources.memory_per_worker and slurm.memory_as; `sinfo -o '%P %m'`."),
     (
         r"node configuration|node count|more processors|cpu count",
-        "No node, or too few, have all of it together: see resources; `sinfo -o '%P %D %c %m %G %f'`.",
+        "Too few nodes have all of the requested resources: see resources; `sinfo -o '%P %D %c %m %G %f'`.",
     ),
-    (r"unrecognized option|invalid option|unknown option", "See slurm.options: this SLURM does not know it."),
+    (
+        r"unrecognized option|invalid option|unknown option",
+        "See slurm.options: this sbatch has no such option.",
+    ),
 )
 _NO_ANSWER = r"unable to contact|timed out|zero bytes"
 
@@ -198,11 +203,11 @@ def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterErro
     if re.search(_NO_ANSWER, whole, re.IGNORECASE):
         remedy = "SLURM's controller does not answer: try again later."
         if may_be_queued:
-            remedy = "The job may be queued all the same: look with `squeue --me` before you submit it again."
-    first_lines = "; ".join(messages[:3]) or f"nothing, and ended with code {done.code}"
+            remedy = "The job may still be queued: check with `squeue --me` before you submit it again."
+    first_lines = "; ".join(messages[:3]) or f"nothing; it ended with code {done.code}"
     return ClusterError(
-        f"SLURM does not take the job {job.name}. sbatch said: {first_lines}.\n"
-        f"{remedy or '`clustertrain render --to slurm` prints the script that it was given.'}"
+        f"SLURM refused the job {job.name}. sbatch printed: {first_lines}.\n"
+        f"{remedy or '`clustertrain render --to slurm` prints the script that was sent.'}"
     )
 
 

@@ -33,56 +33,56 @@ class Native:
 # Every state of `man squeue`, JOB STATE CODES.
 NATIVE_STATES: dict[str, Native] = {
     "PENDING": Native("queued", "scheduler", "waits in the queue"),
-    "REQUEUED": Native("queued", "requeued", "is put back into the queue"),
-    "REQUEUE_FED": Native("queued", "requeued", "is put back into the queue of its federation"),
-    "REQUEUE_HOLD": Native("queued", "held", "is back in the queue and held: scontrol release JOBID"),
-    "RESV_DEL_HOLD": Native("queued", "held", "is held, since its reservation was deleted"),
-    "SPECIAL_EXIT": Native("queued", "held", "is back in the queue and held: scontrol release JOBID"),
-    "CONFIGURING": Native("waiting", "nodes", "has its nodes, which are coming up"),
+    "REQUEUED": Native("queued", "requeued", "is being requeued"),
+    "REQUEUE_FED": Native("queued", "requeued", "is being requeued in its federation"),
+    "REQUEUE_HOLD": Native("queued", "held", "was requeued and is held: scontrol release JOBID"),
+    "RESV_DEL_HOLD": Native("queued", "held", "is held, because its reservation was deleted"),
+    "SPECIAL_EXIT": Native("queued", "held", "was requeued and is held: scontrol release JOBID"),
+    "CONFIGURING": Native("waiting", "nodes", "has nodes, which are not ready yet"),
     "SUSPENDED": Native("waiting", "suspended", "was suspended by the scheduler"),
     "STOPPED": Native("waiting", "suspended", "was stopped (SIGSTOP) by the scheduler"),
     "RUNNING": Native("running", "training", "runs"),
     "RESIZING": Native("running", "training", "is about to change size"),
     "SIGNALING": Native("running", "training", "is being signalled"),
     "STAGE_OUT": Native("running", "training", "is staging files out"),
-    "COMPLETING": Native("running", "training", "is ending: its last processes are being cleared away"),
-    "COMPLETED": Native("lost", "vanished", "ended with code 0 and left no result"),
+    "COMPLETING": Native("running", "training", "is ending: SLURM is ending its last processes"),
+    "COMPLETED": Native("lost", "vanished", "ended with code 0 and wrote no result"),
     "FAILED": Native("lost", "vanished", "failed before it could write a result"),
-    "CANCELLED": Native("cancelled", "cancelled", "was cancelled at the scheduler"),
-    "PREEMPTED": Native("lost", "preempted", "was preempted and not put back into the queue"),
+    "CANCELLED": Native("cancelled", "cancelled", "was cancelled through SLURM"),
+    "PREEMPTED": Native("lost", "preempted", "was preempted and not requeued"),
     "TIMEOUT": Native("lost", "time_limit", "reached its time limit before it could write a result"),
     "DEADLINE": Native("lost", "time_limit", "reached its deadline before it could write a result"),
     "NODE_FAIL": Native("lost", "node_fail", "lost a node"),
     "BOOT_FAIL": Native("lost", "boot_fail", "could not be launched: a node did not boot"),
-    "OUT_OF_MEMORY": Native("lost", "out_of_memory", "was killed by its memory limit"),
-    "REVOKED": Native("lost", "revoked", "was started by another cluster of the federation: look there"),
+    "OUT_OF_MEMORY": Native("lost", "out_of_memory", "was killed because it exceeded its memory limit"),
+    "REVOKED": Native("lost", "revoked", "was started by another cluster of the federation: query that one"),
 }
 
 _REASONS = {
     "Priority": "jobs of higher priority come first",
-    "Resources": "waits until enough is free",
-    "BeginTime": "may not begin before a set time; after a requeue SLURM waits a while",
-    "Cleaning": "what is left of its last start is being cleared away",
+    "Resources": "waits for free resources",
+    "BeginTime": "its start time has not been reached; SLURM also sets one after a requeue",
+    "Cleaning": "SLURM is cleaning up after its last start",
     "Dependency": "waits for another job",
-    "DependencyNeverSatisfied": "the job it waits for ended otherwise: it will never start",
-    "PartitionConfig": "asks for what its partition does not give: it may never start",
-    "PartitionNodeLimit": "asks for more nodes than its partition gives: it may never start",
-    "PartitionTimeLimit": "asks for more time than its partition gives: it may never start",
+    "DependencyNeverSatisfied": "its dependency can no longer be satisfied: it will never start",
+    "PartitionConfig": "requests what its partition does not allow: it may never start",
+    "PartitionNodeLimit": "requests more nodes than its partition allows: it may never start",
+    "PartitionTimeLimit": "requests more time than its partition allows: it may never start",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition starts no jobs",
     "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
     "NodeDown": "a node that it needs is down",
-    "BadConstraints": "no node has what it asks for: it will never start",
+    "BadConstraints": "no node has what it requests: it will never start",
     "Reservation": "waits for its reservation",
     "Licenses": "waits for a licence",
     "JobHeldUser": "held by its user: scontrol release JOBID",
     "JobHeldAdmin": "held by an administrator",
-    "JobHoldMaxRequeue": "held, since it was requeued too often: scontrol release JOBID",
+    "JobHoldMaxRequeue": "held, because it was requeued too often: scontrol release JOBID",
     "launch_failed_requeued_held": "its launch failed; held: scontrol release JOBID",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its qos is not valid: it will never start",
     "AccountNotAllowed": "its account may not use the partition",
-    "QOSNotAllowed": "its qos may not be used there",
+    "QOSNotAllowed": "its qos may not be used in the partition",
 }
 _LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # prefixes of reasons
 
@@ -159,15 +159,15 @@ def query_queue(job_ids: Sequence[str]) -> Answer:
     if not job_ids:
         return Answer({})
     try:
-        jobs = look_up(job_ids)
+        jobs = query_squeue(job_ids)
     except CommandMissing:
         return Answer({}, "squeue is not on PATH here")
     except CommandFailed as error:
         return Answer({}, f"SLURM does not answer: {_error_text(error)}")
-    gone = [job_id for job_id in job_ids if job_id not in jobs]
-    if not gone:
+    purged = [job_id for job_id in job_ids if job_id not in jobs]
+    if not purged:
         return Answer(jobs)
-    return Answer({**_from_accounting(gone), **jobs}, cluster=cluster_name())
+    return Answer({**_from_accounting(purged), **jobs}, cluster=cluster_name())
 
 
 def _error_text(error: CommandFailed) -> str:
@@ -188,7 +188,7 @@ _COLUMNS = (
 )
 
 
-def look_up(job_ids: Sequence[str]) -> dict[str, QueueState]:
+def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
     """The jobs that squeue still lists, with one call of it. Purged jobs are omitted.
 
     Raises:
@@ -232,8 +232,8 @@ def _exit_code(status: str) -> int | None:
 def _environment() -> dict[str, str]:
     """The environment for queries, without the variables that filter or format the output. For example,
     SQUEUE_PARTITION=low hides all other jobs."""
-    ours = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    excluded = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
+    return {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
 
 
 def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
@@ -263,7 +263,7 @@ def cluster_name() -> str | None:
 
 
 def cancel(job_id: str, *, only_waiting: bool = False) -> None:
-    """Cancel a job; no effect if it has ended. `only_waiting`: no effect if it has started, either.
+    """Cancel a job; no effect if it has ended or, with `only_waiting`, if it has started.
 
     Raises:
         CommandMissing: scancel is not on PATH.

@@ -60,22 +60,22 @@ class SlurmRay(RayCluster):
 
     def _incomplete(self, attempt: Attempt) -> ClusterError:
         """The error that names the missing nodes, and whether each of them found the storage."""
-        missing, there = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
-        absent = [node for node in missing if node not in there]
-        arrived = [node for node in missing if node in there]
-        why = []
+        missing, hosts = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
+        absent = [node for node in missing if node not in hosts]
+        arrived = [node for node in missing if node in hosts]
+        causes = []
         if absent:
-            why.append(
+            causes.append(
                 f"{', '.join(absent)} did not find {attempt.uri}: is that path the same file system there?"
             )
         if arrived:
-            why.append(
+            causes.append(
                 f"{', '.join(arrived)} found it, and their Ray did not reach the head: {_hint(arrived[0])}."
             )
         return ClusterError(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
             f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} are missing.\n"
-            + "\n".join(why)
+            + "\n".join(causes)
         )
 
 

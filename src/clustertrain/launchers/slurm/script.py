@@ -31,7 +31,7 @@ _GIB, _MIB = 2**30, 2**20
 RAY_AND_DRIVER_BYTES = 2 * _GIB
 # The variables of the submitter's environment that the agent and the batch shell need. Others are passed on
 # only if the job names them, so that no secret of the login session reaches the nodes.
-_TRAVELING = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
+_PASSED_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
 # With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
 # the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
 # gives sbatch an environment that contains only the variables to pass on.
@@ -81,9 +81,9 @@ def _template(name: str) -> str:
     return resources.files("clustertrain.launchers.slurm").joinpath("templates", name).read_text("utf-8")
 
 
-def traveling(job: Job) -> tuple[str, ...]:
+def passed_variables(job: Job) -> tuple[str, ...]:
     """The variables of the submitter's environment that reach the nodes."""
-    return (*_TRAVELING, *job.slurm.environment)
+    return (*_PASSED_VARIABLES, *job.slurm.environment)
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
@@ -133,7 +133,7 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
         yield f"time={_time(slurm.time_limit_s)}"
     yield f"signal=B:{slurm.signal}@{math.ceil(lead_s)}"
     yield "requeue"
-    yield f"export={','.join(traveling(job))}"
+    yield f"export={','.join(passed_variables(job))}"
     yield f"output={slurm.output.rstrip('/')}/%x-%j.out"
     yield "open-mode=append"
     yield from (option.removeprefix("--") for option in slurm.options)
@@ -210,9 +210,9 @@ def _pyxis(job: Job) -> Iterator[str]:
 
 
 def _podman(job: Job) -> Iterator[str]:
-    """The container uses the network, /dev/shm and the host name of the node. It has no cgroup of its own,
-    which only crun supports: it stays in the job's cgroup, so SLURM's limits apply. Podman then requires a
-    PID namespace of its own; all its processes end with the agent."""
+    """The container uses the network, /dev/shm and the host name of the node. It stays in the job's cgroup,
+    so SLURM's limits apply; only crun supports that. Podman then requires a separate PID namespace: all its
+    processes end with the agent."""
     yield """bash -c 'record_signals "$@"' record_signals"""
     yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
@@ -230,21 +230,21 @@ def _mounts(job: Job) -> Iterator[str]:
     for word in (_TEMPORARY, '"${job%/*}"'):
         yield f"{word}:{word}"
     seen: list[PurePosixPath] = []
-    for path, mode in _own_paths(job):
+    for path, mode in _job_paths(job):
         if any(path.is_relative_to(outer) for outer in seen):
             continue
         seen.append(path)
         if {",", ":"} & {*str(path)}:
             raise JobError(
-                f"{path}: a path with ',' or ':', which {job.slurm.container} cannot bring into a container\n"
-                "move it, or set slurm.container: none"
+                f"{path}: a path with ',' or ':', which {job.slurm.container} cannot mount in a container\n"
+                "rename or move it, or set slurm.container: none"
             )
         yield quote(f"{path}:{path}{mode}")
     for mount in job.slurm.mounts:
         yield quote(mount if ":" in mount else f"{mount}:{mount}")
 
 
-def _own_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
+def _job_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
     if not job.storage.location.is_s3:
         yield PurePosixPath(job.storage.uri), ""
     yield PurePosixPath(job.code), ""

@@ -33,7 +33,7 @@ class Files:
     Attributes:
         job_id: the ID of the run's job in the scheduler.
         attempt: the number of the newest attempt; None if there is none.
-        is_its: whether a start of that job made that attempt.
+        is_of_job: whether a start of that job claimed that attempt.
         restart: the number of requeues before that start; 0 is the first start.
         result: the result of that attempt; None if it has not ended.
         live: the state of the attempt by its events: waiting, staging or running.
@@ -42,7 +42,7 @@ class Files:
 
     job_id: str
     attempt: int | None = None
-    is_its: bool = False
+    is_of_job: bool = False
     restart: int = 0
     result: Result | None = None
     live: str = "waiting"
@@ -70,8 +70,8 @@ def standing_of(
 
 
 def _queued(files: Files, job: QueueState) -> Standing:
-    again = f"; requeued after attempt {files.attempt}" if files.is_its else ""
-    cause = "requeued" if files.is_its and job.meaning.cause == "scheduler" else job.meaning.cause
+    again = f"; requeued after attempt {files.attempt}" if files.is_of_job else ""
+    cause = "requeued" if files.is_of_job and job.meaning.cause == "scheduler" else job.meaning.cause
     return Standing("queued", cause, f"{job.text}{again}")
 
 
@@ -80,50 +80,54 @@ def _with_nodes(files: Files, job: QueueState) -> Standing:
     ending = job.native == "COMPLETING"
     text = f"the job {job.meaning.text}" if ending or job.meaning.state == "waiting" else ""
     # SLURM increments Restarts at the requeue, while the previous start is still ending.
-    has_attempt = files.is_its and (ending or _is_this_start(files, job))
+    has_attempt = files.is_of_job and (ending or _is_this_start(files, job))
     if has_attempt and files.result is not None:
         return of_result(files.result, over=_is_settled(files))
     if job.meaning.state == "waiting":
         return Standing("waiting", job.meaning.cause, text, runner=runner)
     if not has_attempt:
-        return Standing("waiting", "nodes", text or "started, its nodes are coming up", runner=runner)
+        return Standing("waiting", "nodes", text or "started; its nodes are not ready yet", runner=runner)
     return alive(files.live, runner, text)
 
 
 def _after_its_end(files: Files, job: QueueState) -> Standing:
-    result = files.result if files.is_its else None
+    result = files.result if files.is_of_job else None
     is_reported = _is_settled(files) or _is_this_start(files, job)
-    # A start that finds the run done makes no attempt, and its job is COMPLETED.
+    # A start of a run that is done claims no attempt, and its job is COMPLETED.
     if result is not None and (is_reported or job.native == "COMPLETED"):
         return of_result(result, over=True)
-    began = files.is_its and _is_this_start(files, job)
+    began = files.is_of_job and _is_this_start(files, job)
     if job.native == "FAILED" and not began and job.exit_code in STATES["failed"].exit_codes:
         cause = CAUSE_OF_CODE.get(job.exit_code, "error")
-        text = f"SLURM job {job.job_id} ended with exit code {job.exit_code} before it began: see its output"
+        text = (
+            f"SLURM job {job.job_id} ended with exit code {job.exit_code} before an attempt: see its output"
+        )
         return Standing("failed", cause, text, over=True)
     meaning = job.meaning
     return Standing(meaning.state, meaning.cause, f"SLURM job {job.job_id} {meaning.text}", over=True)
 
 
 def _by_the_files(files: Files, no_answer: str | None, who_runs: Callable[[], str | None]) -> Standing:
-    if files.cancelled and not (files.is_its and _is_settled(files)):
+    if files.cancelled and not (files.is_of_job and _is_settled(files)):
         return Standing("cancelled", "cancelled", f"SLURM job {files.job_id} was cancelled", over=True)
-    if not files.is_its:
+    if not files.is_of_job:
         return _never_started(files, no_answer)
     if files.result is not None:
         unknown = no_answer is not None and not _is_settled(files)
-        text = "whether its job is back in the queue is not known" if unknown else ""
+        text = "it is not known whether its job was requeued" if unknown else ""
         return of_result(files.result, over=not unknown, text=text)
     runner = who_runs()
     if runner is not None:
         return alive(files.live, runner)
-    return Standing("lost", "vanished", "it has no heartbeat, and left no result", over=no_answer is None)
+    return Standing("lost", "vanished", "it has no heartbeat, and wrote no result", over=no_answer is None)
 
 
 def _never_started(files: Files, no_answer: str | None) -> Standing:
     if no_answer is not None:
-        return Standing("queued", "scheduler", f"SLURM job {files.job_id} was submitted; no trace of it yet")
-    text = f"SLURM has forgotten job {files.job_id}, which began no attempt"
+        return Standing(
+            "queued", "scheduler", f"SLURM job {files.job_id} was submitted; no attempt has begun"
+        )
+    text = f"SLURM has purged job {files.job_id}, which began no attempt"
     return Standing("lost", "vanished", text, over=True)
 
 

@@ -34,18 +34,18 @@ class SlurmJob:
         output: the path of the output file that SLURM writes; empty if it is not known.
         queue: the state in SLURM; None if SLURM has purged the job, or does not answer.
         no_answer: the reason if SLURM does not answer; None if it does.
-        taken_out: whether `stop` cancelled it while it waited for its start or its restart.
+        cancelled_by_stop: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
     job_id: str
     output: str = ""
     queue: QueueState | None = None
     no_answer: str | None = None
-    taken_out: bool = False
+    cancelled_by_stop: bool = False
 
     @property
     def is_cancelled(self) -> bool:
-        return self.taken_out or (self.queue is not None and self.queue.native == "CANCELLED")
+        return self.cancelled_by_stop or (self.queue is not None and self.queue.native == "CANCELLED")
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class SlurmStatus(Status):
 
     Attributes:
         job: the job that determines the state of the run.
-        behind: further jobs of the run, which wait in the queue.
+        waiting_jobs: further jobs of the run, which wait in the queue.
     """
 
     job: SlurmJob
-    behind: tuple[SlurmJob, ...] = ()
+    waiting_jobs: tuple[SlurmJob, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -85,7 +85,10 @@ class SlurmStatus(Status):
             rows.append(("time left", queue.time_left.lower()))
         if queue is not None and queue.restarts:
             rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
-        rows += [("and", f"SLURM {each.job_id}: {each.queue.text}") for each in self.behind if each.queue]
+        for each in self.waiting_jobs:
+            rows += (
+                [("next job", f"SLURM {each.job_id}: {each.queue.text}")] if each.queue is not None else []
+            )
         if job.output:
             rows.append(("output", job.output))
         return rows
@@ -114,8 +117,8 @@ class _SlurmFiles:
     files: RunFiles
 
     @property
-    def own(self) -> SchedulerStart | None:
-        """The start of the SLURM job that made the newest attempt, from its claim; None if none did."""
+    def own_start(self) -> SchedulerStart | None:
+        """The start of the SLURM job that claimed the newest attempt; None if no SLURM job claimed it."""
         claim = self.files.claim
         allocation = claim.allocation if claim is not None else None
         return allocation if allocation is not None and allocation.scheduler == "slurm" else None
@@ -123,33 +126,35 @@ class _SlurmFiles:
     @property
     def jobs(self) -> list[SchedulerJob | SchedulerStart]:
         """The jobs that may run it now: those submitted since the newest attempt began, newest first, and
-        then the job that made this attempt."""
+        then the job that claimed this attempt."""
         began_at = self.files.claim.time if self.files.claim is not None else float("-inf")
         later = [each for each in reversed(self.files.submissions) if each.time > began_at]
-        if self.own is None:
+        own = self.own_start
+        if own is None:
             return [*later]
-        return [*(each for each in later if each.job_id != self.own.job_id), self.own]
+        return [*(each for each in later if each.job_id != own.job_id), own]
 
     @property
     def job_ids(self) -> list[str]:
         """The IDs of the jobs to query; empty for a run that is done and has no later job."""
         jobs, result = self.jobs, self.files.result
-        is_done = result is not None and result.state == "done" and jobs in ([], [self.own])
+        is_done = result is not None and result.state == "done" and jobs in ([], [self.own_start])
         return [] if is_done else [job.job_id for job in jobs]
 
 
 def _status(read: _SlurmFiles, answer: Answer) -> Status:
     files = read.files
-    job, behind = _jobs_of(read, answer)
+    job, waiting_jobs = _jobs_of(read, answer)
     if job is None:
         return status_by_files(files)
-    standing = _in_a_job(read, job)
+    standing = _standing_in_job(read, job)
     if standing.state == "lost":
         # The query to SLURM and the check of the heartbeat take time; the run may have ended meanwhile.
         late = with_late_result(files)
         if late is not files:
             return _status(_SlurmFiles(late), answer)
-    return SlurmStatus(files.run, files.attempt, standing, files.result, last_figures(files.run), job, behind)
+    figures = last_figures(files.run)
+    return SlurmStatus(files.run, files.attempt, standing, files.result, figures, job, waiting_jobs)
 
 
 def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[SlurmJob, ...]]:
@@ -158,12 +163,12 @@ def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[
     attempt does not count."""
     jobs = [_slurm_job(named, read, answer) for named in read.jobs]
     if read.files.attempt is not None:
-        own_id = read.own.job_id if read.own is not None else None
+        own_id = read.own_start.job_id if read.own_start is not None else None
         jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
     running = [job for job in jobs if job.queue is not None and job.queue.has_nodes]
     waiting = [job for job in jobs if job.queue is not None and job.queue.is_waiting]
-    decides = next(iter([*running, *waiting, *jobs]), None)
-    return decides, tuple(job for job in waiting if job is not decides)
+    current = next(iter([*running, *waiting, *jobs]), None)
+    return current, tuple(job for job in waiting if job is not current)
 
 
 def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: Answer) -> SlurmJob:
@@ -178,8 +183,8 @@ def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: 
     no_answer = answer.no_answer
     if queue is None and cluster and here and here != cluster:
         no_answer = f"SLURM's cluster here is {here}, the run's is {cluster}"
-    taken_out = read.files.run.cancellation("slurm", job_id).exists()
-    return SlurmJob(job_id, record.output if record is not None else "", queue, no_answer, taken_out)
+    cancelled_by_stop = read.files.run.cancellation("slurm", job_id).exists()
+    return SlurmJob(job_id, record.output if record is not None else "", queue, no_answer, cancelled_by_stop)
 
 
 def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
@@ -192,17 +197,17 @@ def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | Non
     return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
 
 
-def _in_a_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
-    attempt, own = read.files.attempt, read.own
-    its = own is not None and own.job_id == job.job_id
+def _standing_in_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
+    attempt, own = read.files.attempt, read.own_start
+    is_of_job = own is not None and own.job_id == job.job_id
     files = Files(
         job.job_id,
         attempt=attempt.n if attempt else None,
-        is_its=its,
+        is_of_job=is_of_job,
         restart=own.restart if own is not None else 0,
         result=read.files.result,
-        live=live_state(attempt) if its and attempt and read.files.result is None else "waiting",
-        cancelled=job.taken_out,
+        live=live_state(attempt) if is_of_job and attempt and read.files.result is None else "waiting",
+        cancelled=job.cancelled_by_stop,
     )
     return standing_of(
         files, job.queue, job.no_answer, partial(who_runs, attempt) if attempt else lambda: None

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.slurm.queue import QueueState, cancel, look_up
+from clustertrain.launchers.slurm.queue import QueueState, cancel, query_squeue
 from clustertrain.launchers.slurm.status import SlurmStatus, status_of
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import Status
@@ -19,7 +19,7 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Cancellation
 from clustertrain.waiting import wait_until
 
-_LEAVING_S = 30.0  # from the result to the end of the job: Ray ends; after a cancellation also KillWait
+_JOB_ENDS_WITHIN_S = 30.0  # after the result: Ray ends; after a cancellation also KillWait
 _QUEUE_POLL_S = 2.0
 
 
@@ -34,7 +34,7 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
         ClusterError: its job waits in the queue, and SLURM does not answer.
     """
     status = status_of(run)
-    for job in status.behind if isinstance(status, SlurmStatus) else ():
+    for job in status.waiting_jobs if isinstance(status, SlurmStatus) else ():
         _cancel(run, job.job_id, echo)
     if status.state == "queued":
         _cancel(run, _job_id(status), echo)
@@ -42,7 +42,7 @@ def stop_run(run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> 
         if status.standing.over:
             return
     if status.result is not None and not status.standing.over:  # its job is being requeued
-        _cancel_the_rest(run, _job_id(status), echo)
+        _cancel_remaining(run, _job_id(status), echo)
         return
     if status.runner is None:
         raise not_running(status)
@@ -59,17 +59,17 @@ def _cancel(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
     cancel(job_id, only_waiting=True)
     job = _wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)
     if job is None or job.native == "CANCELLED":
-        _write_down(run, job_id)
-        echo(f"SLURM job {job_id} was taken out of the queue")
+        _record_cancellation(run, job_id)
+        echo(f"SLURM job {job_id} was cancelled in the queue")
     elif job.is_waiting:
-        raise ClusterError(f"SLURM was asked to cancel job {job_id}, and it still is {job.text}.\nTry again.")
+        raise ClusterError(f"scancel {job_id} had no effect: the job is still {job.text}.\nTry again.")
 
 
 def _cancel_before_its_attempt(run: RunDir, job_id: str, echo: Callable[[str], None]) -> None:
     cancel(job_id)
     job = _wait_in_queue(job_id, lambda job: job is None or job.is_over)
     if run.newest_attempt() is None and (job is None or job.native == "CANCELLED"):
-        _write_down(run, job_id)
+        _record_cancellation(run, job_id)
     echo(f"SLURM job {job_id} was cancelled: there was nothing to save yet")
 
 
@@ -81,13 +81,13 @@ def _job_id(status: Status) -> str:
     """
     if not isinstance(status, SlurmStatus) or status.job.queue is None:
         raise ClusterError(
-            f"{status.run.name} is {status.state}, and {status.note or 'no scheduler has it'}.\n"
-            "A job that waits can only be cancelled at its scheduler: try again, or on its login node."
+            f"{status.run.name} is {status.state}, and {status.note or 'SLURM does not list its job'}.\n"
+            "Only SLURM can cancel a waiting job: try again, or on a login node of the job's cluster."
         )
     return status.job.job_id
 
 
-def _write_down(run: RunDir, job_id: str) -> None:
+def _record_cancellation(run: RunDir, job_id: str) -> None:
     who = f"{getpass.getuser()} on {socket.gethostname()}"
     run.cancellation("slurm", job_id).create(Cancellation(by=who))
 
@@ -97,14 +97,14 @@ def _wait_for_the_end(attempt: Attempt, status: Status, echo: Callable[[str], No
     if isinstance(status, SlurmStatus):
         job_id = status.job.job_id
         try:
-            _cancel_the_rest(attempt.run, job_id, echo, ended=result is not None)
+            _cancel_remaining(attempt.run, job_id, echo, ended=result is not None)
         except ClusterError as error:
-            echo(f"warning: whether SLURM job {job_id} is gone is not known: {error}")
+            echo(f"warning: it is not known whether SLURM job {job_id} has ended: {error}")
 
 
-def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, ended: bool = True) -> None:
+def _cancel_remaining(run: RunDir, job_id: str, echo: Callable[[str], None], *, ended: bool = True) -> None:
     """Cancel a job that does not end on its own, or waits for a restart."""
-    job = look_up([job_id]).get(job_id)
+    job = query_squeue([job_id]).get(job_id)
     if ended:  # the run has its result: its job gets time to end on its own
         job = _wait_in_queue(job_id, lambda job: job is None or not job.has_nodes)
     if job is None or job.is_over:
@@ -112,17 +112,17 @@ def _cancel_the_rest(run: RunDir, job_id: str, echo: Callable[[str], None], *, e
     cancel(job_id)
     echo(f"SLURM job {job_id} was {job.native}: cancelled")
     if job.is_waiting:
-        _write_down(run, job_id)
+        _record_cancellation(run, job_id)
 
 
 def _wait_in_queue(job_id: str, condition: Callable[[QueueState | None], bool]) -> QueueState | None:
     """Wait at most 30 s until the job meets the condition. Returns the job; None if SLURM has purged it."""
     job: QueueState | None = None
 
-    def is_as_wanted() -> bool:
+    def is_met() -> bool:
         nonlocal job
-        job = look_up([job_id]).get(job_id)
+        job = query_squeue([job_id]).get(job_id)
         return condition(job)
 
-    wait_until(is_as_wanted, _LEAVING_S, _QUEUE_POLL_S)
+    wait_until(is_met, _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S)
     return job

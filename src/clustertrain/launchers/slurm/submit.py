@@ -17,9 +17,15 @@ from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.shell import run as run_command
-from clustertrain.launchers.slurm.preflight import check_here, check_there, refusal
+from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
 from clustertrain.launchers.slurm.queue import cluster_name, query_queue
-from clustertrain.launchers.slurm.script import Rendered, lead_time_s, python_on_nodes, render, traveling
+from clustertrain.launchers.slurm.script import (
+    Rendered,
+    lead_time_s,
+    passed_variables,
+    python_on_nodes,
+    render,
+)
 from clustertrain.launchers.slurm.status import status_of
 from clustertrain.observe.tables import to_type
 from clustertrain.run.admission import Options, check_progress, check_world_size, continue_from
@@ -32,11 +38,11 @@ from clustertrain.run.submission import Submission, record, upload
 _SUBMIT_S = 120.0  # a busy controller answers late, and may queue the job even after a timeout here
 _ATTEMPTS_MEASURED = 3
 # For sbatch these take precedence over the script, so each is passed on only if the job does not set its key.
-_DEFAULTS_OF_THE_SHELL = {
+_SBATCH_DEFAULTS = {
     f"SBATCH_{key.upper()}": key for key in ("account", "partition", "qos", "reservation", "constraint")
 }
 # The variables that determine the location of SLURM's commands and their cluster, here and on the nodes.
-_FOR_COMMANDS = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+_COMMAND_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,9 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
         StorageError: the storage or the output folder cannot be written.
     """
     job = with_site(job)
-    check_here(job, environment(job))
+    check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
-    check_there(job, rendered, lead_s, environment(job))
+    check_cluster(job, rendered, lead_s, environment(job))
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, echo)
     if chosen is None:
@@ -94,7 +100,7 @@ def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
         JobError: the Python on the nodes is not known.
     """
     python, measured_s = python_on_nodes(job), None
-    with suppress(StorageError):  # the storage cannot be read: `check_here` reports that
+    with suppress(StorageError):  # the storage cannot be read: `check_submit_host` reports that
         measured_s = measured_save_s(RunDir.newest(job.storage.location.with_patience(0), job.name))
     lead_s = lead_time_s(job, measured_s)
     return render(job, job_path=job_path, python=python, lead_s=lead_s), lead_s
@@ -110,8 +116,8 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     previous = run.newest_attempt()
     if previous is None and not run.submissions():
         return run
-    if not options.takeover and job.slurm.dependency is None:  # a dependency is to wait for another job
-        _check_nobody_has_it(run)
+    if not options.takeover and job.slurm.dependency is None:  # with a dependency it waits for the other job
+        _check_not_active(run)
     if options.fresh:
         return run.fresh()
     if previous is not None:
@@ -123,7 +129,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     return run
 
 
-def _check_nobody_has_it(run: RunDir) -> None:
+def _check_not_active(run: RunDir) -> None:
     status = status_of(run)
     if status.standing.over or STATES[status.state].final:
         return
@@ -132,7 +138,7 @@ def _check_nobody_has_it(run: RunDir) -> None:
     raise ClusterError(
         f"{run.name} is {status.state} already: {attempt}{where}.\n"
         "Wait for it, end it with `clustertrain stop`, take it over with --takeover, "
-        "or queue up behind it with slurm.dependency: singleton."
+        "or let SLURM start this job after it with slurm.dependency: singleton."
     )
 
 
@@ -153,8 +159,8 @@ def _saves_s(attempt: Attempt) -> list[float]:
 def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of sbatch, which --export=ALL passes on to the job. It contains only the variables to
     pass on: no secret of the login session, and no SBATCH_… variable that would override the script."""
-    passed_on = {name for name, key in _DEFAULTS_OF_THE_SHELL.items() if getattr(job.slurm, key) is None}
-    passed_on |= {*traveling(job), *_FOR_COMMANDS}
+    passed_on = {name for name, key in _SBATCH_DEFAULTS.items() if getattr(job.slurm, key) is None}
+    passed_on |= {*passed_variables(job), *_COMMAND_VARIABLES}
     return {
         name: value for name, value in environ.items() if name in passed_on and name != variables.SUBMISSION
     }
@@ -175,8 +181,9 @@ def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[
     answer = re.search(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
     if answer is None:
         raise ClusterError(
-            f"sbatch ended well and named no job. It said: {done.stdout.strip()!r} {done.stderr.strip()!r}\n"
-            "The job may be queued all the same: look with `squeue --me` before you submit it again."
+            "sbatch ended with code 0, and printed no job ID: "
+            f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n"
+            "The job may still be queued: check with `squeue --me` before you submit it again."
         )
     for line in done.stderr.splitlines():  # messages of a site's plugin
         echo(line)
@@ -193,7 +200,7 @@ def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[
             output=str(output),
         )
     except StorageError as error:  # the job runs without the record; only `status` does not query it
-        echo(f"warning: SLURM job {job_id} is queued, and that could not be written down: {error}")
+        echo(f"warning: SLURM job {job_id} is queued, but its record could not be written: {error}")
     found = query_queue([job_id]).jobs.get(job_id)
     return Submitted(job_id, cluster, submission.run, output, found.text if found else "")
 
