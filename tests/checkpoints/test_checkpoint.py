@@ -147,10 +147,10 @@ def test_both_figures_are_given(tmp_path):
     commit(writer(tmp_path), 1)
     path = tmp_path / "00000001-1.0" / "model.pt"
     path.write_bytes(b"short")
-    with pytest.raises(CheckpointDamaged, match=r"model\.pt has 5 bytes, the manifest says 280"):
+    with pytest.raises(CheckpointDamaged, match=r"model\.pt has 5 bytes, but the manifest lists 280"):
         verify(path.parent)
     path.write_bytes(b"x" * 280)
-    with pytest.raises(CheckpointDamaged, match=r"model.pt has sha256 \w{64}, the manifest says \w{64}"):
+    with pytest.raises(CheckpointDamaged, match=r"model.pt has sha256 \w{64}, but the manifest lists \w{64}"):
         verify(path.parent)
 
 

@@ -10,11 +10,11 @@ from clustertrain.errors import ClusterError
 from clustertrain.node import network
 from clustertrain.node.network import (
     address_towards,
-    answers,
     interface_of,
+    is_listening,
     is_refused,
     nccl_needs_interface,
-    wait_for_answer,
+    wait_until_listening,
 )
 
 
@@ -69,8 +69,8 @@ def test_nccl_is_told_where_it_could_choose_another(monkeypatch, interfaces, nee
 def test_whether_somebody_answers():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert answers("127.0.0.1", port)
-        assert wait_for_answer("127.0.0.1", port, 1)
+        assert is_listening("127.0.0.1", port)
+        assert wait_until_listening("127.0.0.1", port, 1)
         assert not is_refused("127.0.0.1", port)
     assert is_refused("127.0.0.1", port)
-    assert not wait_for_answer("127.0.0.1", port, 0.2)
+    assert not wait_until_listening("127.0.0.1", port, 0.2)

@@ -17,7 +17,7 @@ from clustertrain.staging import partial_file as part
 from clustertrain.staging import retries
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.file_and_http import open_source
-from clustertrain.staging.partial_file import noted
+from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
@@ -204,7 +204,7 @@ def test_both_checksums_are_printed_and_nothing_is_kept(web, folder):
     assert "expected sha256 " + "0" * 64 in str(refusal.value)
     assert f"received sha256 {SHA256}" in str(refusal.value)
     assert not (folder / "progress").exists()
-    assert noted(folder) is None
+    assert read_progress(folder) is None
 
 
 def test_redirects_are_followed_within_http_only(web, folder):
@@ -298,7 +298,7 @@ class TestTakingOver:
 
         with pytest.raises(KeyboardInterrupt):
             get(f"{web.url}/f", folder, tick=stop)
-        assert noted(folder).size_bytes == after
+        assert read_progress(folder).size_bytes == after
 
     def test_it_asks_for_the_rest_only(self, web, folder):
         self.interrupted(web, folder, 100_000)
@@ -358,7 +358,7 @@ class TestTakingOver:
     @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": null, "size_bytes": 5}'])
     def test_a_note_that_says_nothing(self, folder, note):
         (folder / "progress").write_text(note)
-        assert noted(folder) is None
+        assert read_progress(folder) is None
         assert part.Part.resume(folder, lambda *_: None) is None
 
 

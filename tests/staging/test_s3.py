@@ -19,7 +19,7 @@ from clustertrain.staging import parallel_ranges as spans
 from clustertrain.staging import partial_file as part_module
 from clustertrain.staging import retries
 from clustertrain.staging.file_and_http import open_source
-from clustertrain.staging.partial_file import PIECE_BYTES, Part, noted
+from clustertrain.staging.partial_file import PIECE_BYTES, Part, read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
@@ -248,7 +248,7 @@ def test_a_stop_is_heard_within_a_second_or_so(proxy, moto_s3, into, fault):
 
 
 def noted_bytes(into):
-    found = [noted(path) for path in into.glob(".*.part")]
+    found = [read_progress(path) for path in into.glob(".*.part")]
     return sum(part.size_bytes for part in found if part is not None)
 
 
@@ -428,7 +428,7 @@ def test_of_each_piece_only_what_its_checksum_proves_is_believed(tmp_path, torn)
     with Part.resume(tmp_path, lambda *_: None) as again:
         assert again.size_bytes == 10_000
         assert again.gap()[0] == (0 if torn == 0 else 5000)
-    assert noted(tmp_path).size_bytes == 10_000
+    assert read_progress(tmp_path).size_bytes == 10_000
 
 
 def test_a_part_of_another_version_is_another_file(tmp_path):
@@ -438,7 +438,7 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
     old.write(0, b"x" * 1000)
     new.write(0, BODY[:10])
     assert (tmp_path / "download").read_bytes() == BODY[:10]
-    assert noted(tmp_path).size_bytes == 10
+    assert read_progress(tmp_path).size_bytes == 10
     old.close()
     new.close()
 

@@ -51,7 +51,7 @@ def test_a_request_of_an_earlier_start_is_old_news(attempt):
 
 def test_a_stop_from_another_machine_comes_through_s3(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(requests, "LOOK_EVERY_S_ON_S3", 0.2)
+    monkeypatch.setattr(requests, "POLL_S_ON_S3", 0.2)
     attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
     with RequestPoller(attempt) as asked:
         attempt.run.store.write_atomic(

@@ -112,10 +112,12 @@ def _read_through(
         found_bytes += len(block)
         use(block)
     if found_bytes != entry["size_bytes"]:
-        raise CheckpointDamaged(f"{where} has {found_bytes} bytes, the manifest says {entry['size_bytes']}.")
+        raise CheckpointDamaged(
+            f"{where} has {found_bytes} bytes, but the manifest lists {entry['size_bytes']}."
+        )
     if digest.hexdigest() != entry["sha256"]:
         raise CheckpointDamaged(
-            f"{where} has sha256 {digest.hexdigest()}, the manifest says {entry['sha256']}."
+            f"{where} has sha256 {digest.hexdigest()}, but the manifest lists {entry['sha256']}."
         )
 
 

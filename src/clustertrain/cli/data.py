@@ -24,7 +24,7 @@ from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
 from clustertrain.staging.folder_digest import contents_of
 from clustertrain.staging.lease import Contender
-from clustertrain.staging.partial_file import noted
+from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
 from clustertrain.storage import open_store
@@ -97,7 +97,7 @@ def _state(each: DataSet) -> tuple[str, str, str, str]:
         return "missing", "-", uri, str(error).splitlines()[0]
     if found is not None:
         return "ready", size_text(found.size_bytes), uri, str(found.path)
-    parts = [part for path in entry.parts() if (part := noted(path)) is not None]
+    parts = [part for path in entry.parts() if (part := read_progress(path)) is not None]
     if not parts:
         return "absent", "-", uri, "-"
     most = max(parts, key=lambda part: part.size_bytes)

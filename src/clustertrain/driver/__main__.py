@@ -1,6 +1,6 @@
 """Job → TorchTrainer.fit → result.json; the process that the guardian starts.
 
-It writes to files only, and the process that shows the run reads them. It ends with os._exit, since Ray's own
+It writes only to files; the process that displays the run reads them. It ends with os._exit, since Ray's own
 shutdown waits for processes that the guardian ends faster.
 """
 
@@ -89,7 +89,7 @@ def _run(run: _Run) -> int:
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
-            return EXIT_FAILED  # the launcher finds out how Ray ended, and writes the result
+            return EXIT_FAILED  # the launcher determines how Ray ended, and writes the result
         result = of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 

@@ -1,7 +1,7 @@
-"""What happens before each start of the worker group; all of it runs in Ray Train's controller.
+"""The steps before each start of the worker group; all of them run in Ray Train's controller.
 
 It claims the restart (only the newest one may write checkpoints), chooses the checkpoint, stages the data,
-and only then makes the process group. What happens after a failure is in failures.py and retry_policy.py.
+and only then creates the process group. failures.py and retry_policy.py handle a failure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from clustertrain.worker.plan import Plan
 
 @dataclass
 class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
-    """TorchConfig for all three ways in: data is staged before the process group is made."""
+    """TorchConfig for all three entry points: data is staged before the process group is created."""
 
     ref: AttemptRef | None = None
     job_yaml: str = ""
@@ -60,7 +60,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if backend_config.ref is None:
             raise ClusterTrainError(
-                "KitTorchConfig was made without an attempt. This is a bug of clustertrain: please report it."
+                "KitTorchConfig has no attempt. This is a bug of clustertrain: please report it."
             )
         attempt = backend_config.ref.open()
         plan = _claim(attempt, backend_config.ref, backend_config)
@@ -119,7 +119,7 @@ def _end_group(worker_group: Any) -> None:
 
 
 def _rendezvous_here() -> tuple[str, int]:
-    """The address and port for the process group of a script; the port is of the job's block, where there is
+    """The address and port for the process group of a script; the port is from the job's block, if there is
     one.
 
     Raises:

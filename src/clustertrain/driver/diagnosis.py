@@ -54,7 +54,7 @@ def diagnose(
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
-        said: the exception as "Type: text"; for a dead process, Ray's error and its last output.
+        message: the exception as "Type: text"; for a dead process, Ray's error and its last output.
         tail: the end of the rank's log.
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
         before: the limits of its node when the workers started; None if unknown.

@@ -1,5 +1,5 @@
-"""The result of an attempt as its driver writes it: from what rank 0 reported at the end, or from what Ray
-raised."""
+"""The result of an attempt as its driver writes it: from the report of rank 0 at the end, or from the error
+that Ray raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clustertrain.run.states import CAUSE_OF_CODE
 
 
 def of_outcome(attempt: Attempt) -> Result:
-    """The result where the trainer returned: finished, or stopped on request."""
+    """The result if the trainer returned: finished, or stopped on request."""
     restart = attempt.newest_restart()
     outcome = restart.outcome.read() if restart is not None else None
     if outcome is not None and outcome.finished:
@@ -22,7 +22,7 @@ def of_outcome(attempt: Attempt) -> Result:
 
 
 def of_error(attempt: Attempt, error: BaseException) -> Result:
-    """The result where the trainer raised: the cause inside Ray's wrappers that a user can act on."""
+    """The result if the trainer raised an error: the cause inside Ray's wrappers that a user can act on."""
     chain = list(causes(error))
     if any(isinstance(e, RunStopped) for e in chain):
         return stopped(attempt)
@@ -41,14 +41,14 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
 def _of_failure(attempt: Attempt, failure: Failure) -> Result:
     cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
-        text += f"\nThe same error came twice at step {failure.step}, so another restart would not help."
+        text += f"\nThe same error occurred twice at step {failure.step}, so another restart would not help."
     elif cause == "error" and code in CAUSE_OF_CODE:
         cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and the errors that it wraps, outermost first: Ray's wrappers hold them in five attributes."""
+    """An error and the errors that it wraps, outermost first: Ray's wrappers keep them in five attributes."""
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:

@@ -1,4 +1,4 @@
-"""What the driver needs of a Ray cluster; launchers/NAME/ray.py has it for each launcher."""
+"""The driver's interface to a Ray cluster; launchers/NAME/ray.py implements it for each launcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RayCluster(ABC):
     """The Ray cluster of a run, seen from its driver.
 
     Attributes:
-        outlives_run: Ray keeps running when the driver ends, so the driver gives back what it holds there.
+        outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
@@ -40,11 +40,11 @@ class RayCluster(ABC):
     def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:  # noqa: B027  most have no wait
         """Wait, after a failure, until there is room for all workers again. Raises as `connect`.
 
-        Returns at once where a node that is lost does not come back during the run.
+        Returns at once if a lost node is not replaced during the run.
         """
 
     def is_gone(self) -> bool:
-        """Whether Ray has ended without the driver, so that the launcher knows the cause of an error."""
+        """Whether Ray has ended before the driver; the launcher then knows the cause of an error."""
         return False
 
 
@@ -59,7 +59,7 @@ def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
 
 
 def all_there(attempt: Attempt, are_there: Callable[[], bool], what: str, timeout_s: float) -> bool:
-    """Wait until `are_there()`; False where that is not so after `timeout_s`. `what`: nodes, pods.
+    """Wait until `are_there()` is true; False if it is not after `timeout_s` seconds. `what`: nodes, pods.
 
     Raises:
         RunStopped: a stop was requested meanwhile.

@@ -96,7 +96,7 @@ class Job(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_the_way_in(cls, data: Any) -> Any:
+    def _defaults_of_the_entry_point(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         if data.get("script") is not None and data.get("args") is None:
@@ -109,7 +109,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         self._exactly_one_of("task", "function", "script", example="task: package.module:Class")
-        _check_way_in(self)
+        _check_entry_point(self)
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
@@ -145,30 +145,30 @@ class Job(Section):
         return replace(own, retry_s=storage.retry_s)
 
 
-def _check_way_in(job: Job) -> None:
+def _check_entry_point(job: Job) -> None:
     """Sections that the entry point cannot use are refused, not ignored."""
-    way = job._given("task", "function", "script")[0]
-    if way == "script" and isinstance(job.args, dict):
+    entry_point = job._given("task", "function", "script")[0]
+    if entry_point == "script" and isinstance(job.args, dict):
         rule = "a script takes a list of command line arguments: args: [--lr, 0.1]"
         raise Refused(f"a mapping is given together with script\n{rule}", "args")
-    if way != "script" and not isinstance(job.args, dict):
-        rule = f"a {way} takes its arguments by name: args: {{lr: 0.1}}"
-        raise Refused(f"a list is given together with {way}\n{rule}", "args")
-    if way == "task" and job.train is None:
+    if entry_point != "script" and not isinstance(job.args, dict):
+        rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
+        raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
+    if entry_point == "task" and job.train is None:
         raise Refused(
             "the section train is missing\n"
             "a task needs epochs or steps, and batch_size or global_batch_size\n"
             "for example train: {epochs: 3, batch_size: 32}",
             "task",
         )
-    if way != "task" and job.train is not None:
+    if entry_point != "task" and job.train is not None:
         raise Refused(
-            f"this section is given together with {way}\n"
-            f"a {way} runs its own training loop, so the section would have no effect\n"
+            f"this section is given together with {entry_point}\n"
+            f"a {entry_point} runs its own training loop, so the section would have no effect\n"
             "put its values under args",
             "train",
         )
-    if way == "function" and job.checkpoint.every.epochs is not None:
+    if entry_point == "function" and job.checkpoint.every.epochs is not None:
         raise Refused(
             "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
             "save by steps or minutes instead, for example every: {minutes: 10}",
@@ -176,7 +176,7 @@ def _check_way_in(job: Job) -> None:
             "every",
             "epochs",
         )
-    if way == "script" and "checkpoint" in job.model_fields_set:
+    if entry_point == "script" and "checkpoint" in job.model_fields_set:
         raise Refused(
             "this section is given together with script\na script saves its own checkpoints\n"
             f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",

@@ -81,7 +81,7 @@ class DataEntry(_Place):
 
     @property
     def location(self) -> Location:
-        """The location by this entry alone; `Job.data_location` also uses the options of the storage."""
+        """The location by this entry only; `Job.data_location` also uses the options of the storage."""
         return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing or "auto")
 
     @model_validator(mode="after")

@@ -166,7 +166,7 @@ Features = Annotated[
 Dependency = Annotated[
     str, _one_word("a dependency, such as singleton or afterok:123", r"A-Za-z0-9_.:,?+*\[\]-")
 ]
-Traveling = Annotated[Variable, AfterValidator(_variable)]
+PassedOn = Annotated[Variable, AfterValidator(_variable)]
 ShellLine = Annotated[str, AfterValidator(_shell_line), written_as("text")]
 Folder = Annotated[Path, AfterValidator(_output)]
 Mount = Annotated[str, AfterValidator(_mount), written_as("`/folder[:/inside[:ro]]`")]
@@ -224,7 +224,7 @@ class Slurm(Section):
     """Shell lines, such as `module load cuda`, that run first, on the job's first node. The variables that
     they export are set on all nodes. The shell expands `$` here."""
 
-    environment: tuple[Traveling, ...] = ()
+    environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
     SLURM stores their values with the job. Of the others only HOME, USER, LOGNAME, SHELL, LANG and what
     SLURM's commands need are passed on."""

@@ -1,4 +1,4 @@
-"""What a node allows its processes, read on the node itself: memory, /dev/shm, open files.
+"""The limits of a node for its processes, read on the node itself: memory, /dev/shm, open files.
 
 A value that cannot be read is None, and messages call it unknown. Counters are read when the workers start
 and again when one has died: the difference shows what happened in between. psutil is not used: it reads no
@@ -24,11 +24,11 @@ class Cgroup:
 
     Attributes:
         path: its folder, as the node sees it.
-        limit_file: the file in it that holds the limit, `memory.max` or (version 1) `memory.limit_in_bytes`.
-        limit_bytes: None where there is no limit, or it is unknown.
+        limit_file: its file with the limit, `memory.max` or (version 1) `memory.limit_in_bytes`.
+        limit_bytes: None if there is no limit, or it is unknown.
         limit_met: how often memory use reached this limit.
         oom_kills: processes of it that the kernel killed for memory.
-        peak_bytes: the most memory that it ever used.
+        peak_bytes: its highest memory use so far.
     """
 
     path: str
@@ -79,7 +79,7 @@ def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
 
 
 def process_state(pid: int) -> str | None:
-    """The state in /proc of a process of this node, such as "T (stopped)"; None where there is none."""
+    """The state in /proc of a process of this node, such as "T (stopped)"; None if it does not exist."""
     for line in (_text(f"/proc/{pid}/status") or "").splitlines():
         if line.startswith("State:"):
             return line.removeprefix("State:").strip()
@@ -145,7 +145,7 @@ def _shm() -> tuple[int | None, int | None]:
 
 
 def _numbers(path: str | Path) -> dict[str, int]:
-    """Lines of a name and a number; empty where the file cannot be read."""
+    """Lines of a name and a number; empty if the file cannot be read."""
     words: Iterable[list[str]] = (line.split() for line in (_text(path) or "").splitlines())
     return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
 
@@ -159,7 +159,7 @@ def _kib(value: int | None) -> int | None:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a small file; None where it cannot be read: it is missing, access is denied, or no
+    """The text of a small file; None if it cannot be read: it is missing, access is denied, or no
     descriptor is free."""
     try:
         return Path(path).read_text()

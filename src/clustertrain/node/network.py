@@ -1,8 +1,8 @@
-"""Which of a node's addresses the other nodes reach, and through which interface.
+"""The address by which the other nodes reach this one, and the interface that has it.
 
 gloo takes the address of the host name, which on many machines is 127.0.1.1: ranks on other nodes then
 connect to themselves ("connectFullMesh failed"). The route to the head gives the right address.
-The standard library lists interfaces without their addresses, so an ioctl asks the kernel for those.
+The standard library lists interfaces without their addresses, so an ioctl queries the kernel for those.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ def address_towards(other: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has this IPv4 address; None where none has."""
+    """The interface that has this IPv4 address; None if there is none."""
     return next((name for name, has in _interfaces().items() if has == address), None)
 
 
 def nccl_needs_interface(interface: str) -> bool:
     """Whether NCCL could choose another interface. It ignores only lo and docker interfaces, and uses
-    InfiniBand by itself where there is any."""
+    InfiniBand by itself if there is any."""
     if list(Path("/sys/class/infiniband").glob("*")):
         return False
     others = {name for name in _interfaces() if not name.startswith(("lo", "docker"))}
     return bool(others - {interface})
 
 
-def answers(address: str, port: int, timeout_s: float = 1.0) -> bool:
+def is_listening(address: str, port: int, timeout_s: float = 1.0) -> bool:
     """Whether a process listens on this port."""
     return _connecting(address, port, timeout_s) is None
 
 
 def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether the machine answers that nothing listens on this port, which a lost packet cannot look like."""
+    """Whether the machine refuses the connection because no process listens on this port. A lost packet is no
+    refusal."""
     return isinstance(_connecting(address, port, timeout_s), ConnectionRefusedError)
 
 
 def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
-    """The error of an attempt to connect; None where it succeeded."""
+    """The error of an attempt to connect; None if it succeeded."""
     try:
         with socket.create_connection((address, port), timeout_s):
             return None
@@ -69,13 +70,13 @@ def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
         return error
 
 
-def wait_for_answer(address: str, port: int, timeout_s: float) -> bool:
-    """Wait until a process listens on this port; False where none does after `timeout_s`."""
-    return wait_until(lambda: answers(address, port), timeout_s, poll_s=0.05)
+def wait_until_listening(address: str, port: int, timeout_s: float) -> bool:
+    """Wait until a process listens on this port; False if none does after `timeout_s` seconds."""
+    return wait_until(lambda: is_listening(address, port), timeout_s, poll_s=0.05)
 
 
 def _interfaces() -> dict[str, str]:
-    """Each interface that has an IPv4 address, with its first one."""
+    """The interfaces that have an IPv4 address, each with its first one."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():

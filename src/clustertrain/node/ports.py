@@ -33,16 +33,17 @@ class Ports:
 
     @classmethod
     def parse(cls, text: str) -> Ports:
-        """Read what `str` writes: "10000-10099"."""
+        """Parse the text of `str`: "10000-10099"."""
         first, _, last = text.partition("-")
         return cls(int(first), int(last))
 
 
 def free_block(count: int, *, seed: int) -> Ports:
-    """`count` ports in a row that no process of this node listens on, at any address.
+    """`count` consecutive ports on which no process of this node listens, at any address.
 
     Args:
-        seed: where the search begins, so that two jobs that search at the same moment find different blocks.
+        seed: determines where the search begins, so that two jobs that search at the same time find different
+            blocks.
 
     Raises:
         ClusterError: there is no such block.
@@ -60,7 +61,7 @@ def free_block(count: int, *, seed: int) -> Ports:
 
 
 def free_port(block: Ports) -> int:
-    """A port of the block that no process listens on.
+    """A port of the block on which no process listens.
 
     Raises:
         ClusterError: all are taken.
@@ -72,7 +73,7 @@ def free_port(block: Ports) -> int:
 
 
 def _first_ephemeral() -> int:
-    """The first ephemeral port; Linux's default where the configured one leaves no room for a block."""
+    """The first ephemeral port; Linux's default if the configured one leaves no room for a block."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         first = int(_EPHEMERAL.read_text().split()[0])
         if first > _FIRST + 2_000:

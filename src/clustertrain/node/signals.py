@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: recorded by it, or blocked in what it starts."""
+"""Signals that request the end of a process: recorded by it, or blocked in the processes that it starts."""
 
 from __future__ import annotations
 

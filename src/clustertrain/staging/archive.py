@@ -152,7 +152,7 @@ class _Unpacking:
                 self._written_bytes += len(chunk)
                 tick()
         if copied_bytes != member.size_bytes:
-            what = f"it contains {copied_bytes} bytes, but its header says {member.size_bytes}"
+            what = f"it contains {copied_bytes} bytes, but its header gives {member.size_bytes}"
             raise self._refusal(member, what, "Fetch or pack the archive again, or unpack it yourself")
         return hashed.hexdigest()
 

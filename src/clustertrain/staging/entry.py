@@ -1,9 +1,10 @@
 """Paths and keys of staged data sets.
 
-    <into>/<key>/READY.json     description and source; written last content/       the file under its own
-    name, or the unpacked folder <into>/.leases/<key>.<n>    the process that fetches it (lease.py)
-    <into>/.<key>.<token>.part/ the partial download of one holder (partial_file.py); the next one continues
-    it
+    <into>/<key>/READY.json       description and source; written last
+    <into>/<key>/content/         the file under its own name, or the unpacked folder
+    <into>/.leases/<key>.<n>      the process that fetches it (lease.py)
+    <into>/.<key>.<token>.part/   the partial download of one holder, which the next one continues
+                                  (partial_file.py)
 
 The key identifies the content: by the sha256 if the job gives one, wherever the bytes come from; by path,
 size and modification times for a local file without one, so that a changed file is another data set; only by

@@ -40,7 +40,7 @@ def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: T
     finally:
         fetching.part.close()
     if sha256 is not None and received != sha256:
-        fetching.part.forget()
+        fetching.part.delete_progress()
         raise DataError(
             f"{masked(uri)} does not have the checksum in the job file "
             f"({fetching.part.size_bytes} bytes were received).\n"

@@ -28,7 +28,7 @@ from clustertrain.storage.posix import refused
 PIECE_BYTES = 8 << 20
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 4096
-_NOTE = struct.Struct("<II")
+_ENTRY = struct.Struct("<II")
 _LOOK_EVERY_S = 0.2
 
 Tick = Callable[[int, int | None], None]
@@ -37,7 +37,7 @@ work."""
 
 
 @dataclass(frozen=True)
-class Noted:
+class SavedProgress:
     """The content of a progress file; `pieces` has (bytes, crc32) of each piece."""
 
     validator: str
@@ -50,13 +50,13 @@ class Noted:
         return sum(done for done, _ in self.pieces)
 
 
-def noted(folder: Path) -> Noted | None:
+def read_progress(folder: Path) -> SavedProgress | None:
     """The content of the progress file in a folder; None if there is nothing to resume from."""
     try:
         data = (folder / "progress").read_bytes()
         header = json.loads(data[:_HEADER_BYTES])
-        pieces = list(_NOTE.iter_unpack(data[_HEADER_BYTES : len(data) - len(data) % _NOTE.size]))
-        found = Noted(header["validator"], header["total_bytes"], header["piece_bytes"], pieces)
+        pieces = list(_ENTRY.iter_unpack(data[_HEADER_BYTES : len(data) - len(data) % _ENTRY.size]))
+        found = SavedProgress(header["validator"], header["total_bytes"], header["piece_bytes"], pieces)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if found.size_bytes else None
@@ -91,7 +91,7 @@ class Part:
         """
         self._open(folder, validator, total_bytes)
         try:
-            self.forget()
+            self.delete_progress()
             self.path.unlink(missing_ok=True)
             self._file = Descriptor(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             self._write_header()
@@ -127,7 +127,7 @@ class Part:
     def resume(cls, folder: Path, tick: Tick) -> Part | None:
         """Resume the partial download in `folder`, with every piece that matches its checksum; None if there
         is none, or no piece matches."""
-        found = noted(folder)
+        found = read_progress(folder)
         if found is None or found.piece_bytes != PIECE_BYTES:
             return None
         part = cls.__new__(cls)
@@ -136,7 +136,7 @@ class Part:
             part._file = Descriptor(part.path, os.O_RDWR)
             part._progress = Descriptor(part._progress_path, os.O_WRONLY)
             for index, (done, crc) in enumerate(found.pieces):
-                part._restore_piece(index, done if part._proves(index, done, crc, tick) else 0, crc)
+                part._restore_piece(index, done if part._matches(index, done, crc, tick) else 0, crc)
         except OSError:
             return None  # unreadable: restart with new files
         part._running_hash = RunningHash(part._file)
@@ -145,7 +145,7 @@ class Part:
         part._running_hash.advance(part.frontier)
         return part
 
-    def _proves(self, index: int, done: int, crc: int, tick: Tick) -> bool:
+    def _matches(self, index: int, done: int, crc: int, tick: Tick) -> bool:
         at, end, found = index * PIECE_BYTES, index * PIECE_BYTES + done, 0
         if end > self._end_of(index):
             return False
@@ -159,7 +159,7 @@ class Part:
 
     def _restore_piece(self, index: int, done: int, crc: int) -> None:
         self._pieces.append((done, crc if done else 0))
-        self._note(index)
+        self._write_entry(index)
         self.size_bytes += done
         self._move_frontier()
 
@@ -195,12 +195,12 @@ class Part:
             self.size_bytes += len(chunk)
             self._move_frontier()
             self._running_hash.advance(self.frontier)
-        self._note(index)
+        self._write_entry(index)
 
-    def _note(self, index: int) -> None:
+    def _write_entry(self, index: int) -> None:
         if self._progress is not None:
-            at = _HEADER_BYTES + index * _NOTE.size
-            os.pwrite(self._progress.fd, _NOTE.pack(*self._pieces[index]), at)
+            at = _HEADER_BYTES + index * _ENTRY.size
+            os.pwrite(self._progress.fd, _ENTRY.pack(*self._pieces[index]), at)
 
     def _end_of(self, index: int) -> int:
         end = (index + 1) * PIECE_BYTES
@@ -278,7 +278,7 @@ class Part:
             raise refused(self.path, "read", error) from error
         return self._running_hash.hexdigest()
 
-    def forget(self) -> None:
+    def delete_progress(self) -> None:
         """Delete the progress file, so that no other process resumes from this download."""
         self._progress_path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from clustertrain.staging.entry import MARKER, Entry, local_folder
 from clustertrain.staging.fetch import fetch
 from clustertrain.staging.file_and_http import open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
-from clustertrain.staging.partial_file import Part, Tick, copy_part, noted
+from clustertrain.staging.partial_file import Part, Tick, copy_part, read_progress
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix import refused
@@ -134,7 +134,7 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         lease.check()
         raise
     finally:
-        if lease.is_lost or noted(work) is None:  # otherwise the next holder resumes from them
+        if lease.is_lost or read_progress(work) is None:  # otherwise the next holder resumes from them
             shutil.rmtree(work, ignore_errors=True)
 
 
@@ -145,7 +145,7 @@ def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
     continue to write, is copied: no other process may write to files that are published.
     """
     others = [path for path in entry.parts() if path != work]
-    found = {path: progress for path in others if (progress := noted(path)) is not None}
+    found = {path: progress for path in others if (progress := read_progress(path)) is not None}
     best = max(found, key=lambda path: found[path].size_bytes, default=None)
     if best is not None and lease.ended_token is not None and best == entry.part(lease.ended_token):
         best.rename(work)
@@ -166,7 +166,7 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
         try:
             contents = extract_archive(part.path, entry.content(whole), tick=tick).as_record()
         except DataError:
-            part.forget()  # this archive is unusable; the next start downloads it again
+            part.delete_progress()  # this archive is unusable; the next start downloads it again
             raise
     else:
         entry.content(whole).parent.mkdir()
@@ -184,7 +184,7 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
         file.write(json.dumps(marker, indent=1).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    part.forget()
+    part.delete_progress()
 
 
 def _publish(entry: Entry, whole: Path) -> None:

@@ -218,7 +218,7 @@ class Bucket:
             return []
         return [(key, upload_id) for key, upload_id in found if key.startswith(prefix)]
 
-    # -------------------------------------------------------------------------------------------- asking
+    # ------------------------------------------------------------------------------------------ requests
 
     def _put(self, key: str, data: bytes, writer: str, **condition: str) -> Any:
         metadata = {_SHA256: _sha256(data)} | ({_WRITER: writer} if writer else {})

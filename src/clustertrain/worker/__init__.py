@@ -1,15 +1,15 @@
 """What runs in the worker processes of Ray Train: one process per rank.
 
-train.py          the function of TorchTrainer, for the three ways in
-setup.py          before the process group exists: output, signals, data, checkpoint
-plan.py           what the controller sends to every worker of one start of the group
+train.py          the function of TorchTrainer, for the three entry points
+setup.py          the steps before the process group exists: output, signals, data, checkpoint
+plan.py           the plan of one start of the group, sent by the controller to every worker
 rank.py           training.loop.Run on one rank: requests, checkpoints, logs, phases
 requests.py       `stop` and `save`: files in the attempt's folder
 script.py         an unchanged torchrun script as a child process
-user_code.py      the user's task or function: found, checked, or refused with the wrong line
+user_code.py      imports and checks the user's task or function; errors name the line
 gpus.py           whether torch can use the GPUs of this node
-storage_probe.py  every node can write the storage and sees what the others wrote
+storage_probe.py  tests that every node can write the storage and read the files of the others
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group
-stacks.py         the stacks of every rank when one hangs
+stacks.py         writes the stacks of every rank if one hangs
 tensorboard.py    the curve for TensorBoard
 """

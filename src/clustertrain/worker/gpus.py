@@ -1,4 +1,4 @@
-"""Whether torch can use the GPUs that a job asks for; called on the node that has them."""
+"""Checks whether torch can use the GPUs that a job requests; called on the node that has them."""
 
 from __future__ import annotations
 

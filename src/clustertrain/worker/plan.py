@@ -1,4 +1,4 @@
-"""What the controller sends to every worker of one start of the worker group."""
+"""The plan of one start of the worker group; the controller sends it to every worker."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from clustertrain.run.folder import JOB_YAML
 
 
 def start_line(restart: int) -> str:
-    """The first line of a start in the log of a rank, which all starts of an attempt write to."""
+    """The first line of a start in the log of a rank; all starts of an attempt write to the same log."""
     return f"clustertrain: restart {restart} begins"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What was decided when the restart was claimed; the controller sends it to the workers."""
+    """The decisions made when the restart was claimed."""
 
     ref: AttemptRef
     restart: int

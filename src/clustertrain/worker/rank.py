@@ -1,4 +1,4 @@
-"""What the training loop calls on one rank of a worker group: requests, checkpoints, logs, phases."""
+"""The interface of the training loop on one rank of a worker group: requests, checkpoints, logs, phases."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt
 
-LOOK_EVERY_S = 0.2
-LOOK_EVERY_S_ON_S3 = 2.0
+POLL_S = 0.2
+POLL_S_ON_S3 = 2.0
 
 
 class RequestPoller:
-    """Looks for requests in a thread of its own: a storage that is slow or down never delays a step.
+    """Polls for requests in a separate thread, so that a slow or unreachable storage delays no step.
 
     A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
     """
@@ -22,11 +22,11 @@ class RequestPoller:
     def __init__(self, attempt: Attempt) -> None:
         run = attempt.run
         self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
-        self._near = run.spool
-        self._far = run.with_patience(0).store if run.is_spooled else None
+        self._local = run.spool
+        self._remote = run.with_patience(0).store if run.is_spooled else None
         self._remote_requests: dict[str, bytes | None] = {}
-        self._far_looked_at: dict[str, float] = {}
-        self._served_save = self._look("save")
+        self._remote_polled_at: dict[str, float] = {}
+        self._served_save = self._poll("save")
         self._stop = False
         self._save = False
         self._ended = threading.Event()
@@ -47,24 +47,24 @@ class RequestPoller:
         return self._stop, save
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_EVERY_S):
-            self._stop = self._stop or self._look("stop") is not None
-            request = self._look("save")
+        while not self._ended.wait(POLL_S):
+            self._stop = self._stop or self._poll("stop") is not None
+            request = self._poll("save")
             if request is not None and request != self._served_save:
                 self._served_save, self._save = request, True
 
-    def _look(self, name: str) -> bytes | None:
-        """The bytes of the request; None where there is none, or the storage does not answer."""
+    def _poll(self, name: str) -> bytes | None:
+        """The bytes of the request; None if there is none, or the storage does not answer."""
         with suppress(StorageError):  # the next save reports the same fault
-            near = self._near.read_or_none(self._keys[name])
-            if near is not None:
-                return near
-        return self._look_far(name)
+            found = self._local.read_or_none(self._keys[name])
+            if found is not None:
+                return found
+        return self._poll_remote(name)
 
-    def _look_far(self, name: str) -> bytes | None:
+    def _poll_remote(self, name: str) -> bytes | None:
         now = time.monotonic()
-        if self._far is not None and now - self._far_looked_at.get(name, float("-inf")) >= LOOK_EVERY_S_ON_S3:
-            self._far_looked_at[name] = now
+        if self._remote is not None and now - self._remote_polled_at.get(name, float("-inf")) >= POLL_S_ON_S3:
+            self._remote_polled_at[name] = now
             with suppress(StorageError):  # as above
-                self._remote_requests[name] = self._far.read_or_none(self._keys[name])
+                self._remote_requests[name] = self._remote.read_or_none(self._keys[name])
         return self._remote_requests.get(name)

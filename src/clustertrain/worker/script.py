@@ -1,4 +1,4 @@
-"""The third way in: an unchanged script for torchrun, which each Ray Train worker starts as a child process.
+"""The entry point `script`: each Ray Train worker starts the unchanged torchrun script as a child process.
 
 A child process rather than runpy in the worker: the train function runs in a thread, where signal.signal
 fails, and Ray's patch of print would affect the script. The child gets torchrun's environment, handles its
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterTrainError, JobError
 
-# In a session of its own the script would outlive a killed worker. So the child asks the kernel for SIGKILL
-# at its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
+# In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
+# for its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
 # Python code between fork and exec in a process with many threads.
 _END_WITH_PARENT = """
 import ctypes, os, sys
@@ -52,7 +52,7 @@ def torchrun_environment(
     retries: int,
     run_id: str,
 ) -> dict[str, str]:
-    """What torchrun sets for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
+    """torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
 
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
     """
@@ -85,7 +85,7 @@ def run_script(
     stop_requested: Callable[[], bool],
     grace_s: float,
 ) -> bool:
-    """Run the script to its end; its output goes to this process's stdout. Returns False when it was stopped.
+    """Run the script to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
     A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds.
 
@@ -96,7 +96,7 @@ def run_script(
     if not script.is_file():
         raise JobError(f"script: {script} does not exist.\nThe path is relative to `code`, {cwd}.")
     child_environment = {**os.environ, **environment}
-    child_environment.pop("PYTHONBREAKPOINT", None)  # Ray sets it, for its own debugger
+    child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, sys.executable, "-u", str(script), *args],
         cwd=cwd,

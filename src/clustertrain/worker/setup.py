@@ -1,4 +1,4 @@
-"""What happens in each worker before the process group exists: output, signals, data, checkpoint."""
+"""The steps in each worker before the process group exists: output, signals, data, checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from clustertrain.worker.watchdog import WatchdogThread
 
 @dataclass
 class WorkerState:
-    """What this process got before training. A worker process serves one start of one worker group."""
+    """The plan and the data paths of this process. A worker process serves one start of one worker group."""
 
     plan: Plan | None = None
     data: dict[str, Path] = field(default_factory=dict)
@@ -40,7 +40,7 @@ worker_state = WorkerState()
 
 
 def set_up_process(plan: Plan) -> None:
-    """Remember the plan and send this process's output to a file of its rank."""
+    """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
     import ray.train
 
     worker_state.plan = plan
@@ -73,7 +73,7 @@ def _ignore_sigterm() -> None:
 
 def stage_data(per: str) -> None:
     """Fetch the data sets that are kept per "cluster" or per "node"; runs on one rank per cluster or node."""
-    plan = planned()
+    plan = current_plan()
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
@@ -112,7 +112,7 @@ def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
 
 def find_data() -> None:
     """Look up the data sets that were staged; runs on every rank after all of them are complete."""
-    plan = planned()
+    plan = current_plan()
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
         worker_state.data[name] = stage(
@@ -128,7 +128,7 @@ def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
     """One of three steps of the storage probe; runs on one rank per node, on all nodes at the same time."""
     import ray.train
 
-    plan, node_rank = planned(), ray.train.get_context().get_node_rank()
+    plan, node_rank = current_plan(), ray.train.get_context().get_node_rank()
     attempt = plan.ref.open()
     if step == "write":
         write_nonce(attempt, plan.restart, node_rank, nonces[node_rank])
@@ -139,8 +139,8 @@ def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
 
 
 def copy_checkpoint() -> None:
-    """Copy the checkpoint to resume from to this node, where storage is S3; runs on one rank per node."""
-    plan = planned()
+    """Copy the checkpoint to resume from to this node, if the storage is S3; runs on one rank per node."""
+    plan = current_plan()
     attempt = plan.ref.open()
     shelf = attempt.run.checkpoints
     if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
@@ -157,7 +157,7 @@ def _as_event(event: dict[str, Any]) -> dict[str, Any]:
     return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
 
 
-def planned() -> Plan:
+def current_plan() -> Plan:
     if worker_state.plan is None:
         raise ClusterTrainError(
             "The worker was started without a plan. This is a bug of clustertrain: please report it."

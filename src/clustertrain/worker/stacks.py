@@ -1,5 +1,5 @@
-"""Writes the stacks of every rank if one of them hangs: one rank's stacks show where it waits, but not for
-which rank.
+"""Writes the stacks of every rank if one of them hangs: the stacks of one rank show where it waits, but not
+which rank it waits for.
 
 The first rank whose watchdog expires writes its stacks to its log and creates a mark in the attempt's folder.
 The other ranks look for marks while they make no progress, and do the same. Only then the first rank ends,

@@ -1,4 +1,4 @@
-"""What runs in each Ray Train worker, for the three ways in.
+"""The train function of each Ray Train worker, for the three entry points.
 
 `set_up_process` and `stage_data` run before the process group exists; `train_loop_per_worker` is the function
 that TorchTrainer calls. All of them run in the worker's process.
@@ -20,7 +20,7 @@ from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.script import run_script, torchrun_environment
-from clustertrain.worker.setup import planned, worker_state
+from clustertrain.worker.setup import current_plan, worker_state
 from clustertrain.worker.user_code import check_function, check_task, code_folder, make_task
 
 
@@ -28,12 +28,12 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     """The train function that TorchTrainer calls on each rank."""
     import ray.train
 
-    plan, context = planned(), ray.train.get_context()
+    plan, context = current_plan(), ray.train.get_context()
     job = plan.job
     started = time.time()
-    way = _run_script if job.script else _run_function if job.function else _run_task
+    entry_point = _run_script if job.script else _run_function if job.function else _run_task
     with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
-        outcome = way(run, job, context)
+        outcome = entry_point(run, job, context)
     if run.rank == 0:
         outcome = replace(outcome, train_started=started, train_ended=time.time())
         run.attempt.restart(plan.restart).outcome.write(outcome)
@@ -61,7 +61,9 @@ def settings_of(job: Job) -> TrainSettings:
     """The loop's settings, from the job's `train:` and `checkpoint:`."""
     train = job.train
     if train is None:
-        raise JobError("train: is missing; a task needs it.")
+        raise JobError(
+            "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
+        )
     return TrainSettings(
         epochs=train.epochs,
         steps=train.steps,

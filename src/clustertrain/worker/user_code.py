@@ -1,4 +1,4 @@
-"""The user's code: imported by the name in the job file, checked, and refused with the line of the error."""
+"""Imports and checks the user's code by the name in the job file; an error names the line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that
 
 
 def code_folder(job: Job) -> str:
-    """The folder of the job's code on this node: where the agent unpacked it, else as in the job file."""
+    """The folder of the job's code on this node: the one that the agent unpacked, or that of the job file."""
     return os.environ.get(variables.CODE) or job.code
 
 
@@ -111,5 +111,6 @@ def make_task(cls: type[Task], job: Job) -> Task:
         return cls(**args)
     except TypeError as error:
         raise JobError(
-            f"args: {job.task} does not take {sorted(args)}: {error}\nGive the names its __init__ has."
+            f"args: {job.task} does not take {sorted(args)}: {error}\n"
+            "Use the names of the parameters of its __init__."
         ) from error

@@ -62,7 +62,7 @@ class WatchdogThread:
             write_stacks(text)
         else:
             print(f"clustertrain: {text}", file=sys.stderr, flush=True)
-            self._stacks.write("this rank is given up")
+            self._stacks.write("the watchdog ends this rank")
         reporting = threading.Thread(target=self._report, args=(text,), daemon=True)
         reporting.start()
         reporting.join(_REPORT_S)

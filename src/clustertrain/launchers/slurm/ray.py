@@ -10,7 +10,7 @@ from clustertrain import variables
 from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.node.network import answers, wait_for_answer
+from clustertrain.node.network import is_listening, wait_until_listening
 from clustertrain.run.folder import Attempt
 from clustertrain.run.rendezvous import arrivals
 
@@ -37,7 +37,7 @@ class SlurmRay(RayCluster):
 
         ends = time.monotonic() + self.nodes_wait_s
         head = f"{self.head_address}:{self.head_port}"
-        if not wait_for_answer(self.head_address, self.head_port, self.nodes_wait_s):
+        if not wait_until_listening(self.head_address, self.head_port, self.nodes_wait_s):
             raise ClusterError(
                 f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_hint(self.nodes[0])}."
             )
@@ -50,7 +50,7 @@ class SlurmRay(RayCluster):
         return head
 
     def is_gone(self) -> bool:
-        return not answers(self.head_address, self.head_port)
+        return not is_listening(self.head_address, self.head_port)
 
     def _missing(self) -> list[str]:
         import ray

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from clustertrain.node.network import wait_for_answer
+from clustertrain.node.network import wait_until_listening
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
@@ -63,7 +63,7 @@ def _wait_for_head(head: str) -> None:
             return False
 
     address, _, port = head.partition(":")
-    if wait_for_answer(address, int(port), _HEAD_WAIT_S):
+    if wait_until_listening(address, int(port), _HEAD_WAIT_S):
         wait_until(has_node, _HEAD_WAIT_S, _HEAD_POLL_S)
 
 

@@ -16,7 +16,7 @@ from clustertrain.launchers.slurm.agent.node import (
     record_arrival,
     start_ray,
 )
-from clustertrain.node.network import answers, is_refused
+from clustertrain.node.network import is_listening, is_refused
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
@@ -84,7 +84,7 @@ def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous
                 return
             raise ray_ended(start.allocation.host, ray)
         if not head_was_up:
-            head_was_up = answers(head.head_address, head.port)
+            head_was_up = is_listening(head.head_address, head.port)
         elif is_refused(head.head_address, head.port) and not _is_over_within(
             start, attempt, _RESULT_WITHIN_S
         ):
