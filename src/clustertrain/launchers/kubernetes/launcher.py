@@ -34,9 +34,10 @@ class KubernetesLauncher:
     def submit(
         self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
     ) -> KnownRun | None:
+        job = with_site(job)
         applied = submit.submit(job, options, echo)
         echo(submit.what_next(applied, job_file))
-        return KnownRun.of(with_site(job), job_file, self.name, applied.where, f"RayJob {applied.name}")
+        return KnownRun.of(job, job_file, self.name, applied.where, f"RayJob {applied.name}")
 
     def follow(self, target: Target, echo: Echo) -> int:
         return status.follow_to_its_end(_job(target), echo)

@@ -1,6 +1,6 @@
 """Checks, renders and applies a job on Kubernetes. It applies exactly the YAML that `render` prints.
 
-with_site ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ dry run ─▶ kubectl apply
+manifests ─▶ the operator's rules ─▶ preflight ─▶ dry run ─▶ kubectl apply
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ def checked(job: Job, options: Options) -> list[Manifest]:
 
 
 def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
-    """Apply a job. An earlier RayJob of the same name is replaced if it is over.
+    """Apply a job that is merged with the site file. An earlier RayJob of the same name is replaced if it is
+    over.
 
     Raises:
         JobError, StorageError: as `checked`.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
-    job = with_site(job)
     objects = checked(job, options)
     kubectl = Kubectl.of(job.kubernetes)
     for note in check_cluster(job, objects, kubectl):

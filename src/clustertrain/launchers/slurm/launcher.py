@@ -36,13 +36,14 @@ class SlurmLauncher(FromStorage):
     def submit(
         self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
     ) -> KnownRun | None:
+        job = with_site(job)
         submitted = submit(job, job_file, options, echo)
         if submitted is None:
             return None
         run = submitted.run
         echo(what_next(submitted, run.store.uri(run.name) if sets else job_file))
         cluster = f"SLURM cluster {submitted.cluster}" if submitted.cluster else "SLURM"
-        return KnownRun.of(with_site(job), job_file, self.name, cluster, submitted.job_id)
+        return KnownRun.of(job, job_file, self.name, cluster, submitted.job_id)
 
     def follow(self, target: Target, echo: Echo) -> int:
         start = f"submit --to {self.name}"

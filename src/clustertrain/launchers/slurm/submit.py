@@ -1,6 +1,6 @@
 """Submits a job to SLURM. The script that is sent is identical to the output of `render`.
 
-with_site ─▶ preflight ─▶ may it start? ─▶ snapshot into the storage ─▶ sbatch ─▶ record in the storage
+preflight ─▶ may the run start? ─▶ snapshot into the storage ─▶ sbatch ─▶ record in the storage
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.job.site import with_site
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
 from clustertrain.launchers.slurm.queue import cluster_name, query_queue
@@ -60,6 +59,7 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     """Submit a job to SLURM. Returns None if its run is already finished.
 
     Args:
+        job: merged with the site file.
         job_path: the path of the job file as it was given; a relative one starts at the current folder.
 
     Raises:
@@ -69,7 +69,6 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
             is already queued or running.
         StorageError: the storage or the output folder cannot be written.
     """
-    job = with_site(job)
     check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
     check_cluster(job, rendered, lead_s, environment(job))
