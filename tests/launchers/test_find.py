@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
-from clustertrain.launchers import LAUNCHERS
+from clustertrain.launchers import LAUNCHERS, from_storage
 from clustertrain.launchers.find import find
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import launcher_of
@@ -67,6 +67,13 @@ def test_the_storage_names_slurm(job):
     run = started(job)
     run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
     assert found("job.yaml")[0] == "slurm"
+
+
+def test_status_does_not_read_the_files_again(job, monkeypatch):
+    started(job)
+    launcher, target = find("job.yaml", (), None, print)
+    monkeypatch.setattr(from_storage, "read_files", None)
+    assert ("attempt", "1") in launcher.status(target)
 
 
 def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):

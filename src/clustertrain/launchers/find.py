@@ -40,15 +40,19 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
     newest = _newest_known(text, job, to, echo)
     if to is not None and not launcher_of(to).storage_visible:
         return launcher_of(to), _remote(text, job, newest, to)
-    run = _visible_run(text, job, newest)
-    if newest is not None and not launcher_of(newest.launcher).storage_visible and not _is_newer(run, newest):
+    files = _visible_files(text, job, newest)
+    if (
+        newest is not None
+        and not launcher_of(newest.launcher).storage_visible
+        and not _is_newer(files, newest)
+    ):
         return launcher_of(newest.launcher), Target(text, job, newest)
-    if run is None:
+    if files is None:
         raise _not_found(text, job, newest)
-    launcher = launcher_of(to) if to else launcher_in_storage(read_files(run))
+    launcher = launcher_of(to) if to else launcher_in_storage(files)
     if not launcher.storage_visible:
         launcher = launcher_of("local")  # another user submitted it, or this process runs in its pod
-    return launcher, Target(text, job, newest, run)
+    return launcher, Target(text, job, newest, files)
 
 
 def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Target] | None:
@@ -127,8 +131,8 @@ def _is_name(text: str) -> bool:
     return "/" not in text and not Path(text).exists()
 
 
-def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir | None:
-    """The run in its storage; None if this machine does not see it there."""
+def _visible_files(text: str, job: Job | None, known: KnownRun | None) -> RunFiles | None:
+    """The files of the run in its storage; None if this machine does not see it there."""
     if job is not None:
         location, name = job.storage.location, job.name
     elif known is not None:
@@ -139,15 +143,12 @@ def _visible_run(text: str, job: Job | None, known: KnownRun | None) -> RunDir |
     if known is not None and not launcher_of(known.launcher).storage_visible and location.is_s3:
         return None  # only the cluster is sure to have the keys of that S3 storage
     run = RunDir.newest(location, name)
-    return run if is_known(run) else None
+    return read_files(run) if is_known(run) else None
 
 
-def _is_newer(run: RunDir | None, known: KnownRun) -> bool:
+def _is_newer(files: RunFiles | None, known: KnownRun) -> bool:
     """Whether the storage holds a later start than the known one, by another launcher."""
-    if run is None:
-        return False
-    files = read_files(run)
-    return files.launcher != known.launcher and files.started_at > known.time
+    return files is not None and files.launcher != known.launcher and files.started_at > known.time
 
 
 def _not_found(text: str, job: Job | None, known: KnownRun | None) -> JobError | ClusterError:

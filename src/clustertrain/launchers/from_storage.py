@@ -28,7 +28,8 @@ class FromStorage(ABC):
         return self.statuses([read_files(run)])[0]
 
     def status(self, target: Target) -> list[Row]:
-        return status_rows(self.status_of(target.visible_run()))
+        files = target.files or read_files(target.visible_run())
+        return status_rows(self.statuses([files])[0])
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         return log_lines(target.visible_run(), selection, self.status_of, follow=follow)

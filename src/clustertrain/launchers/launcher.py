@@ -34,13 +34,13 @@ class Target:
         text: the argument of the command: a job file, the folder of a run, or the name of a known run.
         job: the job of the job file; None if the text is not a job file.
         known: the newest start of the run by this user with this launcher; None if there is none.
-        run: the run in its storage; None if this machine does not see it there.
+        files: the files of the run in its storage; None if this machine does not see it there.
     """
 
     text: str
     job: Job | None = None
     known: KnownRun | None = None
-    run: RunDir | None = None
+    files: RunFiles | None = None
 
     @property
     def submitted_job(self) -> Job | None:
@@ -56,7 +56,7 @@ class Target:
             NotStarted: there is no run of that name.
             JobError: there is no such job file, or it is wrong.
         """
-        return self.run or find_run(self.text)
+        return self.files.run if self.files is not None else find_run(self.text)
 
 
 class Launcher(Protocol):
