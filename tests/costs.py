@@ -61,7 +61,8 @@ class Costs:
 
 
 def _cpu_s_of_tree() -> float:
-    """What this process and its descendants have used. The dead are in the numbers of whoever reaped them."""
+    """The CPU seconds of this process and its descendants. Those of an ended process count for the process
+    that reaped it."""
     ticks: dict[int, int] = {}
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):

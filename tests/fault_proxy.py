@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked for; `nth` counts all requests of the proxy from 0."""
+    """The request of a client; `nth` counts all requests of the proxy from 0."""
 
     nth: int
     method: str
@@ -93,7 +93,7 @@ def status(number: int, code: str = "") -> Fault:
 
 
 def reset() -> Fault:
-    """Read the request, then reset the connection; the server hears nothing."""
+    """Read the request, then reset the connection; the server receives nothing."""
     return Fault(is_reset=True)
 
 
@@ -113,7 +113,7 @@ def cut_answer(at: int) -> Fault:
 
 
 def lost_answer() -> Fault:
-    """The server does what was asked, the client gets a reset."""
+    """The server executes the request, the client gets a reset."""
     return Fault(loses_answer=True)
 
 
@@ -133,7 +133,7 @@ def slow(bytes_per_s: float) -> Fault:
 
 
 def late_listing(seconds: float = math.inf) -> Fault:
-    """A listing is what it was when it was asked for first, for so long."""
+    """For this time, a listing is the one of the first request."""
     return Fault(old_listing_s=seconds)
 
 

@@ -30,7 +30,7 @@ def living_descendants() -> dict[int, str]:
 
 
 def left_after(seconds: float, before: set[int]) -> dict[int, str]:
-    """What still lives of the descendants that were not there before; waits up to `seconds` for none."""
+    """The new descendants that are still alive; waits up to `seconds` until there are none."""
     ends = time.monotonic() + seconds
     while True:
         left = {pid: command for pid, command in living_descendants().items() if pid not in before}

@@ -1,4 +1,4 @@
-"""What the pages say is so: tables made from code, links that lead somewhere, job files that are jobs."""
+"""The pages agree with the code: generated tables, links with targets, valid job files, the import graph."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_the_pages_are_found():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_relative_link_leads_somewhere(page):
+def test_every_relative_link_has_a_target(page):
     for link in LINK.findall(page.read_text()):
         if "://" in link:
             continue
@@ -73,7 +73,7 @@ def test_the_job_files_shown_are_jobs(page, tmp_path):
 
 
 def test_the_job_of_the_readme_is_the_example():
-    """It may leave keys out; what it says, the example says too, its storage apart."""
+    """It may omit keys; its lines are those of the example, except for its storage."""
     block = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[1]
     path = ROOT / "examples" / "digits" / "job.yaml"
     lines = {line.partition("#")[0].rstrip() for line in path.read_text().splitlines()}
@@ -100,7 +100,7 @@ def tracked_files() -> list[Path]:
 
 
 def test_no_file_names_a_path_of_the_machine_it_was_written_on():
-    """The checkout's own folder, and the home folder of whoever works in it, would be such paths."""
+    """Such paths are the folder of the checkout and the home folder of its user."""
     private = re.compile(rf"(?<![\w.~*-])(/home/\w+|/root|/Users/\w+|{re.escape(str(ROOT))})/[\w.]".encode())
     for path in tracked_files():
         data = path.read_bytes()

@@ -24,7 +24,7 @@ def test_every_example_validates_and_names_code_that_imports(example, monkeypatc
     assert (EXAMPLES / example / "README.md").exists()
 
 
-def test_the_digits_are_what_the_job_and_the_readme_say():
+def test_the_digits_match_the_job_and_the_readme():
     sha256 = hashlib.sha256(DIGITS.read_bytes()).hexdigest()
     assert load_job(EXAMPLES / "digits" / "job.yaml").data["digits"].sha256 == sha256
     assert sha256 in (EXAMPLES / "digits" / "README.md").read_text()

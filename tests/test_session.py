@@ -1,4 +1,4 @@
-"""One rank's session over a run that is a stand-in; whole runs of a function are in tests/whole."""
+"""The session of one rank, with a stand-in for the run; whole runs of a function are in tests/whole."""
 
 import pytest
 import torch
@@ -9,16 +9,16 @@ from clustertrain.training.distributed import RankInfo
 
 
 class StandIn:
-    """What a session uses of training.loop.Run."""
+    """The part of training.loop.Run that a session uses."""
 
     def __init__(self):
-        self.asked, self.saves, self.logs = (False, False), [], []
+        self.pending, self.saves, self.logs = (False, False), [], []
 
     def phase(self, name, step):
         self.step = step
 
     def requests(self):
-        return self.asked
+        return self.pending
 
     def restore(self):
         return self.saves[-1][0] if self.saves else None
@@ -56,19 +56,19 @@ def test_saves_are_due_by_the_clock_since_the_last_one(begin):
     assert not s.step_done(3).save
 
 
-def test_requests_are_passed_on_and_a_stop_is_remembered(begin):
+def test_requests_are_returned_and_a_stop_is_stored(begin):
     run, s = begin()
-    run.asked = (False, True)
+    run.pending = (False, True)
     assert s.step_done(1) == session.StepRequests(stop=False, save=True)
     assert not s.stopped
-    run.asked = (True, False)
+    run.pending = (True, False)
     assert s.step_done(2) == session.StepRequests(stop=True, save=False)
     s.save(step=2, state={})
     assert run.saves[0][1]["reason"] == "stop"
     assert s.stopped
 
 
-def test_what_was_saved_comes_back_with_its_step_and_random_numbers(begin):
+def test_restore_returns_the_saved_state_its_step_and_random_numbers(begin):
     _, s = begin()
     assert s.restore() is None
     s.save(step=7, state={"model": {"w": torch.ones(2)}})

@@ -1,4 +1,4 @@
-"""A real web server on loopback, whose next answers can be told to go wrong."""
+"""A real web server on loopback; a test can make its next answers fail."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Answer:
     framing: str = "length"  # or "chunked", "none"
     location: str | None = None
     etag: str | None = None  # instead of the server's own
-    shift: int = 0  # of the range that is sent, against the one that was asked for
+    shift: int = 0  # of the range that is sent, relative to the requested one
 
 
 @dataclass

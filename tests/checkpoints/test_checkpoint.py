@@ -268,7 +268,7 @@ def test_a_kill_in_the_middle_of_a_file(tmp_path, written):
     assert len(writer(tmp_path).collected) == 1
 
 
-def test_a_failed_write_leaves_nothing_and_says_what_stays(tmp_path):
+def test_a_failed_write_leaves_nothing_and_names_what_is_kept(tmp_path):
     commit(writer(tmp_path), 1)
 
     def full(file):
@@ -336,7 +336,7 @@ def test_of_two_trees_with_one_name_the_first_stays(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["t"]
 
 
-def test_a_tree_knows_what_it_wrote(tmp_path):
+def test_a_tree_lists_its_written_files(tmp_path):
     import hashlib
 
     tree = PosixTree(tmp_path / "t")
@@ -367,7 +367,7 @@ def test_the_newest_stay(tmp_path):
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
-def test_the_best_stays_too(tmp_path, mode, best):
+def test_the_best_is_kept_too(tmp_path, mode, best):
     one = writer(tmp_path, keep_last=1, best_metric="accuracy", best_mode=mode)
     for step, accuracy in enumerate([0.5, 0.9, 0.1, 0.5, 0.5], 1):
         commit(one, step, metrics={"accuracy": accuracy})
@@ -383,7 +383,7 @@ def test_what_is_not_a_number_is_never_the_best(tmp_path, mode, odd):
     assert [name.step for name in names(shelf_at(tmp_path))] == [2, 5]
 
 
-def test_the_one_just_committed_stays_though_another_is_ahead(tmp_path):
+def test_the_checkpoint_just_committed_is_kept_although_another_is_ahead(tmp_path):
     """After a fallback, a damaged checkpoint of a later step is still there."""
     for step in (8, 9):
         commit(writer(tmp_path, 1), step)
@@ -391,7 +391,7 @@ def test_the_one_just_committed_stays_though_another_is_ahead(tmp_path):
     assert [name.step for name in names(shelf_at(tmp_path))] == [5, 9]
 
 
-def test_one_that_someone_else_removed_is_no_failure(tmp_path, monkeypatch):
+def test_a_checkpoint_that_another_process_removed_is_no_failure(tmp_path, monkeypatch):
     one = writer(tmp_path, keep_last=1)
     commit(one, 1)
 
@@ -404,7 +404,7 @@ def test_one_that_someone_else_removed_is_no_failure(tmp_path, monkeypatch):
     assert [name.step for name in names(shelf_at(tmp_path))] == [2]
 
 
-def test_one_that_cannot_be_removed_is_told_and_the_new_one_stands(tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_new_one_is_kept(tmp_path, monkeypatch):
     one = writer(tmp_path, keep_last=1)
     commit(one, 1)
 
@@ -419,7 +419,7 @@ def test_one_that_cannot_be_removed_is_told_and_the_new_one_stands(tmp_path, mon
     assert newest_verified(tmp_path, never).manifest.step == 2
 
 
-def test_removal_is_out_of_sight_in_one_step(tmp_path):
+def test_a_removal_is_atomic(tmp_path):
     folder = tmp_path / "00000001-1.0"
 
     def prepare():

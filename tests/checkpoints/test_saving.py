@@ -15,7 +15,7 @@ from shelves import shelf_at
 
 
 class Told:
-    """What the saver told of its saves."""
+    """The calls of the saver's callbacks."""
 
     def __init__(self):
         self.saved, self.failed = [], []
@@ -90,7 +90,7 @@ def test_loading_runs_no_code(tmp_path):
         load(tmp_path / "00000001-1.0")
 
 
-def test_training_goes_on_while_it_is_written_and_is_not_in_it(tmp_path):
+def test_training_continues_during_the_write_and_does_not_change_it(tmp_path):
     """The write is held until the live tensors have changed; the checkpoint has the values from before."""
     trained_on = threading.Event()
     made, told = saver(tmp_path, still_newest=lambda: trained_on.wait(60))
@@ -182,7 +182,7 @@ def test_training_survives_a_save_that_fails_and_not_three(tmp_path, background)
         made.finish()
 
 
-def test_what_the_disk_said_is_told_and_not_what_torch_made_of_it(tmp_path):
+def test_the_error_of_the_disk_is_reported_instead_of_that_of_torch(tmp_path):
     """The limit on file sizes fails the write of a tensor, as a full disk does."""
     made, told = saver(tmp_path, background=False)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -255,7 +255,7 @@ class TestCopies:
         assert copy["embedding"] is copy["head"]
         assert same(copy["head"], weight)
 
-    def test_weights_that_are_no_longer_tied_get_memory_of_their_own(self):
+    def test_weights_that_are_no_longer_tied_get_separate_memory(self):
         weight = torch.rand(3, 3)
         first = copy_to_host({"embedding": weight, "head": weight})
         apart = {"embedding": torch.zeros(3, 3), "head": torch.ones(3, 3)}

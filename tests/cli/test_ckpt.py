@@ -38,7 +38,7 @@ def ckpt(run):
     )
 
 
-def test_ls_tells_what_the_manifests_say(ckpt):
+def test_ls_lists_the_manifests(ckpt):
     header, first, second = ckpt("ls").output.splitlines()
     assert first.split()[:5] == ["00000010-1.0", "10", "1", "2", "steps"]
     assert second.endswith("accuracy 0.2")

@@ -65,8 +65,8 @@ BAD_JOBS = {
     "a tag": ("name: !!python/object:os.system x\n", "job.yaml:1"),
     "an unknown key": ("name: a\nfunction: m:f\nstorge: x\n", "storage"),
     "a wrong type": ("name: a\nfunction: m:f\nresources: {workers: many}\n", "job.yaml:3"),
-    "no way in": ("name: a\n", "task"),
-    "two ways in": ("name: a\ntask: m:T\nscript: t.py\ntrain: {epochs: 1, batch_size: 1}\n", "both"),
+    "no entry point": ("name: a\n", "task"),
+    "two entry points": ("name: a\ntask: m:T\nscript: t.py\ntrain: {epochs: 1, batch_size: 1}\n", "both"),
     "zero workers": ("name: a\nfunction: m:f\nresources: {workers: 0}\n", "workers"),
 }
 
@@ -74,7 +74,7 @@ BAD_JOBS = {
 @pytest.mark.parametrize(("text", "said"), BAD_JOBS.values(), ids=BAD_JOBS)
 @pytest.mark.parametrize("command", ["validate", "run"])
 def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
-    """As the user meets it: the real program, its real stderr."""
+    """With the real program and its real stderr."""
     if text is not None:
         (tmp_path / "job.yaml").write_text(text)
     done = subprocess.run(
@@ -115,7 +115,7 @@ def test_an_unknown_launcher_names_those_that_there_are(cli, command):
         assert repr(name) in result.output
 
 
-def test_what_this_machine_cannot_do_names_the_command_that_can(cli, tmp_path):
+def test_a_command_that_local_does_not_have_names_the_right_one(cli, tmp_path):
     cli("init", ".")
     for command, remedy in (("render", "clustertrain validate"), ("submit", "clustertrain run")):
         result = cli(command, "--to", "local")

@@ -1,4 +1,4 @@
-"""`clustertrain data`: what is here of a job's data sets, and is it still what came."""
+"""`clustertrain data`: lists, fetches, verifies and removes the data sets of a job."""
 
 import hashlib
 import io
@@ -41,7 +41,7 @@ def web():
 
 @pytest.fixture
 def job_file(web, tmp_path, monkeypatch):
-    """One data set for the cluster, one for each node, one that is a folder already."""
+    """One data set per cluster, one per node, and one that is a local folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "folder").mkdir()
     job = {
@@ -73,7 +73,7 @@ def rows(data):
 
 
 def folder_of(path):
-    """The data set's folder that holds this name somewhere below `path`."""
+    """The folder of the only staged data set below `path`."""
     return next(path.rglob("READY.json")).parent
 
 
@@ -95,7 +95,7 @@ def test_ls_before_and_after(data, tmp_path):
     assert "hidden" not in listed
 
 
-def test_one_by_name_alone(data):
+def test_one_data_set_by_name(data):
     assert data("fetch", "images").exit_code == 0
     assert rows(data)["train"][1] == "absent"
     assert rows(data)["images"][1] == "ready"
@@ -104,7 +104,7 @@ def test_one_by_name_alone(data):
     assert "There are: train, images, near" in unknown.stderr
 
 
-def test_a_file_that_is_gone_is_said_and_nothing_else_is_hidden(data, job_file, tmp_path):
+def test_a_missing_file_is_listed_and_hides_no_other(data, job_file, tmp_path):
     job = yaml.safe_load(job_file.read_text())
     job["data"]["lost"] = {"uri": str(tmp_path / "lost.bin")}
     job_file.write_text(yaml.safe_dump(job))
@@ -182,13 +182,13 @@ def test_verify_prints_both_checksums_of_a_file(data, tmp_path):
     assert hashlib.sha256(path.read_bytes()).hexdigest() in verified.output
 
 
-def test_the_marker_tells_what_was_unpacked(data, tmp_path):
+def test_the_marker_records_what_was_unpacked(data, tmp_path):
     data("fetch", "images")
     marker = json.loads((folder_of(tmp_path / "cache") / "READY.json").read_text())
     assert (marker["files"], marker["bytes"], len(marker["digest"])) == (3, 3000, 64)
 
 
-def test_evict_says_what_it_freed_and_leaves_the_rest(data, tmp_path):
+def test_evict_prints_the_freed_bytes_and_keeps_the_rest(data, tmp_path):
     data("fetch")
     evicted = data("evict", "train")
     assert "train  freed 250." in evicted.output
@@ -217,7 +217,7 @@ def test_evict_is_refused_while_a_run_uses_it(data, job_file):
     write_result(attempt, Result("done", "finished", 0))
 
 
-def test_where_nodes_share_no_folder_data_of_the_cluster_comes_to_each(tmp_path, monkeypatch):
+def test_without_a_shared_folder_each_node_keeps_the_data_of_the_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = tmp_path / "clustertrain" / "data"
     assert data_folder(tmp_path / "runs", "cluster") == tmp_path / "runs"

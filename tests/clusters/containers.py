@@ -38,7 +38,7 @@ RESTRICTED = (
 _PROGRAMS = ("podman", "runc", "conmon", "netavark", "aardvark-dns", "debootstrap")
 _HELPERS = "/usr/lib/podman:/usr/libexec/podman:/usr/sbin:/sbin"
 # By itself, root's podman raises both limits to more than a root without CAP_SYS_RESOURCE may have. Of the
-# second, runc may not set all that there is. crun knows no cgroups of both versions at once.
+# second, runc may not set all that there is. crun does not support cgroups of both versions at once.
 _CONF = """\
 [containers]
 default_ulimits = ["nofile={nofile}", "nproc={nproc}"]
@@ -97,7 +97,7 @@ def podman(*arguments: str, check: bool = True, timeout_s: float = 120) -> subpr
 
 
 def told(done: subprocess.CompletedProcess[str]) -> str:
-    """What was printed, without what podman says where there is no systemd to time its health checks."""
+    """The output, without podman's warning that there is no systemd for its health checks."""
     lines = [line for line in done.stderr.splitlines() if "systemd connection" not in line]
     return done.stdout + "\n".join(lines)
 
@@ -216,7 +216,7 @@ def _failure_of(*command: str) -> str | None:
 
 @functools.cache
 def ca_bundle() -> str | None:
-    """The certificates that this machine's pip is told to trust, where it is told: a proxy's, then."""
+    """The file of certificates in the configuration of pip, if there is one: those of a proxy."""
     for name in ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         if os.environ.get(name):
             return os.environ[name]

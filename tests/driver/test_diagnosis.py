@@ -94,7 +94,7 @@ CUDA = (
         ("OSError: [Errno 23] Too many open files in system: 'a'", LIMIT, ["fs.file-max"]),
     ],
 )
-def test_what_was_said_names_the_limit(message, cause, parts):
+def test_the_message_of_an_error_names_the_limit(message, cause, parts):
     diagnosis = found(message)
     assert diagnosis.cause == cause
     assert cause in STATES["failed"].causes
@@ -116,20 +116,20 @@ def test_other_errors_are_no_limit(message):
     assert found(message) is None
 
 
-def test_a_loader_process_tells_the_log_alone():
+def test_a_loader_process_writes_only_to_the_log():
     tail = "RuntimeError: unable to allocate shared memory(shm) for file </t>: No space left on device (28)\n"
     assert found("ConnectionResetError: [Errno 104] Connection reset by peer", tail=tail).cause == LIMIT
     assert found("terminate called after throwing an instance of 'std::bad_alloc'").cause == OUT_OF_MEMORY
 
 
-def test_a_kill_without_a_count_that_grew_is_somebodys_kill():
+def test_a_kill_without_an_increased_counter_is_not_out_of_memory():
     assert found(killed=True) is None
     assert found(killed=True, now=None) is None
     others = replace(NODE, oom_kills=4)  # the kernel killed somebody: not in our cgroups, which count
     assert found(killed=True, now=others) is None
 
 
-def test_the_cgroup_whose_limit_was_met_is_named():
+def test_the_cgroup_whose_limit_was_reached_is_named():
     now = after(replace(OWN, oom_kills=1), replace(POD, limit_met=7, oom_kills=1), oom_kills=4)
     text = found(killed=True, now=now).text
     assert f"its cgroup {POD.path} allows 16.0 GiB of memory (memory.max = {16 * GIB};" in text
@@ -140,7 +140,7 @@ def test_the_cgroup_whose_limit_was_met_is_named():
     assert found(message) is None
 
 
-def test_a_pods_limit_is_met_around_its_container_and_named_by_the_containers():
+def test_a_limit_reached_by_the_pod_is_named_by_its_container():
     """The kernel meets that of the pod, which counts what its other processes use, and is not seen."""
     container = replace(POD, peak_bytes=16 * GIB - (1 << 20))
     before = replace(NODE, cgroups=(container,))
@@ -170,7 +170,7 @@ def test_rays_own_killer_is_named():
     assert "memory: 16.0 GiB (memory.max of /sys/fs/cgroup/kubepods/pod1)" in text
 
 
-def test_what_is_not_known_is_said_so():
+def test_an_unknown_value_is_called_unknown():
     assert (
         "of unknown size" in diagnose(WHO, "unable to open shared memory object", before=None, now=None).text
     )

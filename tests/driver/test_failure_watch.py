@@ -30,7 +30,7 @@ def test_no_retries_is_no_restart_whatever_was_committed():
     assert patience.text() == ""
 
 
-def test_a_checkpoint_that_was_lost_is_no_progress_when_it_comes_again():
+def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
     patience = Patience(retries=1, committed_step=20)
     assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
 
@@ -69,7 +69,7 @@ def test_restarts_without_a_checkpoint_are_counted_and_end(attempt):
     assert told == [(1, 2), (2, 2)]
 
 
-def test_a_start_that_nobody_could_report_counts_too(attempt):
+def test_a_start_without_a_report_counts_too(attempt):
     watch = watch_of(attempt, retries=1)
     watch.before_controller_execute_failure_decision(FailureDecision.RETRY)
     with pytest.raises(StopRetrying, match="could not be started"):

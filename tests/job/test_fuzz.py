@@ -41,7 +41,7 @@ LIMITS = ArchiveLimits(members=100, total_bytes=1 << 20)
 
 def fuzz(examples=EXAMPLES):
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    # The short run is the same every time: a find belongs to whoever looks for it, not to the next change.
+    # The short run is the same every time, so that it does not fail because of an unrelated change.
     same = "CLUSTERTRAIN_FUZZ_EXAMPLES" not in os.environ
     return settings(max_examples=examples, deadline=None, suppress_health_check=checks, derandomize=same)
 
@@ -126,7 +126,7 @@ values = st.recursive(
 @fuzz()
 @given(key=st.sampled_from(sorted(json.loads(MANIFESTS["ok"]))), value=values)
 def test_a_manifest_of_other_values_that_was_signed_again(shelf, key, value):
-    """What a program with a fault of its own could have written: whoever reads it meets no surprise."""
+    """Any content that a faulty program could have written: a reader raises only the expected errors."""
     from corpus.make_corpus import STEP_1, signed
 
     if is_whole(shelf, signed(**{key: value})):
@@ -201,7 +201,7 @@ TARS = [data for name, data in ARCHIVES.items() if name.endswith(".tar")]
 
 @fuzz()
 @given(data=mutated(TARS).map(with_checksums), kind=st.sampled_from(list(PACKED)))
-def test_tars_whose_checksums_are_right_whatever_they_say(data, kind):
+def test_tars_with_any_content_and_right_checksums(data, kind):
     is_unpacked(PACKED[kind](data))
 
 
@@ -236,7 +236,7 @@ markers = (
 @fuzz(max(20, EXAMPLES // 6))
 @given(data=markers)
 def test_a_marker_of_any_bytes(source, tmp_path_factory, data):
-    """The data set is found, brought again, or the folder that is in the way is named."""
+    """The data set is found, fetched again, or the error names the folder that is in the way."""
     into = tmp_path_factory.getbasetemp() / "marked"
     marker = staged(source, into).parent.parent / "READY.json"
     good = marker.read_bytes()
@@ -265,8 +265,8 @@ def in_part(source, tmp_path_factory):
 
 @fuzz(max(20, EXAMPLES // 6))
 @given(data=st.data())
-def test_a_progress_note_of_any_bytes(source, in_part, data):
-    """What is there is used or brought again; the data set is right in the end."""
+def test_a_progress_file_of_any_bytes(source, in_part, data):
+    """The recorded bytes are used or fetched again; the data set is right in the end."""
     original, note, good = in_part
     bad = data.draw(mutated([good]) | markers | markers.map(lambda marker: marker.ljust(4096) + good[4096:]))
     with tempfile.TemporaryDirectory() as name:

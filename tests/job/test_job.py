@@ -378,7 +378,7 @@ def test_storage_is_a_uri_or_a_mapping():
     assert "start with s3://" in refusal(**TASK, storage="https://h/x")
 
 
-def test_a_location_says_how_s3_is_reached():
+def test_a_location_has_the_options_of_the_s3_client():
     options = {"endpoint": "http://h:9000", "region": "eu", "profile": "p", "addressing": "path"}
     made = job(storage={"uri": "s3://b/p", **options, "retry": "90s"})
     assert made.storage.location == Location("s3://b/p", **options, retry_s=90)
@@ -389,7 +389,7 @@ def test_a_location_says_how_s3_is_reached():
     assert "greater than 0" in refusal(**TASK, storage={"uri": "s3://b", "retry": 0})
 
 
-def test_data_on_s3_is_reached_like_the_storage_unless_it_says_else():
+def test_data_on_s3_uses_the_options_of_the_storage_unless_it_has_its_own():
     storage = {"uri": "s3://b", "endpoint": "http://h:9000", "region": "eu", "profile": "p", "retry": 5}
     data = {
         "same": {"uri": "s3://d/k"},
@@ -586,7 +586,7 @@ JOBS = st.one_of(
 
 
 def fits(keys) -> bool:
-    """A global batch divides by every number of workers up to 20 alone."""
+    """Whether the number of workers divides the global batch: every number up to 20 does."""
     workers = keys.get("resources", {}).get("workers", 1)
     return "global_batch_size" not in keys.get("train", {}) or isinstance(workers, list) or workers <= 20
 
@@ -603,7 +603,7 @@ def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):
     assert identity_difference(job, again) == []
 
 
-def test_a_function_saves_by_the_clock_unless_told_otherwise():
+def test_a_function_saves_by_time_by_default():
     function = {"name": "a", "function": "m:f"}
     assert Job.model_validate(function).checkpoint.every.minutes == 10
     assert Job.model_validate(function | {"checkpoint": {"keep_last": 1}}).checkpoint.every.minutes == 10

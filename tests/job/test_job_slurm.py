@@ -1,4 +1,4 @@
-"""What `slurm` may say: a value is one word of one option of sbatch, or it is refused."""
+"""The section `slurm`: a value is one word of one option of sbatch, or it is refused."""
 
 import pytest
 import yaml
@@ -59,7 +59,7 @@ def test_every_key_is_read_and_written_back():
     assert dump_job(parse_job(dump_job(made), "job.yaml")) == dump_job(made)
 
 
-def test_where_it_runs_is_no_part_of_which_run_it_is():
+def test_the_cluster_is_not_part_of_the_identity_of_a_run():
     plain = Job.model_validate(FUNCTION)
     assert identity_difference(plain, job(**EVERYTHING)) == []
 
@@ -165,7 +165,7 @@ def test_options(option):
 
 
 @pytest.mark.parametrize("name", sorted({**KIT_OPTIONS, **BREAKING_OPTIONS}))
-def test_options_that_the_kit_says_itself_or_that_break_a_run(name):
+def test_options_that_the_kit_sets_itself_or_that_break_a_run(name):
     for option in (f"--{name}", f"--{name}=1"):
         text = refusal(options=[option])
         if name in KIT_OPTIONS:
@@ -234,7 +234,7 @@ REFUSED_IN_SBATCH_LINES = {
 
 
 def answer(tmp_path, keys):
-    """What `clustertrain validate` says of this job."""
+    """The output of `clustertrain validate` for this job."""
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(keys))
     result = CliRunner().invoke(main, ["validate", str(path)])

@@ -159,7 +159,7 @@ def test_an_error_names_its_place_the_value_the_rule_and_the_remedy(refusal, tex
     assert refusal(text).startswith(message)
 
 
-def test_a_missing_file_says_what_to_type(tmp_path):
+def test_a_missing_file_names_the_next_command(tmp_path):
     with pytest.raises(JobError, match=r"clustertrain init$") as caught:
         load_job(tmp_path / "none.yaml")
     assert str(caught.value).startswith(f"{tmp_path}/none.yaml: there is no such file\n")
@@ -205,7 +205,7 @@ def test_four_parts_are_not_read_in_base_60(refusal, load):
     assert load(TASK + "args: {limit: 1:30:00}").args == {"limit": "1:30:00"}
 
 
-def test_on_and_off_are_booleans_where_one_is_expected_alone(load, refusal):
+def test_on_and_off_are_booleans_only_if_one_is_expected(load, refusal):
     assert load(TASK + "checkpoint: {async: off}").checkpoint.async_ is False
     assert load(TASK + "env: {A: on, B: 1.10, C: 010}").env == {"A": "on", "B": "1.10", "C": "010"}
     assert load(SCRIPT + "args: [--flag, on, 1e-4]").args == ("--flag", "on", "1e-4")
@@ -277,7 +277,7 @@ def test_the_value_of_a_set_may_hold_an_equals_sign_and_variables(load):
         ("name=a\nb", "--set name=a\\nb: name: 'a b' is not accepted\n"),
     ],
 )
-def test_an_error_of_a_set_says_so(refusal, override, message):
+def test_an_error_of_a_set_names_it(refusal, override, message):
     assert refusal(TASK, override).startswith(message)
 
 

@@ -1,4 +1,4 @@
-"""docs/job-file.md says what the models say, and what it promises is so."""
+"""docs/job-file.md agrees with the models, and its examples work."""
 
 import importlib.util
 import json

@@ -118,7 +118,7 @@ def test_the_python_on_the_nodes(monkeypatch):
         python_on_nodes(job())
 
 
-def test_the_section_for_kubernetes_is_merged_likewise(site_file):
+def test_the_section_for_kubernetes_is_merged_in_the_same_way(site_file):
     section = "kubernetes: {namespace: team-a, priority_class: low}\n"
     own = Job.model_validate({"name": "a", "function": "m:f", "kubernetes": {"priority_class": "high"}})
     merged = with_site(own, site_file(section)).kubernetes

@@ -96,7 +96,7 @@ def test_refused_with_its_place(text, message):
 
 
 @pytest.mark.parametrize("word", ["on", "off", "yes", "no", "On"])
-def test_a_boolean_of_yaml_1_1_is_refused_where_no_type_tells_what_it_means(word):
+def test_a_boolean_of_yaml_1_1_is_refused_where_no_type_is_expected(word):
     assert f"f:1:4: {word} is a boolean in YAML 1.1" in refusal(f"a: {word}", "any")
     assert read(f"a: '{word}'", "any").data == {"a": word}
 

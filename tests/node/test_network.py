@@ -24,7 +24,7 @@ def test_loopback():
     assert interface_of("203.0.113.7") is None
 
 
-def test_a_name_that_is_not_known_is_told():
+def test_an_unknown_name_is_an_error():
     with pytest.raises(ClusterError, match="has no route to no-such-node"):
         address_towards("no-such-node.invalid")
 
@@ -61,12 +61,12 @@ def test_the_route_decides_between_two_interfaces():
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
 )
-def test_nccl_is_told_where_it_could_choose_another(monkeypatch, interfaces, needs):
+def test_nccl_needs_an_interface_only_if_it_could_choose_another(monkeypatch, interfaces, needs):
     monkeypatch.setattr(network, "_interfaces", lambda: interfaces)
     assert nccl_needs_interface("eth0") is needs
 
 
-def test_whether_somebody_answers():
+def test_whether_a_process_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert is_listening("127.0.0.1", port)

@@ -24,14 +24,14 @@ def test_a_block_lies_below_the_ephemeral_range():
     assert block.last < first_ephemeral or first_ephemeral <= 12_000
 
 
-def test_a_block_in_which_anybody_listens_is_passed_over():
+def test_a_block_with_a_listener_is_skipped():
     block = free_block(10, seed=3)
     with listening(block.first + 5):
         assert free_block(10, seed=3).first != block.first
     assert free_block(10, seed=3) == block
 
 
-def test_a_listener_of_ipv6_alone_counts():
+def test_a_listener_on_ipv6_only_counts():
     block = free_block(10, seed=5)
     with listening(block.first + 1, socket.AF_INET6, "::1"):
         assert free_block(10, seed=5).first != block.first
@@ -41,7 +41,7 @@ def test_two_seeds_begin_at_two_blocks():
     assert free_block(10, seed=1).first != free_block(10, seed=2).first
 
 
-def test_none_left_is_told(monkeypatch):
+def test_no_free_block_is_an_error(monkeypatch):
     monkeypatch.setattr(ports, "_can_bind", lambda family, port: False)
     with pytest.raises(ClusterError, match="No 40 free ports in a row"):
         free_block(40, seed=0)

@@ -42,7 +42,7 @@ def shown(run, **wanted):
     return list(log_lines(run, LogSelection(**wanted), status_of, follow=False))
 
 
-def test_a_nodes_logs_are_told_apart_line_by_line(run, attempt):
+def test_each_line_of_a_nodes_logs_names_its_log(run, attempt):
     lines = ["rank-2 | here is 2", "rank-3 | here is 3", "ray | Ray of node2"]
     assert shown(run, node="node2") == [*lines, "rank-2 | and goes", "rank-3 | and goes"]
 
@@ -62,7 +62,7 @@ def test_a_rank_of_a_node(run, attempt):
     ],
     ids=["node", "rank", "rank of node", "attempt"],
 )
-def test_what_is_not_there_is_told_with_what_is(run, attempt, wanted, said):
+def test_a_missing_log_is_an_error_that_lists_the_existing_ones(run, attempt, wanted, said):
     with pytest.raises(JobError, match=said):
         shown(run, **wanted)
 
@@ -103,7 +103,7 @@ def test_who_follows_a_rank_waits_until_it_has_a_log(run):
     later.join()
 
 
-def test_who_follows_a_node_sees_logs_that_come_later(run, attempt):
+def test_following_a_node_includes_later_logs(run, attempt):
     lines = log_lines(run, LogSelection(node="node1"), status_of, follow=True)
     assert [next(lines) for _ in range(3)][2] == "ray | Ray of node1"
     put(attempt, "node1", "rank-7.log", "late\n")
@@ -138,7 +138,7 @@ def no_slurm(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
 
 
-def test_a_run_that_never_started_says_that_it_is_queued(run, no_slurm):
+def test_the_log_of_a_run_without_an_attempt_is_its_queue_state(run, no_slurm):
     submit(run)
     (line,) = shown(run)
     assert line.startswith("queued (scheduler): SLURM job 12 was submitted")

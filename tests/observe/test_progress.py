@@ -50,7 +50,7 @@ def test_a_reader_that_went_away_does_not_end_the_run():
     screen.close()
 
 
-def test_redone_steps_and_fallback_are_told():
+def test_redone_steps_and_fallback_are_shown():
     assert "7 steps to repeat" in line_of(
         record("resumed", step=3, epoch=1, checkpoint="3-1.0", redone_steps=7, restart=1)
     )
@@ -61,7 +61,7 @@ def test_redone_steps_and_fallback_are_told():
     assert line_of(record("something_new")) is None
 
 
-def test_a_save_says_when_it_is_the_last_one():
+def test_the_line_of_the_last_save_mentions_the_stop():
     fields = {"step": 9, "name": "9-1.0", "bytes": 1536, "blocking_s": 0.002}
     told = "checkpoint 9-1.0: 1.5 KiB, training waited 2 ms"
     assert line_of(record("checkpoint", reason="steps", **fields)) == told

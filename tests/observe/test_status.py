@@ -41,7 +41,7 @@ def test_a_folder_without_a_run_lists_those_of_the_storage(run, tmp_path):
         ([("group_started", {}), ("restarting", {})], "waiting"),
     ],
 )
-def test_a_live_state_is_read_off_its_events(run, events, state):
+def test_a_live_state_follows_from_the_events(run, events, state):
     attempt = claim_attempt(run)  # by this process, which lives
     for kind, fields in events:
         EventLog(attempt.events).write(kind, **fields)
@@ -56,7 +56,7 @@ def test_a_dead_attempt_without_a_result_is_lost(run):
     assert "run it again" in str(status_rows(status))
 
 
-def test_one_that_ends_while_its_heartbeat_is_watched_is_not_lost(run, monkeypatch):
+def test_a_run_that_ends_while_its_heartbeat_is_watched_is_not_lost(run, monkeypatch):
     claim_attempt(run)
 
     def ends_meanwhile(attempt):
@@ -77,7 +77,7 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     assert header.index("STATE") == first.index("done")
 
 
-def test_the_summary_says_how_it_ended(run):
+def test_the_summary_has_state_and_cause(run):
     result = Result(
         "done",
         "finished",
@@ -142,7 +142,7 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
 
 
-def test_one_that_has_a_heartbeat_lives(run, no_slurm):
+def test_a_run_with_a_heartbeat_is_alive(run, no_slurm):
     submit(run)
     attempt = claim_attempt(run, launcher="slurm", allocation=JOB)  # by this process, which lives
     EventLog(attempt.events).write("group_started")
@@ -151,7 +151,7 @@ def test_one_that_has_a_heartbeat_lives(run, no_slurm):
     assert status.note == "squeue is not on PATH here; the heartbeat shows that it is running"
 
 
-def test_one_that_is_done_asks_nobody(run, no_slurm):
+def test_a_finished_run_needs_no_query(run, no_slurm):
     submit(run)
     write_result(claim_attempt(run, launcher="slurm", allocation=JOB), Result("done", "finished", 0))
     status = status_of(run)

@@ -48,7 +48,7 @@ def test_fewer_epochs_of_a_finished_run_train_nothing(job):
     assert result.state == "done"
 
 
-def test_more_epochs_ask_for_more(job):
+def test_more_epochs_continue_the_training(job):
     assert _trains_longer(job(), job(train={"epochs": 3, "batch_size": 8}))
     assert not _trains_longer(job(), job())
 
@@ -61,7 +61,7 @@ def test_another_job_of_the_name_is_refused_with_the_difference(job):
     assert "--fresh" in str(caught.value)
 
 
-def test_a_run_that_lives_is_refused_with_its_pid(job):
+def test_a_start_of_an_active_run_is_refused_with_its_pid(job):
     run = RunDir.newest(job().storage.uri, "a")
     claim_attempt(run, world_size=1)  # by this very process, which lives
     with pytest.raises(ClusterError) as caught:
@@ -113,7 +113,7 @@ SLURM = SchedulerStart("slurm", "c", "7")
 
 
 def test_the_same_job_of_a_scheduler_takes_over_at_once(job):
-    """The claim of the earlier start is this very process's, which lives; the scheduler started it again."""
+    """This process, which is alive, made the earlier claim; the scheduler started the job again."""
     _, first = begun(job(), allocation=replace(SLURM, restart=0))
     _, second = begun(job(), allocation=replace(SLURM, restart=1))
     assert (first.n, second.n) == (1, 2)

@@ -70,7 +70,7 @@ def test_a_killed_process_runs_nothing(run, tmp_path):
     assert who_runs(attempt) is None
 
 
-def test_a_pid_that_is_used_again_is_somebody_else(run):
+def test_a_reused_pid_is_another_process(run):
     attempt = claim_attempt(run)
     claim = attempt.claim.read()
     attempt.claim.write(replace(claim, pid_started_ticks=claim.pid_started_ticks - 1))
@@ -90,7 +90,7 @@ def test_an_attempt_with_a_result_is_over(run):
     assert who_runs(attempt) is None
 
 
-def test_another_machine_lives_while_its_heartbeat_changes(run):
+def test_a_process_on_another_machine_is_alive_while_its_heartbeat_changes(run):
     attempt = run.attempt(1)
     attempt.claim.create(sample_claim(FAR))
     attempt.heartbeat.write(beat_of(replace(FAR, pid=8), 1))
@@ -155,7 +155,7 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
     check_progress(run, 2)
 
 
-def test_a_checkpoint_between_failures_begins_the_count_anew(run):
+def test_a_checkpoint_between_failures_restarts_the_count(run):
     for step in (10, 20, 30):
         ends(run)
         commits(run, step)
@@ -183,7 +183,7 @@ def test_attempts_that_vanished_count(run):
         check_progress(run, 2)
 
 
-def test_a_retry_begins_the_count_anew(run):
+def test_a_retry_restarts_the_count(run):
     for _ in range(3):
         ends(run)
     ends(run, retry=True)
@@ -193,7 +193,7 @@ def test_a_retry_begins_the_count_anew(run):
         check_progress(run, 2)
 
 
-def test_a_finished_run_that_is_continued_begins_anew(run):
+def test_a_finished_run_that_is_continued_restarts_the_count(run):
     for _ in range(2):
         ends(run)
     ends(run, "done")

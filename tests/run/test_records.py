@@ -114,8 +114,8 @@ def test_files_of_before_the_format_version_are_read(run):
     assert attempt.restart(0).failure.read().step == 12
 
 
-def test_every_key_that_readers_know_is_still_written(run):
-    """The keys before the format version, with those that were left out where they said nothing."""
+def test_every_key_of_earlier_readers_is_still_written(run):
+    """The keys before the format version, including those that were omitted if they had no value."""
     attempt = run.attempt(1)
     for name, text in OLD.items():
         file = getattr(attempt, name)
@@ -163,7 +163,7 @@ def test_a_nested_record_is_checked_too(run):
         decoded(type(sample_claim()), json.dumps(value).encode(), "claim.json")
 
 
-def test_a_file_of_a_later_version_says_which_version_reads_it(run, monkeypatch):
+def test_a_file_of_a_later_version_names_the_version_that_reads_it(run, monkeypatch):
     file = run.attempt(1).result
     monkeypatch.setattr(record_file, "FORMAT_VERSION", 2)
     file.write(Result("done", "finished", 0))

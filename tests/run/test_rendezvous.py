@@ -47,7 +47,7 @@ def test_that_of_an_earlier_start_is_not_taken(run):
     assert wait_for_head(run, share(restart=1), 5, 0.01, lambda: False)[0].n == second.n
 
 
-def test_nothing_at_all_is_told_with_the_place(run):
+def test_a_missing_rendezvous_is_an_error_that_names_the_path(run):
     with pytest.raises(StorageError, match=r"finds no rendezvous\.json of job 7 under"):
         wait_for_head(run, share(), 0.05, 0.01, lambda: False)
 
@@ -64,7 +64,7 @@ def test_who_is_there(run):
     assert {rank: (a.host, a.error) for rank, a in there.items()} == {0: ("n1", None), 1: ("n2", "too small")}
 
 
-def test_a_later_version_may_say_more(run):
+def test_fields_of_a_later_version_are_ignored(run):
     """It is refused for its version, in words, and not for a key."""
     attempt = claim_attempt(run, world_size=2)
     attempt.rendezvous.write(rendezvous(attempt))

@@ -56,7 +56,7 @@ def test_a_reader_ignores_fields_of_a_later_version(attempt):
     assert attempt.result.read().state == "done"
 
 
-def test_done_carries_what_rank_0_said(attempt):
+def test_a_finished_result_contains_the_report_of_rank_0(attempt):
     start(attempt, 0, outcome=Outcome(True, 40, 2, {"loss": 0.5}, train_started=1.0, train_ended=4.0))
     EventLog(attempt.events).write("resumed", redone_steps=3)
     EventLog(attempt.events).write("resumed", redone_steps=4)
@@ -72,7 +72,7 @@ def test_a_stop_without_a_checkpoint_is_130(attempt):
     assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
 
 
-def test_a_checkpoint_that_does_not_verify_is_nothing_to_continue_from(attempt):
+def test_a_checkpoint_that_does_not_verify_does_not_count(attempt):
     folder = attempt.run.local_path(attempt.run.checkpoints.key) / "00000003-1.0"
     folder.mkdir(parents=True)
     (folder / "MANIFEST.json").write_text("{}")
@@ -99,7 +99,7 @@ def test_the_kits_own_errors_come_through_rays_wrappers(attempt, error, cause, c
     assert (result.state, result.cause, result.exit_code, result.text) == ("failed", cause, code, str(error))
 
 
-def test_what_the_watch_found_outranks_what_ray_says(attempt):
+def test_a_recorded_failure_takes_precedence_over_the_error_of_ray(attempt):
     start(attempt, 0, failure=FAILURE)
     start(attempt, 1, failure=replace(FAILURE, cause="retries_used_up"))
     result = of_error(attempt, RuntimeError("the actor died"))
@@ -107,14 +107,14 @@ def test_what_the_watch_found_outranks_what_ray_says(attempt):
     assert result.text == FAILURE.text
 
 
-def test_an_older_failure_does_not_speak_for_the_newest_start(attempt):
+def test_a_failure_of_an_older_start_is_not_used(attempt):
     start(attempt, 0, failure=FAILURE)
     start(attempt, 1)
     result = of_error(attempt, DataError("disk is gone"))
     assert (result.cause, result.exit_code) == ("data", EXIT_STORAGE)
 
 
-def test_the_same_error_twice_says_so(attempt):
+def test_the_same_error_twice_is_reported(attempt):
     start(attempt, 0, failure=FAILURE)
     start(attempt, 1, failure=replace(FAILURE, cause="same_error_twice", text="ValueError: no"))
     result = of_error(attempt, RuntimeError("x"))
@@ -122,7 +122,7 @@ def test_the_same_error_twice_says_so(attempt):
     assert "twice at step 12" in result.text
 
 
-def test_an_error_nobody_knows_names_itself_and_the_log(attempt):
+def test_an_unknown_error_is_named_with_the_log(attempt):
     result = of_error(attempt, OSError("no space\nreally"))
     assert result.text.splitlines() == [
         "OSError: no space",

@@ -56,7 +56,7 @@ def test_restarts_count_from_zero(run):
     assert attempt.newest_restart() == attempt.restart(10)
 
 
-def test_a_fresh_start_leaves_the_old_one_aside(run, tmp_path):
+def test_a_fresh_start_keeps_the_old_generation(run, tmp_path):
     first = sample_claim(world_size=3)
     run.attempt(1).claim.create(first)
     fresh = run.fresh()
@@ -85,7 +85,7 @@ def test_run_names_are_the_folders_that_hold_a_generation(run, tmp_path):
     assert run_names(open_store(str(tmp_path / "nothing"))) == []
 
 
-def test_a_run_travels_to_another_process(run):
+def test_a_run_is_opened_again_in_another_process(run):
     import pickle
 
     again = pickle.loads(pickle.dumps(run.attempt(2)))

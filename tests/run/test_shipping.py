@@ -53,7 +53,7 @@ def test_what_grows_here_is_read_elsewhere_line_by_line(run, elsewhere, monkeypa
     assert said == []
 
 
-def test_a_reader_goes_on_where_the_file_ended_when_it_has_gone_up(run):
+def test_a_reader_continues_after_the_file_was_uploaded(run):
     attempt = run.attempt(1)
     path = attempt.driver_log
     path.parent.mkdir(parents=True)
@@ -109,7 +109,7 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     assert elsewhere(lambda r: reached_step(attempt.restart(0))) == 17
 
 
-def test_an_outage_is_told_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch):
+def test_an_outage_is_reported_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(shipping, "SEND_EVERY_S", 0.05)
     monkeypatch.setattr(shipping, "_SHORT_RETRY_S", 0.1)
@@ -128,7 +128,7 @@ def test_an_outage_is_told_once_and_loses_nothing(moto_s3, tmp_path, monkeypatch
     assert "logs stay on this node" in text
 
 
-def test_what_cannot_go_up_stays_for_the_next_start(moto_s3, tmp_path, monkeypatch):
+def test_what_cannot_be_uploaded_is_kept_for_the_next_start(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(shipping, "_LAST_RETRY_S", 0.1)
     said = []

@@ -63,7 +63,7 @@ def submission_of(run, taken, **options):
 # ---------------------------------------------------------------------------------------- what is packed
 
 
-def test_files_folders_and_who_may_run_come_out_as_they_went_in(job, code, tmp_path):
+def test_files_folders_and_executable_bits_are_restored(job, code, tmp_path):
     (code / "pkg" / "deep").mkdir(parents=True)
     (code / "pkg" / "deep" / "Ünïcode name.py").write_bytes(bytes(range(256)))
     (code / "pkg" / "empty").mkdir()
@@ -90,7 +90,7 @@ LEFT_OUT = [
 ]
 
 
-def test_what_nobody_needs_there_stays(job, code, tmp_path):
+def test_files_that_are_not_code_are_left_out(job, code, tmp_path):
     kept = ["pkg/a.py", ".env.example", "git/config", "digits.out", "old-digits-12.out", "venv.py"]
     for name in LEFT_OUT + kept:
         (code / name).parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def test_what_nobody_needs_there_stays(job, code, tmp_path):
     assert files == {*kept, "train.py"}
 
 
-def test_runs_and_data_sets_stay_wherever_they_lie_and_whatever_leads_there(job, code, tmp_path):
+def test_runs_and_data_sets_are_left_out_also_behind_links(job, code, tmp_path):
     for name in ("runs/digits/g1/job.yaml", "sets/train/0.bin", "test.tar", "outside/x"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text("x")
@@ -112,7 +112,7 @@ def test_runs_and_data_sets_stay_wherever_they_lie_and_whatever_leads_there(job,
     assert unpacked(take_snapshot(made), tmp_path).keys() == {"train.py", "sets", "outside", "outside/x"}
 
 
-def test_runs_stay_where_the_storage_is_the_code_itself(job, code, tmp_path):
+def test_runs_are_left_out_if_the_storage_is_the_code_folder(job, code, tmp_path):
     for name in ("digits/g1/job.yaml", "other/g2/job.yaml", "g1/notes.txt"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).touch()
@@ -120,7 +120,7 @@ def test_runs_stay_where_the_storage_is_the_code_itself(job, code, tmp_path):
     assert found.keys() == {"train.py", "g1", "g1/notes.txt"}
 
 
-def test_a_link_is_packed_as_what_it_leads_to(job, code, tmp_path):
+def test_a_link_is_packed_as_its_target(job, code, tmp_path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "util.py").write_text("shared")
     (code / "shared").symlink_to(tmp_path / "shared")
@@ -135,7 +135,7 @@ def test_a_link_is_packed_as_what_it_leads_to(job, code, tmp_path):
     assert found["again.py"] == found["train.py"]
 
 
-def test_a_pipe_is_no_code_and_holds_up_nothing(job, code, tmp_path):
+def test_a_pipe_is_left_out_and_not_opened(job, code, tmp_path):
     os.mkfifo(code / "pipe")
     assert unpacked(take_snapshot(job()), tmp_path).keys() == {"train.py"}
 
@@ -158,7 +158,7 @@ def test_too_much_is_refused_with_the_arithmetic(job, code, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a\nb", "bell\a", "back\\slash", b"not-utf8-\xff"], ids=repr)
-def test_a_name_that_no_archive_may_hold_is_refused_before_it_travels(job, code, name):
+def test_a_name_that_no_archive_may_contain_is_refused_before_the_upload(job, code, name):
     (code / os.fsdecode(name)).touch()
     with pytest.raises(StorageError, match="cannot be packed") as caught:
         take_snapshot(job())
@@ -191,7 +191,7 @@ def test_code_that_cannot_be_read_names_the_file(job, code):
 # ------------------------------------------------------------------------------------------- the digest
 
 
-def test_the_digest_is_of_what_is_said_and_not_of_when_or_by_whom(job, code):
+def test_the_digest_depends_on_content_and_not_on_times_or_owners(job, code):
     first = take_snapshot(job())
     os.utime(code / "train.py", (1, 1))
     (code / "train.py").chmod(0o600)
@@ -233,13 +233,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_the_digest_tells_of_every_change(job, code, change):
+def test_every_change_of_the_code_changes_the_digest(job, code, change):
     first = take_snapshot(job()).digest
     change(code)
     assert take_snapshot(job()).digest != first
 
 
-def test_the_digest_tells_of_a_change_of_the_job(job):
+def test_a_change_of_the_job_changes_the_digest(job):
     assert take_snapshot(job()).digest != take_snapshot(job(env={"A": "1"})).digest
 
 
@@ -292,7 +292,7 @@ def test_a_snapshot_that_was_cut_off_is_written_again(run, job):
     assert run.store.read_or_none(run.snapshot_code_key(taken.digest)) == taken.code
 
 
-def test_a_node_that_sees_another_file_system_says_so(tmp_path):
+def test_a_node_with_another_file_system_reports_it(tmp_path):
     here = Submission(Location(str(tmp_path / "runs")), "digits", 1, "0" * 16)
     for find in (here.job, lambda: here.unpack_code(tmp_path / "there")):
         with pytest.raises(StorageError) as caught:
@@ -324,7 +324,7 @@ def test_code_is_not_unpacked_over_something(run, job, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "job.yaml", "[]", "{}", '{"location": {"uri": "x"}}', '{"location": 1}', "[" * 9999]
 )
-def test_a_variable_that_somebody_else_set(text):
+def test_a_variable_that_submit_did_not_set_is_an_error(text):
     with pytest.raises(JobError, match="CLUSTERTRAIN_SUBMISSION is not what"):
         Submission.from_text(text)
 

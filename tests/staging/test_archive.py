@@ -84,7 +84,7 @@ def flat(tree, prefix=""):
 
 @settings(max_examples=40, deadline=None)
 @given(tree=st.dictionaries(names, trees, max_size=4), kind=st.sampled_from(KINDS))
-def test_whatever_goes_in_comes_out(tree, kind, tmp_path_factory):
+def test_every_packed_file_is_unpacked(tree, kind, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trip")
     members = flat(tree)
     path = make(kind, folder / "a", members)
@@ -135,7 +135,7 @@ BAD_NAMES = [
 
 @pytest.mark.parametrize(("name", "rule"), BAD_NAMES)
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_names_that_lead_astray(tmp_path, kind, name, rule):
+def test_names_that_lead_out_of_the_folder(tmp_path, kind, name, rule):
     text = refusal_of(make(kind, tmp_path / "a.x", [("fine", b"1"), (name, b"evil")]), tmp_path)
     assert re.search(rule, text)
     assert repr(name)[1:20] in text
@@ -277,7 +277,7 @@ def test_a_wrong_checksum_inside_a_zip(tmp_path):
 
 
 @pytest.mark.parametrize("says", [10, 9000])
-def test_a_zip_whose_sizes_lie(tmp_path, says):
+def test_a_zip_with_wrong_sizes(tmp_path, says):
     path = make_zip(tmp_path / "a.zip", [("a", b"x" * 5000)])
     data = bytearray(path.read_bytes())
     place = data.index(b"PK\x01\x02") + 24
@@ -291,7 +291,7 @@ def test_a_zip_whose_sizes_lie(tmp_path, says):
     [b"", b"just text", b"\x1f\x8b", gzip.compress(b"no tar in here", mtime=0), b"PK\x03\x04"],
     ids=["nothing", "text", "gzip-magic", "gzip-without-tar", "zip-magic"],
 )
-def test_what_is_no_archive_is_said(tmp_path, content):
+def test_a_file_that_is_no_archive_is_reported(tmp_path, content):
     (tmp_path / "a.bin").write_bytes(content)
     refusal_of(tmp_path / "a.bin", tmp_path)
 

@@ -104,7 +104,7 @@ def test_a_file_that_changes_between_two_tries(web, folder):
     assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1] + b"longer"
 
 
-def test_a_server_that_does_not_know_if_range(web, folder):
+def test_a_server_that_ignores_if_range(web, folder):
     web.answers = [Answer(cut_after=100_000), Answer(ignores_condition=True)]
 
     def change(done, total):
@@ -113,8 +113,8 @@ def test_a_server_that_does_not_know_if_range(web, folder):
     assert get(f"{web.url}/f", folder, tick=change) == BODY[::-1]
 
 
-def test_two_versions_under_one_etag_are_told_apart_by_the_checksum(web, folder):
-    """And the whole is asked for once more."""
+def test_the_checksum_distinguishes_two_versions_with_one_etag(web, folder):
+    """And the whole file is requested once more."""
     web.answers = [Answer(cut_after=100_000), Answer(etag='"one"')]
     real = web.files["/f"]
 
@@ -131,7 +131,7 @@ def test_a_range_that_begins_elsewhere(web, folder):
 
 def test_a_length_that_is_never_reached(web, folder):
     web.answers = [Answer(says_length=len(BODY) + 1)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY  # what was too much to promise is asked for again
+    assert get(f"{web.url}/f", folder, SHA256) == BODY  # the missing byte is requested again
 
 
 def test_a_server_that_always_cuts_at_one_place(web, folder):
@@ -150,7 +150,7 @@ def test_progress_renews_the_tries(web, folder):
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_faults_that_may_pass_are_tried_again(web, folder, status):
+def test_transient_errors_are_retried(web, folder, status):
     web.answers = [Answer(status=status)] * 2
     assert get(f"{web.url}/f", folder, SHA256) == BODY
     assert len(web.ranges) == 3
@@ -159,7 +159,7 @@ def test_faults_that_may_pass_are_tried_again(web, folder, status):
 @pytest.mark.parametrize(
     ("status", "remedy"), [(404, "Correct the address"), (401, "use its path"), (403, "use its path")]
 )
-def test_faults_that_will_not_pass_are_not(web, folder, status, remedy):
+def test_permanent_errors_are_not_retried(web, folder, status, remedy):
     web.answers = [Answer(status=status)] * 9
     with pytest.raises(DataError, match=rf"HTTP {status}.*\n.*{remedy}") as refusal:
         get(f"{web.url}/f?token=secret", folder)
@@ -218,13 +218,13 @@ def test_redirects_are_followed_within_http_only(web, folder):
             get(f"{web.url}/f", folder)
 
 
-def test_what_does_not_fit_is_refused_before_it_comes(web, folder):
+def test_a_file_that_does_not_fit_is_refused_before_the_download(web, folder):
     web.answers = [Answer(says_length=1 << 60)]
     with pytest.raises(StorageError, match=rf"does not fit: {1 << 60} bytes are missing, \d+ are free"):
         get(f"{web.url}/f", folder)
 
 
-def test_a_full_disk_says_so(web, folder, monkeypatch):
+def test_a_full_disk_is_reported(web, folder, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -286,10 +286,10 @@ class TestFiles:
 
 
 class TestTakingOver:
-    """Another process goes on from what one that was killed had noted."""
+    """Another process continues from the progress file of a killed one."""
 
     def interrupted(self, web, folder, after):
-        """A folder with the first `after` bytes, noted."""
+        """A folder with the first `after` bytes, recorded."""
         web.answers = [Answer(cut_after=after)]
 
         def stop(done, total):
@@ -300,7 +300,7 @@ class TestTakingOver:
             get(f"{web.url}/f", folder, tick=stop)
         assert read_progress(folder).size_bytes == after
 
-    def test_it_asks_for_the_rest_only(self, web, folder):
+    def test_it_requests_only_the_rest(self, web, folder):
         self.interrupted(web, folder, 100_000)
         assert get(f"{web.url}/f", folder, SHA256) == BODY
         assert web.ranges == [None, "bytes=100000-"]
@@ -322,18 +322,18 @@ class TestTakingOver:
         assert get(f"{web.url}/f", folder, SHA256) == BODY
         assert web.ranges == [None, f"bytes={len(BODY)}-"]
 
-    def test_what_is_longer_than_the_file_is_now(self, web, folder):
+    def test_a_part_that_is_longer_than_the_file(self, web, folder):
         self.interrupted(web, folder, 100_000)
         web.files["/f"], web.etag = BODY[:50_000], '"two"'
         assert get(f"{web.url}/f", folder) == BODY[:50_000]
 
     @pytest.mark.parametrize("etag", ['"one"', '"two"'])
-    def test_what_is_shorter_than_what_was_noted(self, web, folder, etag):
+    def test_a_part_that_is_shorter_than_recorded(self, web, folder, etag):
         self.interrupted(web, folder, 100_000)
         web.files["/f"], web.etag = BODY[:100_000], etag
         assert get(f"{web.url}/f", folder) == BODY[:100_000]
 
-    def test_bytes_that_never_reached_the_disk_are_not_believed(self, web, folder):
+    def test_bytes_that_never_reached_the_disk_are_not_used(self, web, folder):
         self.interrupted(web, folder, 100_000)
         data = bytearray((folder / "download").read_bytes())
         data[50_000:54_096] = bytes(4096)  # what a crash of the machine leaves
@@ -341,7 +341,7 @@ class TestTakingOver:
         assert get(f"{web.url}/f", folder, SHA256) == BODY
         assert web.ranges == [None, None]
 
-    def test_bytes_behind_the_note_are_left(self, web, folder):
+    def test_bytes_after_the_recorded_ones_are_not_used(self, web, folder):
         self.interrupted(web, folder, 100_000)
         with (folder / "download").open("ab") as file:
             file.write(BODY[::-1] * 2)
@@ -356,7 +356,7 @@ class TestTakingOver:
         assert web.ranges == [None, "bytes=100000-"]
 
     @pytest.mark.parametrize("note", ["", "{", "[]", '{"validator": null, "size_bytes": 5}'])
-    def test_a_note_that_says_nothing(self, folder, note):
+    def test_an_unusable_progress_file(self, folder, note):
         (folder / "progress").write_text(note)
         assert read_progress(folder) is None
         assert part.Part.resume(folder, lambda *_: None) is None
@@ -384,7 +384,7 @@ def test_however_it_is_cut_the_bytes_are_exact(shared_web, tmp_path_factory, cut
     assert get(f"{shared_web.url}/f", folder) == BODY[:20_000]
 
 
-def test_a_stop_during_a_pause_is_heard(web, folder, monkeypatch):
+def test_a_stop_during_a_pause_takes_effect(web, folder, monkeypatch):
     monkeypatch.setattr(retries, "BACKOFF_S", 1000.0)
     web.answers = [Answer(status=503)]
     asked = threading.Event()

@@ -39,7 +39,7 @@ def holder(folder, lease_s):
 
 
 def write_holder(folder, number, **changes):
-    """The record of a holder on another host, which nobody renews."""
+    """The record of a holder on another host, which is not renewed."""
     record = {"host": "elsewhere/boot/pid", "pid": 1, "pid_started_ticks": 1, "token": "t", "counter": 0}
     folder.mkdir(exist_ok=True)
     (folder / f"x.{number}").write_bytes(lease_module._to_bytes({**record, **changes}))
@@ -81,7 +81,7 @@ def test_names_do_not_touch_each_other(tmp_path):
         assert Contender(tmp_path, "x").try_acquire() is None
 
 
-def test_a_holder_elsewhere_is_given_its_time_on_our_clock(tmp_path, clock):
+def test_a_holder_on_another_host_is_timed_by_the_local_clock(tmp_path, clock):
     write_holder(tmp_path, 1)
     assert looks_until_acquired(Contender(tmp_path, "x", lease_s=30.0), clock, 1.0) == pytest.approx(30.0)
 
@@ -96,7 +96,7 @@ def test_a_holder_that_renews_is_never_taken_over(tmp_path, clock):
 
 
 @pytest.mark.parametrize("mtime", [0, 2**32])
-def test_time_stamps_of_files_are_not_believed(tmp_path, clock, mtime):
+def test_time_stamps_of_files_are_not_used(tmp_path, clock, mtime):
     write_holder(tmp_path, 1)
     os.utime(tmp_path / "x.1", (mtime, mtime))
     assert looks_until_acquired(Contender(tmp_path, "x", lease_s=30.0), clock, 1.0) == pytest.approx(30.0)
@@ -110,7 +110,7 @@ def test_a_contender_that_was_itself_stopped_does_not_count_that_time(tmp_path, 
     assert contender.try_acquire() is None
 
 
-def test_a_torn_record_counts_as_a_sign_of_life(tmp_path, clock):
+def test_a_torn_record_counts_as_a_renewal(tmp_path, clock):
     write_holder(tmp_path, 1)
     contender = Contender(tmp_path, "x", lease_s=30.0)
     for _ in range(6):
@@ -200,7 +200,7 @@ def test_exactly_one_takes_over(tmp_path):
         taken[0].check()
 
 
-def test_check_says_what_happened(tmp_path):
+def test_check_reports_the_takeover(tmp_path):
     with Contender(tmp_path, "x").try_acquire() as held:
         write_holder(tmp_path, 2)
         with pytest.raises(LeaseLost, match=f"x.1 was taken over: this process .pid {os.getpid()}.") as lost:
@@ -208,7 +208,7 @@ def test_check_says_what_happened(tmp_path):
         assert lost.value.exit_code == 4
 
 
-def test_only_of_a_holder_that_has_ended_is_the_token_told(tmp_path, clock):
+def test_the_token_is_returned_only_for_a_holder_that_has_ended(tmp_path, clock):
     """What a holder left that may only have been stopped must not be taken for one's own."""
     with Contender(tmp_path, "x").try_acquire() as first:
         assert first.ended_token is None

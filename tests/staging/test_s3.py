@@ -79,7 +79,7 @@ def unfinished(into):
     return [path.name for path in into.iterdir() if path.name.startswith(".") and path.name != ".leases"]
 
 
-def bytes_asked_for(proxy):
+def bytes_requested(proxy):
     """How many bytes the requests for ranges named together."""
     total = 0
     for request in proxy.requests:
@@ -118,7 +118,7 @@ def test_an_archive_is_unpacked(s3, into):
     assert (folder / "a" / "x").read_bytes() == BODY
 
 
-def test_what_is_not_there_is_said_at_once(s3, into):
+def test_a_missing_object_is_reported_at_once(s3, into):
     began = time.monotonic()
     with pytest.raises(DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey.*\nCorrect"):
         bring(s3.location("no/such"), into)
@@ -155,7 +155,7 @@ def test_a_wrong_checksum_is_found_and_nothing_is_kept(s3, into):
     [status(503), status(500), status(429), reset(), cut_answer(70_000), cut_answer(0)],
     ids=["503", "500", "429", "reset", "cut", "cut-at-0"],
 )
-def test_faults_that_pass_cost_only_what_was_lost(proxy, moto_s3, into, fault):
+def test_transient_faults_cost_only_the_lost_bytes(proxy, moto_s3, into, fault):
     proxy.script([None, fault, None, fault, fault, None, fault], when=get)
     assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
     assert proxy.count(get) >= 24 + 4
@@ -164,7 +164,7 @@ def test_faults_that_pass_cost_only_what_was_lost(proxy, moto_s3, into, fault):
 def test_every_answer_is_cut_once(proxy, moto_s3, into):
     proxy.script([cut_answer(100_000), None] * 24, when=get)
     assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
-    assert bytes_asked_for(proxy) < 2 * len(BODY)
+    assert bytes_requested(proxy) < 2 * len(BODY)
 
 
 def test_streams_work_at_the_same_time(proxy, moto_s3, into):
@@ -183,9 +183,9 @@ def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint, retry_s=1.5), into)
     assert 1.5 <= time.monotonic() - began < 30
     proxy.calm()
-    before = bytes_asked_for(proxy)
+    before = bytes_requested(proxy)
     assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
-    assert bytes_asked_for(proxy) - before < len(BODY)  # it went on from what the first one kept
+    assert bytes_requested(proxy) - before < len(BODY)  # it went on from what the first one kept
 
 
 CAUSES = {"AccessDenied": "lack the permission", "ExpiredToken": "credentials have expired"}
@@ -193,7 +193,7 @@ CAUSES = {"AccessDenied": "lack the permission", "ExpiredToken": "credentials ha
 
 @pytest.mark.parametrize("after", [0, 5])
 @pytest.mark.parametrize("code", CAUSES)
-def test_what_will_not_pass_ends_it_at_once(proxy, moto_s3, into, code, after):
+def test_permanent_errors_end_it_at_once(proxy, moto_s3, into, code, after):
     proxy.script([None] * after, when=get)
     proxy.script(status(403, code), when=get)
     with pytest.raises(
@@ -226,7 +226,7 @@ def test_an_object_that_changes_on_the_way_arrives_as_it_is_now(proxy, moto_s3, 
 
 
 @pytest.mark.parametrize("fault", [stall(), stall(50_000), status(503)], ids=["silent", "stalled", "503"])
-def test_a_stop_is_heard_within_a_second_or_so(proxy, moto_s3, into, fault):
+def test_a_stop_takes_effect_within_about_a_second(proxy, moto_s3, into, fault):
     proxy.script([None] * 3, when=get)
     proxy.script(fault, when=get)
     asked_at = []
@@ -242,9 +242,9 @@ def test_a_stop_is_heard_within_a_second_or_so(proxy, moto_s3, into, fault):
     kept = noted_bytes(into)
     assert kept > PIECE
     proxy.calm()
-    before = bytes_asked_for(proxy)
+    before = bytes_requested(proxy)
     assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
-    assert bytes_asked_for(proxy) - before == len(BODY) - kept
+    assert bytes_requested(proxy) - before == len(BODY) - kept
 
 
 def noted_bytes(into):
@@ -265,8 +265,8 @@ def child(location, into):
     )
 
 
-def test_a_kill_costs_no_byte_that_was_noted(proxy, moto_s3, into):
-    """Killed in the middle of eight streams, twice; each start asks for exactly what is missing."""
+def test_a_kill_loses_no_recorded_byte(proxy, moto_s3, into):
+    """Killed in the middle of eight streams, twice; each start requests exactly the missing bytes."""
     location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
     proxy.script(slow(300_000), when=get)
     for kept_before in (300_000, 900_000):
@@ -275,13 +275,13 @@ def test_a_kill_costs_no_byte_that_was_noted(proxy, moto_s3, into):
             process.kill()
         assert kept_before < noted_bytes(into) < len(BODY)
     proxy.calm()
-    kept, before = noted_bytes(into), bytes_asked_for(proxy)
+    kept, before = noted_bytes(into), bytes_requested(proxy)
     (download,) = into.glob(".*.part/download")
     inode = download.stat().st_ino
     path = bring(location, into, None)
     assert path.read_bytes() == BODY
     assert path.stat().st_ino == inode  # a dead holder's file is taken over, not copied
-    assert bytes_asked_for(proxy) - before == len(BODY) - kept
+    assert bytes_requested(proxy) - before == len(BODY) - kept
     assert unfinished(into) == []
 
 
@@ -301,7 +301,7 @@ def test_two_jobs_make_one_download(proxy, moto_s3, into):
     for thread in threads:
         thread.join()
     assert len(set(paths)) == 1
-    assert bytes_asked_for(proxy) == len(BODY)
+    assert bytes_requested(proxy) == len(BODY)
 
 
 # ------------------------------------------------------------------------------------------------ the web
@@ -330,7 +330,7 @@ def test_without_a_strong_validator_it_is_read_from_the_front(web, into, etag, l
     assert web.ranges == [None]
 
 
-def test_a_server_that_promises_ranges_and_gives_none(web, into):
+def test_a_server_that_announces_ranges_and_sends_none(web, into):
     web.answers = [Answer(ignores_range=True)] * 100
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
 
@@ -353,7 +353,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
         assert len(web.ranges) == 1  # the answer begins at 0: what was there is given up for it
 
 
-def test_an_s3_server_that_knows_no_ranges(web, into, aws_environment):
+def test_an_s3_server_without_ranges(web, into, aws_environment):
     """Amazon's protocol is HTTP: any server that answers a GET with the whole does."""
     web.files["/bucket/f"] = BODY
     web.answers = [Answer(ignores_range=True)] * 50
@@ -383,7 +383,7 @@ def test_each_stream_has_its_tries_and_they_end(web, into):
         bring(Location(f"{web.url}/f"), into)
 
 
-def test_cuts_on_the_web_are_met_one_by_one(web, into):
+def test_each_cut_on_the_web_is_retried(web, into):
     web.answers = [Answer(cut_after=50_000)] * 60
     assert bring(Location(f"{web.url}/f"), into).read_bytes() == BODY
 
@@ -418,7 +418,7 @@ def test_gaps_are_what_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
-def test_of_each_piece_only_what_its_checksum_proves_is_believed(tmp_path, torn):
+def test_only_bytes_that_match_the_checksum_of_their_piece_are_used(tmp_path, torn):
     with Part(tmp_path, '"v"', len(BODY)) as part:
         for index in range(3):
             part.write(index * PIECE, BODY[index * PIECE : index * PIECE + 5000])
@@ -443,7 +443,7 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
     new.close()
 
 
-def test_a_piece_has_eight_mebibytes_where_no_test_says_else():
+def test_a_piece_has_eight_mebibytes_by_default():
     assert PIECE_BYTES == 8 << 20
 
 

@@ -1,4 +1,4 @@
-"""A data set arrives once, whole and verified, whoever asks and whoever dies on the way."""
+"""A data set is staged once, complete and verified, with any number of callers and after kills."""
 
 import hashlib
 import io
@@ -130,7 +130,7 @@ def test_file_and_folder_of_one_archive_are_two_things(web, into):
     assert get(f"{web.url}/a.tar.gz", into).is_file()
 
 
-def test_what_is_ready_needs_neither_network_nor_lease_nor_right_to_write(web, into, monkeypatch):
+def test_a_staged_data_set_needs_no_network_no_lease_and_no_write_permission(web, into, monkeypatch):
     path = get(f"{web.url}/f", into)
     opened = len(web.ranges)
     monkeypatch.setattr(staging, "Contender", None)
@@ -138,7 +138,7 @@ def test_what_is_ready_needs_neither_network_nor_lease_nor_right_to_write(web, i
     assert len(web.ranges) == opened
 
 
-def test_a_url_without_checksum_stays_what_it_was(web, into):
+def test_a_url_without_checksum_keeps_its_first_download(web, into):
     path = get(f"{web.url}/f", into)
     web.files["/f"], web.etag = BODY[::-1], '"two"'
     assert get(f"{web.url}/f", into) == path
@@ -159,7 +159,7 @@ def test_a_local_file_that_changed_is_another_data_set(tmp_path, into, keep_mtim
     assert get(f"file://{source}", into) == second
 
 
-def test_a_local_file_that_is_gone_is_still_there_by_its_checksum(tmp_path, into):
+def test_a_removed_local_file_is_still_found_by_its_checksum(tmp_path, into):
     source = tmp_path / "train.bin"
     source.write_bytes(BODY)
     path = get(source, into, SHA256)
@@ -167,7 +167,7 @@ def test_a_local_file_that_is_gone_is_still_there_by_its_checksum(tmp_path, into
     assert get(source, into, SHA256) == path
 
 
-def test_a_folder_is_used_where_it_lies(tmp_path, into):
+def test_a_folder_is_used_in_place(tmp_path, into):
     (tmp_path / "images").mkdir()
     assert get(tmp_path / "images", into) == tmp_path / "images"
     assert get(f"file://{tmp_path}/images", into) == tmp_path / "images"
@@ -213,28 +213,28 @@ def test_a_bad_archive_leaves_nothing(web, into):
     assert not list(into.parent.rglob("evil"))
 
 
-def test_a_place_that_cannot_be_written_is_named(web, tmp_path):
+def test_a_folder_that_cannot_be_written_is_named(web, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=rf"{tmp_path}/file/data.* uid {os.geteuid()}: Not a directory"):
         get(f"{web.url}/f", tmp_path / "file" / "data")
 
 
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"cut")])
-def test_content_that_was_lost_or_cut_is_brought_again(web, into, spoil):
+def test_content_that_was_lost_or_cut_is_fetched_again(web, into, spoil):
     path = get(f"{web.url}/f", into)
     spoil(path)
     assert get(f"{web.url}/f", into) == path
     assert path.read_bytes() == BODY
 
 
-def test_a_marker_that_cannot_be_read_is_not_guessed_about(web, into):
+def test_a_marker_that_cannot_be_read_is_an_error(web, into):
     path = get(f"{web.url}/f", into)
     (path.parent.parent / "READY.json").write_text("{")
     with pytest.raises(DataError, match="Remove that folder"):
         get(f"{web.url}/f", into)
 
 
-def test_events_tell_the_phases_and_are_few(web, into, monkeypatch):
+def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
     monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 100)
     events = []
     get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
@@ -246,7 +246,7 @@ def test_events_tell_the_phases_and_are_few(web, into, monkeypatch):
     json.dumps(events)
 
 
-def test_a_stop_keeps_what_came_and_the_next_start_goes_on(web, into, monkeypatch):
+def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into, monkeypatch):
     monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
     asked = []
@@ -263,7 +263,7 @@ def test_a_stop_keeps_what_came_and_the_next_start_goes_on(web, into, monkeypatc
     assert unfinished(into) == []
 
 
-def test_a_stop_is_heard_while_waiting_for_another(web, into):
+def test_a_stop_takes_effect_while_waiting_for_another(web, into):
     web.answers = [Answer(hold_after=1000)]
     other = child(f"{web.url}/f", into)
     assert "download" in other.stdout.readline()
@@ -326,7 +326,7 @@ def test_a_killed_holder_is_replaced_at_once_and_its_bytes_are_used(web, into):
     assert unfinished(into) == []
 
 
-def test_a_stopped_holder_loses_and_does_no_harm_when_it_wakes(web, into):
+def test_a_stopped_holder_loses_the_lease_and_changes_nothing_when_it_resumes(web, into):
     web.answers = [Answer(hold_after=50_000)]
     other = child(f"{web.url}/f", into, lease_s=0.5)
     assert "download" in other.stdout.readline()
@@ -342,7 +342,7 @@ def test_a_stopped_holder_loses_and_does_no_harm_when_it_wakes(web, into):
     assert unfinished(into) == []
 
 
-def test_a_holder_that_lost_between_its_last_look_and_the_rename_replaces_nothing(web, into, monkeypatch):
+def test_a_holder_that_lost_between_its_last_check_and_the_rename_replaces_nothing(web, into, monkeypatch):
     """The worst moment: it passed `check`, slept, and everything was published meanwhile."""
     winner = into.parent / "winner"
     won = get(f"{web.url}/f", winner)

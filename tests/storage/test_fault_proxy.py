@@ -1,4 +1,4 @@
-"""The proxy makes the faults it is told to, and no other."""
+"""The proxy causes the faults of its script, and no others."""
 
 import http.client
 import threading
@@ -90,7 +90,7 @@ def test_without_a_script_everything_passes(proxy, server):
     assert (proxy.count(), proxy.count(put)) == (2, 1)
 
 
-def test_scripts_are_met_in_order_and_end(proxy):
+def test_scripted_faults_occur_in_order_and_end(proxy):
     proxy.script([status(500), None, status(429)], when=get)
     proxy.script(status(503), times=1)
     assert [ask(proxy)[0] for _ in range(5)] == [500, 200, 429, 503, 200]
@@ -134,7 +134,7 @@ def test_requests_are_cut_and_flipped(proxy, server):
     assert "If-None-Match" not in whole[1][1]
 
 
-def test_a_stall_says_nothing_or_stops_in_the_middle(proxy):
+def test_a_stall_sends_nothing_or_stops_in_the_middle(proxy):
     proxy.script([stall(), stall(100)])
     for _ in range(2):
         with pytest.raises(TimeoutError):

@@ -43,7 +43,7 @@ def refusal(status: int, code: str, message: str = "said") -> botocore.ClientErr
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:60],
 )
-def test_faults_that_may_pass_are_met_with_another_try(error):
+def test_transient_errors_are_retried(error):
     faults = [error, error]
 
     def request() -> str:
@@ -117,7 +117,7 @@ def test_pauses_grow_and_what_a_pause_raises_ends_the_tries():
     assert 600 / max(pauses) >= 30  # a storm of ten minutes is met with many tries
 
 
-def test_the_end_of_the_tries_says_what_was_met_last():
+def test_after_the_last_try_the_last_error_is_reported():
     def request() -> None:
         raise ConnectionRefusedError("nobody there")
 
@@ -127,7 +127,7 @@ def test_the_end_of_the_tries_says_what_was_met_last():
     assert "ConnectionRefusedError: nobody there" in str(caught.value)
 
 
-def test_nothing_else_is_taken_for_a_fault():
+def test_no_other_error_counts_as_transient():
     assert not is_transient(KeyError())
     assert not is_transient(PermissionError())
 
@@ -142,7 +142,7 @@ def test_a_client_is_shared_in_a_process_and_not_with_a_child(aws_environment):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_the_client_is_as_the_location_says(aws_environment):
+def test_the_client_has_the_options_of_the_location(aws_environment):
     client = connect(Location("s3://b", endpoint="http://127.0.0.1:1", region="eu-x", addressing="virtual"))
     assert client.meta.endpoint_url == "http://127.0.0.1:1"
     assert client.meta.region_name == "eu-x"

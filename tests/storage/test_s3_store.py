@@ -72,7 +72,7 @@ def moto_proxy(moto_s3, proxy_before):
 
 @pytest.fixture
 def moto_store(moto_s3, moto_proxy):
-    """For faults that the client alone has to do with."""
+    """For faults that only the client handles."""
     return open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
 
 
@@ -157,7 +157,7 @@ def test_silence_is_cut_off(moto_s3, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [0, 1, MIB - 1, MIB, 5 * MIB + 7], ids=str)
-def test_a_download_goes_on_from_the_byte_where_it_was_cut(store, proxy, at):
+def test_a_download_continues_at_the_byte_where_it_was_cut(store, proxy, at):
     store.write_atomic("a", DATA)
     proxy.script([cut_answer(at), cut_answer(0), reset()], when=get)
     assert contents(store, "a") == DATA
@@ -173,7 +173,7 @@ def test_small_files_are_read_again_when_cut_or_changed_on_the_way(store, proxy)
     assert proxy.count(get) == 4
 
 
-def test_a_file_that_changes_while_it_is_read_is_told(store, proxy):
+def test_a_file_that_changes_while_it_is_read_is_an_error(store, proxy):
     store.write_atomic("a", DATA)
     proxy.script(cut_answer(2 * MIB), when=get, times=1)
     blocks = store.blocks("a")
@@ -207,7 +207,7 @@ def conditional(request):
     return "if-none-match" in request.headers
 
 
-def test_a_conditional_put_whose_answer_was_lost_is_our_own(store, proxy):
+def test_a_conditional_put_whose_answer_was_lost_counts_as_created(store, proxy):
     assert store.create_exclusive("first", b"")  # finds out whether the server knows conditions
     proxy.script(lost_answer(), when=conditional, times=1)
     assert store.create_exclusive("a", b"mine")
@@ -302,7 +302,7 @@ def test_a_late_listing_hides_nothing_that_was_committed(store, proxy):
     ],
     ids=lambda case: case[1],
 )
-def test_a_refusal_is_told_at_once(moto_store, moto_proxy, moto_s3, case):
+def test_a_refusal_is_reported_at_once(moto_store, moto_proxy, moto_s3, case):
     number, code, cause = case
     moto_proxy.script(status(number, code))
     for action, method in [

@@ -1,4 +1,4 @@
-"""Stores: small files that are whole or not there, whoever else is at it."""
+"""Stores: a small file is complete or absent, also with concurrent writers."""
 
 import errno
 import hashlib
@@ -218,7 +218,7 @@ def test_probe_leaves_nothing(store):
     assert store.list("") == []
 
 
-def test_a_store_travels_by_its_location(store):
+def test_a_store_is_opened_again_by_its_location(store):
     """What other processes are given; it holds no credentials."""
     copy = pickle.loads(pickle.dumps(store.location))
     assert copy == store.location
@@ -249,7 +249,7 @@ def test_a_folder_that_lost_its_marker_is_still_a_tree(posix_store):
     assert posix_store.collect_leftovers("trees", MARKER) == []
 
 
-def test_a_link_whose_answer_was_lost_is_our_own(posix_store, monkeypatch):
+def test_a_link_whose_answer_was_lost_counts_as_created(posix_store, monkeypatch):
     """NFS: the link is made, the answer is lost, and the repeated request finds the name taken."""
     real_link = os.link
 
@@ -316,7 +316,7 @@ def test_open_store_takes_paths_and_file_uris(tmp_path):
 
 
 @pytest.mark.parametrize("uri", ["s3:///runs", "gs://bucket", "file://other-host/runs"])
-def test_open_store_refuses_what_it_does_not_know(uri):
+def test_open_store_refuses_unknown_schemes(uri):
     with pytest.raises(JobError, match=r"\nGive .*s3://") as refusal:
         open_store(uri)
     assert refusal.value.exit_code == 2
@@ -347,7 +347,7 @@ except StorageError as error:
 """
 
 
-def test_probe_says_which_user_may_not_write(tmp_path):
+def test_probe_names_the_user_without_permission(tmp_path):
     tmp_path.chmod(0o555)
     for parent in tmp_path.parents:
         if parent.stat().st_uid == os.geteuid() and str(parent).startswith("/tmp/"):
@@ -370,7 +370,7 @@ def test_probe_says_which_user_may_not_write(tmp_path):
         (errno.EPERM, "hard links"),
     ],
 )
-def test_the_remedy_fits_what_the_system_said(posix_store, monkeypatch, number, remedy):
+def test_the_remedy_fits_the_errno(posix_store, monkeypatch, number, remedy):
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 

@@ -67,7 +67,7 @@ def test_the_folders_of_the_living_stay(base):
 
 
 @pytest.mark.parametrize("shielded", [False, True])
-def test_a_shielded_command_does_not_hear_a_term(tmp_path, shielded):
+def test_a_shielded_command_does_not_receive_a_term(tmp_path, shielded):
     folder = tmp_path / "private"
     folder.mkdir()
     program = "import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); print('alive', flush=True)"
@@ -85,7 +85,7 @@ def _ends(guarded):
     return bool(select.select([guarded.fd], [], [], 30)[0])
 
 
-def test_the_end_of_its_log_says_how_it_ended(tmp_path):
+def test_the_end_of_the_log_is_reported(tmp_path):
     folder = tmp_path / "private"
     folder.mkdir()
     guarded = Guarded(

@@ -75,7 +75,7 @@ def test_everything_ends_when_stdin_closes(start, tmp_path):
 
 
 def test_everything_ends_when_the_launcher_is_killed(tmp_path):
-    """A real launcher is killed with SIGKILL: its pipe closes, and nothing else is said."""
+    """A real launcher is killed with SIGKILL: its pipe closes, and there is no other message."""
     before = set(living_descendants())
     launcher = subprocess.Popen(
         [

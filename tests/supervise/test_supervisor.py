@@ -88,7 +88,7 @@ def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, 
     return attempt.result.read()
 
 
-def test_one_signal_asks_the_workers_to_stop_and_the_drivers_result_stands(attempt, tmp_path):
+def test_the_first_signal_requests_a_stop_and_the_drivers_result_is_kept(attempt, tmp_path):
     result = supervised(attempt, tmp_path, [signal.SIGINT], obeys=True)
     assert (result.state, result.cause, result.step) == ("stopped", "interrupt", 3)
     assert attempt.stop.read().state == "stopped"

@@ -9,7 +9,7 @@ from training.ranks import Ranks
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Ranks]]:
-    """`ranks(3)`: three processes in a gloo group, started when first asked for."""
+    """`ranks(3)`: three processes in a gloo group, started at the first use."""
     folder = tmp_path_factory.mktemp("ranks")
     started: dict[int, Ranks] = {}
 

@@ -79,7 +79,7 @@ class Few(Measured):
 
 
 def _frozen_evaluation(rank_info, task):
-    """Evaluation alone: one training step would move BatchNorm's running values by other batches."""
+    """Only the evaluation: one training step would move BatchNorm's running values by other batches."""
     from torch.utils.data import default_collate
 
     from clustertrain.training.evaluation import Evaluation
@@ -158,7 +158,7 @@ class SilentButMeasured(Silent):
         return Measured.metrics(self)
 
 
-def test_an_own_loss_is_evaluated_and_metrics_without_outputs_are_refused(ranks):
+def test_a_custom_loss_is_evaluated_and_metrics_without_outputs_are_refused(ranks):
     alone = ranks(1)
     assert alone.results(evaluate, Silent())[0].keys() == {"loss"}
     assert alone.results(evaluate, Eleven())[0].keys() == {"loss", "accuracy"}

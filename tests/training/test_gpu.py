@@ -1,4 +1,4 @@
-"""On NVIDIA GPUs: NCCL over all there are. Needs torch and pytest alone."""
+"""On NVIDIA GPUs: NCCL over all of them. Needs only torch and pytest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Overflowing(Plain):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
 
 
-def test_fp16_skips_steps_that_overflow_and_goes_on(gpu):
+def test_fp16_skips_steps_that_overflow_and_continues(gpu):
     settings = TrainSettings(steps=40, batch_size=4, precision="fp16", log_every=1)
     outcome = run_task(gpu, Overflowing(lr=1e-5), settings)
     state = outcome.state(40)

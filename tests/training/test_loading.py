@@ -17,7 +17,7 @@ KEYS = [MicroBatch([4, 1, 7], 11, 1.0, None), MicroBatch([0, 2], 12, 1.0, None)]
 
 
 class Counting(TensorDataset):
-    """Not a TensorDataset itself: its own __getitem__ must be heard."""
+    """Not a TensorDataset itself: its own __getitem__ must be used."""
 
     def __getitem__(self, i):
         return -1, i
@@ -30,7 +30,7 @@ class Whole:
         return 10
 
     def __getitems__(self, ids):
-        self.asked = ids
+        self.requested = ids
         return [(torch.tensor(i), i * i) for i in ids]
 
 
@@ -42,18 +42,18 @@ def test_a_tensor_dataset_gives_what_default_collate_would():
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
 
 
-def test_a_subclass_and_an_own_collate_are_heard():
+def test_a_subclass_and_a_custom_collate_are_used():
     assert Fetch(Counting(torch.arange(10)), default_collate)[KEYS[1]][1].tolist() == [0, 2]
     assert Fetch(TensorDataset(torch.arange(10)), len)[KEYS[0]] == 3
 
 
-def test_getitems_is_asked_once_for_the_batch():
+def test_getitems_is_called_once_per_batch():
     dataset = Whole()
     ids, squares = Fetch(dataset, default_collate)[KEYS[0]]
-    assert dataset.asked == [4, 1, 7] and ids.tolist() == [4, 1, 7] and squares.tolist() == [16, 1, 49]
+    assert dataset.requested == [4, 1, 7] and ids.tolist() == [4, 1, 7] and squares.tolist() == [16, 1, 49]
 
 
-def test_random_numbers_of_a_batch_are_its_own_and_the_training_s_go_on():
+def test_random_numbers_of_a_batch_do_not_change_those_of_the_training():
     fetch = Fetch(Jittered(10), default_collate)
     torch.manual_seed(0)
     expected = torch.randn(1)
@@ -79,7 +79,7 @@ def test_loader_processes_give_the_same_bits_and_serve_again():
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error")  # torch's own words, beside the error's
-def test_a_dataset_that_cannot_travel_is_refused_by_name():
+def test_a_dataset_that_cannot_be_pickled_is_refused_by_name():
     class Local(Whole):
         pass
 

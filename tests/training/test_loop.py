@@ -38,7 +38,7 @@ def test_a_stop_ends_all_ranks_at_the_same_step_with_a_checkpoint(ranks, world_s
     assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(step, "stop")]
 
 
-def test_a_save_on_request_goes_on(ranks):
+def test_training_continues_after_a_requested_save(ranks):
     outcomes = ranks(2).results(run_task, Plain(), SETTINGS, None, save_at_call)
     assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(4, "save"), (8, "end")]
     assert outcomes[1].progress == outcomes[0].progress, "the random states of all ranks are gathered by all"
@@ -53,7 +53,7 @@ def shapes(state):
     return [shapes(value) for value in state] if isinstance(state, list | tuple) else None
 
 
-def test_room_for_saves_is_asked_for_once_when_the_optimizer_has_its_state(ranks):
+def test_buffers_for_saves_are_reserved_once_the_optimizer_has_its_state(ranks):
     outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=3))[0]
     (reserved,) = outcome.reserved
     assert reserved["optimizer"]["state"], "before the first step there is none"
@@ -75,7 +75,7 @@ def test_saves_come_due(ranks, every, expected):
     assert [(p["step"], p["reason"]) for p in outcome.progress] == expected
 
 
-def test_progress_and_records_say_where_the_run_is(ranks):
+def test_progress_and_records_contain_the_position(ranks):
     settings = replace(SETTINGS, log_every=5, steps=None, epochs=1)
     outcome = ranks(2).results(run_task, Plain(50), settings)[0]
     assert outcome.progress == [
@@ -213,7 +213,7 @@ class Nothing(Plain):
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(ranks, task, settings, text):
+def test_inconsistent_settings_are_refused(ranks, task, settings, text):
     with pytest.raises(JobError, match=text) as error:
         ranks(1).results(run_task, task, replace(SETTINGS, **settings))
     assert len(str(error.value).splitlines()) <= 3

@@ -52,7 +52,7 @@ def _run_unsettled(rank_info, *args):
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 3)])
-def test_another_number_of_ranks_takes_up_the_order_where_it_was(ranks, before, after):
+def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
     settings = replace(SETTINGS, epochs=1, batch_size=None, global_batch_size=12)
     first = ranks(before).results(run_task, Classify(), settings)
     rest = ranks(after).results(run_task, Classify(), settings, first[0].saves[3])

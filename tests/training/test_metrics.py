@@ -21,7 +21,7 @@ from clustertrain.training.metrics import (
 ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
 
 
-def test_the_mean_is_over_samples_and_starts_anew_after_each_line():
+def test_the_mean_is_over_samples_and_restarts_after_each_line():
     meter = Meter(ALONE)
     meter.add(1, torch.tensor(2.0), 3)
     meter.flush()
@@ -31,7 +31,7 @@ def test_the_mean_is_over_samples_and_starts_anew_after_each_line():
     assert meter.read()[0] == 5.0
 
 
-def test_an_unfinished_line_goes_on_in_another_process():
+def test_an_unfinished_line_continues_in_another_process():
     first, second = Meter(ALONE), Meter(ALONE)
     first.add(1, torch.tensor(2.0), 3)
     first.flush()
@@ -74,7 +74,7 @@ def test_the_first_bad_step_of_any_rank_is_named_on_all(ranks):
 
 
 @pytest.mark.parametrize("error", [NonFiniteLoss(7, 1, float("nan")), NonFiniteWeights(7)])
-def test_the_errors_travel_and_say_the_step_and_the_remedy(error):
+def test_the_errors_can_be_pickled_and_name_step_and_remedy(error):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == str(error) and again.step == 7
     assert isinstance(error, ClusterTrainError)
@@ -107,7 +107,7 @@ class Fixed:
         return self.value
 
 
-def test_several_values_get_names_of_their_own_and_a_vector_is_refused():
+def test_several_values_get_separate_names_and_a_vector_is_refused():
     values = compute_over_ranks({"f": Fixed({"a": 1, "b": torch.tensor([2.0])}), "g": Fixed(3)}, ALONE)
     assert values == {"f_a": 1.0, "f_b": 2.0, "g": 3.0}
     with pytest.raises(JobError, match=r"'f' returns a tensor of shape \(3,\)"):

@@ -45,7 +45,7 @@ def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
     assert outcome.state(6)["optimizer"]["param_groups"][0]["lr"] == 0.1 / 8
 
 
-def test_warmup_is_felt_by_the_weights(ranks):
+def test_warmup_changes_the_weights(ranks):
     one = replace(SETTINGS, steps=1, seed=1)
     alone = ranks(1)
     full = alone.results(run_task, Plain(), one)[0].weights()["weight"]
@@ -67,7 +67,7 @@ class Cosine(Plain):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
 
 
-def test_a_longer_run_follows_its_own_schedule_from_where_it_goes_on(ranks):
+def test_a_longer_run_follows_its_own_schedule_after_the_resume(ranks):
     alone = ranks(1)
     short = alone.results(run_task, Cosine(), replace(SETTINGS, steps=4))[0]
     rest = alone.results(run_task, Cosine(), replace(SETTINGS, steps=8), short.saves[4])[0]

@@ -16,7 +16,7 @@ def draw():
     return (random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(), torch.randn(2).tolist())
 
 
-def test_a_packed_state_goes_on_where_it_was_through_a_file_with_weights_only():
+def test_a_packed_state_continues_after_a_file_with_weights_only():
     seed_all(7, rank=1)
     draw()  # an odd number of gauss() leaves one cached in each generator
     file = io.BytesIO()
@@ -54,7 +54,7 @@ def test_a_state_of_another_length_is_refused():
         restore_rng(torch.zeros(3, dtype=torch.uint8), CPU)
 
 
-def test_derived_seeds_fit_torch_and_do_not_meet():
+def test_derived_seeds_fit_torch_and_are_distinct():
     seeds = {derive_seed(a, b) for a in range(30) for b in range(30)}
     assert len(seeds) == 900 and all(0 <= seed < 2**63 for seed in seeds)
 

@@ -89,7 +89,7 @@ def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, sam
 
 @few
 @given(shapes, st.integers(1, 5), st.data())
-def test_going_on_from_any_step_gives_the_same_steps_and_length(shape, epochs, data):
+def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, data):
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate, "epochs": epochs}
     order = orders(world_size, **shape)[0]
@@ -107,7 +107,7 @@ def test_steps_bound_a_run_across_epochs():
     assert by_step(order)[-1][1].epoch == 2
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+def test_each_epoch_and_seed_has_another_order():
     assert sorted(epoch_order(0, 0, 20).tolist()) == list(range(20))
     assert len({tuple(epoch_order(seed, epoch, 20).tolist()) for seed in range(2) for epoch in range(2)}) == 4
 

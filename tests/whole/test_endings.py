@@ -69,7 +69,7 @@ def test_nan_stops_all_ranks_and_is_never_committed(make_run):
 
 
 def test_a_stopped_worker_is_found_by_the_watchdog_and_named(make_run):
-    """SIGSTOP: the rank cannot say anything, the others wait for it, and write down where they stand."""
+    """SIGSTOP: the rank cannot write anything; the others wait for it and write their stacks."""
     failures = {"retries": 1, "watchdog": {"step": "6s"}}
     three = {"workers": 3, "cpus_per_worker": 0.5}
     run = make_run("frozen", args={"step_s": 0.1}, failures=failures, resources=three, **SECTIONS)

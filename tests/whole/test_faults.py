@@ -54,7 +54,7 @@ def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterru
 
 
 def every_death_is_named(run, victim):
-    """Rank and signal of each, and none of anybody else."""
+    """Rank and signal of each failure, and no other failure."""
     deaths = [event for event in run.events if event["kind"] == "worker_died"]
     assert [(death["rank"], death["signal"]) for death in deaths] == [(victim, signal.SIGKILL)] * len(PHASES)
 

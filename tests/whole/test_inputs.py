@@ -11,7 +11,7 @@ TRAIN = {"epochs": 1, "batch_size": 4}
 
 
 def refused(run, code):
-    """Runs to the refusal; returns what it said."""
+    """Runs until the refusal; returns its message."""
     output = run.start().end(code)
     assert "Traceback" not in output
     assert run.result.restarts == 0

@@ -72,7 +72,7 @@ def test_too_many_open_files_and_then_no_start_without_progress(make_run):
 
 
 def test_a_small_dev_shm_is_named(make_run):
-    """In a mount namespace of its own, so that nobody else's /dev/shm is small."""
+    """In a separate mount namespace, so that no other process gets a small /dev/shm."""
     run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)
     apart = ["unshare", "--mount", "--propagation", "private"]
     mount = "mount -t tmpfs -o size=24m tmpfs /dev/shm"
@@ -86,7 +86,7 @@ def test_a_small_dev_shm_is_named(make_run):
     assert (run.result.cause, run.result.restarts) == ("limit", 0)
 
 
-def test_restarts_go_on_for_as_long_as_checkpoints_come(make_run):
+def test_restarts_continue_as_long_as_there_are_new_checkpoints(make_run):
     """Each start gets four steps further before it is killed: with retries: 1 that is three restarts."""
     run = make_run(
         "stubborn",

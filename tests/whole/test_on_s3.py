@@ -74,14 +74,14 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
 
 
 def shelf_behind(run, bucket):
-    """The run's checkpoints, asked for at the server itself."""
+    """The run's checkpoints, read directly from the server."""
     return Shelf(open_store(bucket.location("runs")), run.run_dir.checkpoints.key)
 
 
 @pytest.mark.nightly
 def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupted, tmp_path, monkeypatch):
-    """The server is gone while a save is due: training goes on, and the save lands. Later a stop comes from
-    another machine, and the next start goes on."""
+    """The server is down while a save is due: training continues, the save succeeds. Later another machine
+    requests a stop, and the next start continues the run."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultProxy(moto_s3.endpoint) as proxy:
         slow = {"step_s": 0.5}
@@ -111,7 +111,7 @@ def test_an_outage_of_half_a_minute_costs_nothing(make_run, moto_s3, uninterrupt
         assert same_weights(run.weights(), uninterrupted(2))
 
 
-def test_a_server_that_stays_away_ends_the_run_and_what_was_saved_is_whole(
+def test_a_server_that_stays_down_ends_the_run_and_saved_checkpoints_verify(
     make_run, moto_s3, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

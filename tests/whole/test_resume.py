@@ -30,7 +30,7 @@ def steps_of(run):
 def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninterrupted, tmp_path):
     marker = str(tmp_path / "struck")
     run = make_run("killed", **sections(2, fault="kill", rank=1, at_call=13, marker=marker))
-    # Identity holds the args; the kill alone must not change a weight, so the reference runs without it.
+    # The args are part of the identity. The kill must not change a weight: the reference runs without it.
     output = run.start().end(0)
     assert "rank 1" in output
     assert "died of signal 9 (SIGKILL)" in output

@@ -109,7 +109,7 @@ def found_and_damaged(shelf):
     return found.name, damaged
 
 
-def test_an_attempt_that_was_taken_over_cannot_commit_and_says_so(make_run, uninterrupted):
+def test_an_attempt_that_was_taken_over_cannot_commit_and_reports_it(make_run, uninterrupted):
     """The first one is stopped in its midst with all its processes, and woken while the second one trains."""
     sections = {
         "task": "faulty:Faulty",

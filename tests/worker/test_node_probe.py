@@ -44,7 +44,7 @@ def test_two_nodes_that_share_it_leave_nothing(attempt):
 
 @pytest.fixture
 def on_another_node(tmp_path):
-    """Runs the other node's part where `mounts` (a shell line) holds for it alone."""
+    """Runs the other node's part with mounts of its own, made by the shell line `mounts`."""
     storage = tmp_path / "runs"
     storage.mkdir()
     private = ["unshare", "--mount", "--propagation", "private"]

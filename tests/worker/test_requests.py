@@ -1,4 +1,4 @@
-"""Stop and save: files that somebody leaves, seen without holding up the loop."""
+"""Stop and save: files that another process writes, polled without delaying the loop."""
 
 import time
 
@@ -12,11 +12,11 @@ from clustertrain.worker.requests import RequestPoller
 from fault_proxy import FaultProxy, stall
 
 
-def taken_within(asked, seconds=20.0):
+def taken_within(poller, seconds=20.0):
     """What `take` gives until it gives something."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        stop, save = asked.take()
+        stop, save = poller.take()
         if stop or save:
             return stop, save
         time.sleep(0.02)
@@ -31,47 +31,47 @@ def attempt(request, tmp_path, monkeypatch):
     return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
 
 
-def test_a_save_is_told_once_for_each_request(attempt):
-    with RequestPoller(attempt) as asked:
-        assert asked.take() == (False, False)
+def test_each_save_request_is_returned_once(attempt):
+    with RequestPoller(attempt) as poller:
+        assert poller.take() == (False, False)
         attempt.save.write(SaveRequest(time=1.0))
-        assert taken_within(asked) == (False, True)
-        assert asked.take() == (False, False)
+        assert taken_within(poller) == (False, True)
+        assert poller.take() == (False, False)
         attempt.save.write(SaveRequest(time=2.0))
-        assert taken_within(asked) == (False, True)
+        assert taken_within(poller) == (False, True)
 
 
 def test_a_request_of_an_earlier_start_is_old_news(attempt):
     attempt.save.write(SaveRequest(time=1.0))
-    with RequestPoller(attempt) as asked:
+    with RequestPoller(attempt) as poller:
         attempt.stop.write(StopRequest("user"))
-        assert taken_within(asked) == (True, False)
-        assert asked.take() == (True, False)  # a stop stays
+        assert taken_within(poller) == (True, False)
+        assert poller.take() == (True, False)  # a stop stays
 
 
-def test_a_stop_from_another_machine_comes_through_s3(moto_s3, tmp_path, monkeypatch):
+def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(requests, "POLL_S_ON_S3", 0.2)
     attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
-    with RequestPoller(attempt) as asked:
+    with RequestPoller(attempt) as poller:
         attempt.run.store.write_atomic(
             attempt.stop.key, encoded(StopRequest("user"))
         )  # not by this machine's disk
-        assert taken_within(asked) == (True, False)
+        assert taken_within(poller) == (True, False)
 
 
-def test_storage_that_hangs_holds_nothing_up_and_this_machine_is_still_heard(moto_s3, tmp_path, monkeypatch):
+def test_a_hanging_storage_delays_nothing_and_local_requests_still_arrive(moto_s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultProxy(moto_s3.endpoint) as proxy:
         run = RunDir.newest(moto_s3.through(proxy.endpoint, retry_s=0.2).location("runs"), "digits")
         attempt = run.attempt(1)
-        with RequestPoller(attempt) as asked:
+        with RequestPoller(attempt) as poller:
             proxy.down()
             began = time.monotonic()
             for _ in range(1000):
-                assert asked.take() == (False, False)
+                assert poller.take() == (False, False)
             assert time.monotonic() - began < 1
             run.spool.write_atomic(f"{attempt.key}/stop", b"{}")
-            assert taken_within(asked) == (True, False)
+            assert taken_within(poller) == (True, False)
             proxy.up()
             proxy.script(stall(), for_s=1)

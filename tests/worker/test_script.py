@@ -44,12 +44,12 @@ def test_a_script_gets_its_arguments_environment_and_folder(run, tmp_path):
     assert out == f"{[str(tmp_path / 'train.py'), '--lr', '0.1']} 1 {tmp_path} __main__\n"
 
 
-def test_it_imports_what_lies_beside_it(run, tmp_path):
+def test_it_imports_modules_of_its_folder(run, tmp_path):
     (tmp_path / "neighbour.py").write_text("x = 5")
     assert run("import neighbour; print(neighbour.x)")[1] == "5\n"
 
 
-def test_its_signals_and_its_main_thread_are_its_own(run):
+def test_it_handles_signals_in_its_main_thread(run):
     _, out = run("import signal, os; signal.signal(15, print); print(os.getsid(0) == os.getpid())")
     assert out == "True\n"
 
@@ -70,7 +70,7 @@ def test_its_signal_comes_through(run):
     assert "signal 11 (SIGSEGV)" in str(caught.value)
 
 
-def test_a_failure_travels_between_processes():
+def test_a_failure_can_be_pickled():
     import pickle
 
     error = pickle.loads(pickle.dumps(ScriptFailed("text", None, 9)))
@@ -107,7 +107,7 @@ def test_a_stop_is_one_sigterm(run, tmp_path):
     assert (tmp_path / "saved").read_text() == "15"
 
 
-def test_a_script_that_does_not_hear_is_killed_after_the_grace_time(run, tmp_path):
+def test_a_script_that_ignores_the_stop_is_killed_after_the_grace_time(run, tmp_path):
     deaf = TIDY.replace("signal.SIGTERM, end", "signal.SIGTERM, signal.SIG_IGN")
     started = time.monotonic()
     finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5)

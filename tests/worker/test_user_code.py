@@ -32,7 +32,7 @@ def code(tmp_path, monkeypatch):
         ("Task = 5\n", ["is 5, not a subclass"]),
     ],
 )
-def test_a_task_that_is_none_says_what_and_where(code, text, said):
+def test_a_class_that_is_no_task_is_named_with_its_place(code, text, said):
     code(text)
     with pytest.raises(JobError) as caught:
         check_task("mine:Task")

@@ -61,7 +61,7 @@ with watchdog.WatchdogThread({"step": limit_s}, print, Stacks(attempt.restart(0)
 
 
 def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
-    """Rank 1 is in a phase that may take long; that rank 0 is given up makes it say where it stands."""
+    """Rank 1 is in a phase that may take long; when rank 0 expires, rank 1 writes its stacks as well."""
     ranks = {}
     try:
         for rank, limit_s in ((1, "600"), (0, "2")):

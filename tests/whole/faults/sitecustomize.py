@@ -22,7 +22,7 @@ PHASES = {"stage": 1, "rendezvous": 1, "step": 4, "snapshot": 3, "write": 3, "co
 
 
 class Killer:
-    """What one process knows: its rank, and how often it came by each point. It strikes once at most."""
+    """The state of one process: its rank, and how often it reached each point. Causes one fault at most."""
 
     def __init__(self, folder, victim):
         self.folder, self.victim = folder, victim

@@ -1,4 +1,4 @@
-"""Tasks that ask for more than they are allowed: memory, open files, room in /dev/shm."""
+"""Tasks that exceed a limit: memory, open files, space in /dev/shm."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ class Hungry(Faulty):
 
 
 class Samples(Dataset):
-    """Of 4 MB each, made when they are asked for."""
+    """Samples of 4 MB each, created when they are read."""
 
     def __len__(self):
         return 32

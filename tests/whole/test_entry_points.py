@@ -1,4 +1,4 @@
-"""A function with its own loop, an unchanged script, and a Ray cluster that is there already."""
+"""A function with its own loop, an unchanged script, and an existing Ray cluster."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def rank_log(run, rank):
     return next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
 
 
-def test_a_function_stops_when_asked_and_goes_on(make_run):
+def test_a_function_stops_on_request_and_continues(make_run):
     run = make_run("function", function="own_loop:train", args={"steps": 30, "step_s": 0.2}, **ONE_WORKER)
     run.start().wait_for_step(5)
     stop = CliRunner().invoke(main, ["stop", str(run.job_file)])
@@ -32,7 +32,7 @@ def test_a_function_stops_when_asked_and_goes_on(make_run):
     assert "starting at step" in logs.output
 
 
-def test_a_script_finds_what_torchrun_gives_it_and_its_failure_is_told(make_run):
+def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(make_run):
     run = make_run(
         "script", script="torchrun_script.py", args=["--fail-at-first", 0.1], failures={"retries": 1}
     )
