@@ -32,8 +32,9 @@ from typing import Any
 import torch
 
 from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
-from clustertrain.checkpoints.write import Retention, Writer
+from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
 
 MIB = 1 << 20

@@ -18,7 +18,8 @@ from clustertrain.checkpoints.manifest import (
     UnknownFormat,
     names,
 )
-from clustertrain.checkpoints.write import Fenced, Retention, Writer
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import posix
 from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, remove_tree

@@ -8,8 +8,9 @@ import torch
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
-from clustertrain.checkpoints.write import Fenced, Retention, Writer
+from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from shelves import shelf_at
 

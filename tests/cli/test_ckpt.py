@@ -1,16 +1,26 @@
 import json
+import os
+import resource
+import stat
 import subprocess
 import sys
 
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 
+from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
-from clustertrain.checkpoints.write import Retention, Writer
+from clustertrain.checkpoints.write import Writer
 from clustertrain.cli.main import main
+from clustertrain.job.file import parse_job
+from clustertrain.observe.tables import summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import BestCheckpoint
+from clustertrain.run.result import ended, write_result
 
 
 @pytest.fixture
@@ -94,3 +104,85 @@ def test_a_damaged_checkpoint_is_not_exported(ckpt, run, tmp_path):
     result = ckpt("export", "--to", str(tmp_path / "x.safetensors"))
     assert result.exit_code == 4
     assert not (tmp_path / "x.safetensors").exists()
+
+
+@pytest.mark.parametrize(("umask", "modes"), [(0o022, (0o755, 0o644)), (0o007, (0o770, 0o660))])
+def test_exported_files_and_their_folder_follow_the_umask(ckpt, tmp_path, umask, modes):
+    before = os.umask(umask)
+    try:
+        assert ckpt("export", "--to", str(tmp_path / "out" / "digits.safetensors")).exit_code == 0
+    finally:
+        os.umask(before)
+    of_folder, of_file = modes
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == of_folder
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    assert found == {"digits.safetensors": of_file, "digits.json": of_file}
+
+
+def test_an_export_that_cannot_be_written_leaves_no_file(ckpt, tmp_path):
+    """As on a full disk: no file may have more than 100 bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        result = ckpt("export", "--to", str(tmp_path / "out" / "digits.safetensors"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert result.exit_code == 4, result.output
+    assert "cannot be written" in result.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def keep_best(run, mode, metric="accuracy"):
+    """The job of the run, as its newest attempt recorded it."""
+    sections = {"name": "digits", "function": "m:f", "checkpoint": {"every": {"steps": 10}}}
+    if mode:
+        sections["checkpoint"]["keep_best"] = {"metric": metric, "mode": mode}
+    record_job(run.newest_attempt(), parse_job(yaml.safe_dump(sections), "job.yaml"))
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_best_one_is_marked_and_exported(ckpt, run, tmp_path, mode):
+    best, value = {"min": ("00000010-1.0", 0.1), "max": ("00000020-1.0", 0.2)}[mode]
+    keep_best(run, mode)
+    (marked,) = [line for line in ckpt("ls").output.splitlines() if "best" in line]
+    assert marked.split()[0] == best
+    assert marked.endswith(f"accuracy {value}  (best: accuracy {value})")
+    assert ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors")).exit_code == 0
+    assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == best
+    result = ended(run.newest_attempt(), "done", "finished")
+    assert result.best == BestCheckpoint(best, "accuracy", value)
+    assert dict(summary_rows(run, result))["best"] == f"{best}, accuracy {value}"
+    write_result(run.newest_attempt(), result)
+    assert run.newest_attempt().result.read() == result
+
+
+def test_without_keep_best_none_is_the_best(ckpt, run, tmp_path):
+    keep_best(run, None)
+    assert "best" not in ckpt("ls").output
+    result = ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors"))
+    assert result.exit_code == 2
+    assert "no checkpoint.keep_best" in result.stderr
+    assert "--name" in result.stderr
+    assert ended(run.newest_attempt(), "done", "finished").best is None
+
+
+def test_a_metric_that_no_checkpoint_has(ckpt, run, tmp_path):
+    keep_best(run, "max", "acuracy")
+    assert "best" not in ckpt("ls").output
+    result = ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors"))
+    assert result.exit_code == 2
+    assert "finite value of acuracy" in result.stderr
+    assert "Their metrics are: accuracy." in result.stderr
+
+
+def test_best_and_a_name_are_refused_together(ckpt, run):
+    keep_best(run, "max")
+    result = ckpt("export", "--best", "--name", "00000010-1.0")
+    assert (result.exit_code, "together with --best" in result.stderr) == (2, True)
+
+
+def test_ls_of_a_run_whose_job_this_version_does_not_accept(ckpt, run):
+    run.store.write_atomic(run.job_key, b"name: digits\nfunction: m:f\nnew_key: 1\n")
+    *_, second, note = ckpt("ls").output.splitlines()
+    assert second.startswith("00000020-1.0")
+    assert note.startswith("note: the best checkpoint is unknown: ")

@@ -71,7 +71,8 @@ def test_a_start_of_an_active_run_is_refused_with_its_pid(job):
 
 
 def checkpoint_of(job, workers, tmp_path):
-    from clustertrain.checkpoints.write import Retention, Writer
+    from clustertrain.checkpoints.retention import Retention
+    from clustertrain.checkpoints.write import Writer
 
     folder = tmp_path / "runs" / "a" / "g1" / "checkpoints"
     progress = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from clustertrain.checkpoints.manifest import Shelf
@@ -21,7 +23,7 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     """Write `<to>` (safetensors) and `<to>` with the suffix .json; returns both paths.
 
     The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
-    for each name: safetensors does not support sharing.
+    for each name: safetensors does not support sharing. The modes of the files follow the umask.
 
     Raises:
         CheckpointDamaged: the checkpoint does not verify.
@@ -39,7 +41,11 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
         to.parent.mkdir(parents=True, exist_ok=True)
         save_file(weights, to, metadata={"format": "pt"})
         page.write_text(json.dumps(provenance, indent=1, sort_keys=True) + "\n")
-    except OSError as error:
+        to.chmod(page.stat().st_mode)  # save_file ignores the umask: only the owner could read its file
+    except (OSError, SafetensorError) as error:
+        for path in (to, page):
+            with suppress(OSError):
+                path.unlink()
         raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
     return to, page
 

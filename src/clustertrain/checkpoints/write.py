@@ -8,56 +8,19 @@ claim.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clustertrain.checkpoints.manifest import (
-    MANIFEST,
-    CheckpointDamaged,
-    CheckpointName,
-    Manifest,
-    Shelf,
-    UnknownFormat,
-    names,
-    read_manifest,
-)
+from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
+from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
 
 
 class Fenced(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Which checkpoints are kept: the newest `keep_last`, and the best by a metric of the manifest."""
-
-    keep_last: int = 3
-    best_metric: str | None = None
-    best_mode: str = "max"
-
-    def doomed(self, shelf: Shelf, just_committed: CheckpointName) -> list[CheckpointName]:
-        """The names to remove. The checkpoint that was just committed is always kept."""
-        everything = names(shelf)
-        kept = set(everything[-self.keep_last :]) | {just_committed}
-        if self.best_metric is not None:
-            kept |= self._best(shelf, everything)
-        return [name for name in everything if name not in kept]
-
-    def _best(self, shelf: Shelf, everything: Iterable[CheckpointName]) -> set[CheckpointName]:
-        scored = []
-        for name in everything:
-            try:
-                value = read_manifest(shelf, name).metrics.get(self.best_metric or "")
-            except (CheckpointDamaged, UnknownFormat):
-                continue  # it cannot be the best; only its age decides whether it is kept
-            if value is not None and math.isfinite(value):  # NaN cannot be compared
-                scored.append((value if self.best_mode == "max" else -value, name))
-        return {max(scored)[1]} if scored else set()
 
 
 @dataclass

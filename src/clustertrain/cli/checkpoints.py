@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
@@ -16,18 +16,32 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.checkpoints.read import verify
 from clustertrain.errors import JobError, StorageError
+from clustertrain.run.best import best_checkpoint
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import job_at
+from clustertrain.run.records import BestCheckpoint
 from clustertrain.units import aligned, size_text
 
 
 def list_checkpoints(run: RunDir) -> list[str]:
-    """A line for each checkpoint, oldest first. Reads only the manifests."""
+    """A line for each checkpoint, oldest first. Reads only the manifests. The line of the best one by
+    `checkpoint.keep_best` ends with its value."""
+    best, notes = _best_or_note(run)
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
-    rows += [_row(run.checkpoints, name) for name in names(run.checkpoints)]
-    return aligned(rows)
+    rows += [_row(run.checkpoints, name, best) for name in names(run.checkpoints)]
+    return [*aligned(rows), *notes]
 
 
-def _row(shelf: Shelf, name: CheckpointName) -> tuple[str, ...]:
+def _best_or_note(run: RunDir) -> tuple[BestCheckpoint | None, list[str]]:
+    """The best checkpoint, or a note if this version does not accept the recorded job: the list is complete
+    without it."""
+    try:
+        return best_checkpoint(run, job_at(run, run.job_key)), []
+    except JobError as error:
+        return None, [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
+
+
+def _row(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> tuple[str, ...]:
     try:
         manifest = read_manifest(shelf, name)
     except (CheckpointDamaged, UnknownFormat) as error:
@@ -41,7 +55,8 @@ def _row(shelf: Shelf, name: CheckpointName) -> tuple[str, ...]:
         manifest.reason,
         size_text(_size_bytes(manifest)),
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written_at)),
-        ", ".join(f"{metric} {value:.4g}" for metric, value in manifest.metrics.items()),
+        ", ".join(f"{metric} {value:.4g}" for metric, value in manifest.metrics.items())
+        + (f"  (best: {best.text})" if best is not None and best.name == str(name) else ""),
     )
 
 
@@ -70,12 +85,15 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
         )
 
 
-def choose(run: RunDir, name: str | None) -> str:
-    """The checkpoint of that name, or the newest one.
+def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
+    """The checkpoint of that name, or the best one, or the newest one.
 
     Raises:
-        JobError: there is no checkpoint of that name, or none at all.
+        JobError: there is no checkpoint of that name, or none at all; the job has no `checkpoint.keep_best`,
+            or no checkpoint has a value of its metric; both a name and the best one are requested.
     """
+    if best and name is not None:
+        raise JobError(f"--name {name} is given together with --best.\nUse one of them.")
     shelf = run.checkpoints
     found = [str(n) for n in names(shelf)]
     if not found:
@@ -83,8 +101,38 @@ def choose(run: RunDir, name: str | None) -> str:
             f"{shelf} contains no checkpoint.\n"
             "Train first; `checkpoint.every` in the job file determines when a checkpoint is saved."
         )
+    if best:
+        return _best(run)
     if name is None:
         return found[-1]
     if name not in found:
         raise JobError(f"{shelf} contains no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
     return name
+
+
+def _best(run: RunDir) -> str:
+    job = job_at(run, run.job_key)
+    keep_best = job.checkpoint.keep_best if job is not None else None
+    if keep_best is None:
+        raise JobError(
+            f"The job of {run.uri} has no checkpoint.keep_best, so none of its checkpoints is the best.\n"
+            "Choose one with --name (`clustertrain ckpt ls` shows their metrics), or run the job with\n"
+            "checkpoint.keep_best: {metric: accuracy, mode: max}."
+        )
+    best = best_checkpoint(run, job)
+    if best is None:
+        metrics = sorted({metric for name in names(run.checkpoints) for metric in _metrics(run, name)})
+        raise JobError(
+            f"No checkpoint in {run.checkpoints} has a finite value of {keep_best.metric}, the metric of "
+            f"checkpoint.keep_best.\nTheir metrics are: {', '.join(metrics) or 'none'}. "
+            "A checkpoint has the metrics of an evaluation at its step:\nlet train.eval_every and "
+            "checkpoint.every meet, or choose one with --name."
+        )
+    return best.name
+
+
+def _metrics(run: RunDir, name: CheckpointName) -> Iterable[str]:
+    try:
+        return read_manifest(run.checkpoints, name).metrics
+    except (CheckpointDamaged, UnknownFormat):
+        return ()

@@ -267,13 +267,14 @@ def ckpt_verify(target: str, to: str | None) -> None:
 @ckpt.command("export")
 @TARGET
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
+@click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
-def ckpt_export(target: str, name: str | None, to: str) -> None:
+def ckpt_export(target: str, name: str | None, best: bool, to: str) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import choose
 
     def export_one(run: RunDir) -> Iterator[str]:
-        checkpoint = choose(run, name)
+        checkpoint = choose(run, name, best=best)
         needs_training("ckpt export")
         from clustertrain.checkpoints.export import export
 

@@ -33,6 +33,8 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(("training", time_text(result.train_s)))
     if result.checkpoint:
         rows.append(("checkpoint", result.checkpoint))
+    if result.best:
+        rows.append(("best", f"{result.best.name}, {result.best.text}"))
     rows.append(("folder", run.uri))
     return rows
 

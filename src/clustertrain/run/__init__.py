@@ -9,6 +9,7 @@ states.py        the states of a run, their causes and exit codes
 admission.py     whether a job may start, and as which attempt
 claims.py        which process runs an attempt, and whether it is alive
 result.py        the result of an attempt
+best.py          the best checkpoint of a run
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other

@@ -111,6 +111,19 @@ class SaveRequest:
 
 
 @dataclass(frozen=True)
+class BestCheckpoint:
+    """The best checkpoint of a run by `checkpoint.keep_best`: its name, and its value of the metric."""
+
+    name: str
+    metric: str
+    value: float
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric} {self.value:.4g}"
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of an attempt.
 
@@ -118,6 +131,8 @@ class Result:
         state, cause: a row of states.STATES.
         exit_code: that of `clustertrain run`.
         text: two or three lines for people; empty if there was no error.
+        checkpoint: the newest one.
+        best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
         train_s: seconds from the first step to the last.
         ended_at: in seconds since 1970.
 
@@ -133,6 +148,7 @@ class Result:
     epoch: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
+    best: BestCheckpoint | None = None
     restarts: int = 0
     redone_steps: int = 0
     world_size: int | None = None

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Shelf, names, read_manifest
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from clustertrain.run.best import best_checkpoint
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.run.step_counter import reached_step
@@ -39,6 +41,7 @@ def ended(
         epoch=outcome.epoch if outcome else None,
         metrics=outcome.metrics if outcome else {},
         checkpoint=str(checkpoints[-1]) if checkpoints else None,
+        best=best_checkpoint(attempt.run, job_of(attempt)),
         restarts=restarts[-1].number if restarts else 0,
         redone_steps=sum(int(e.get("redone_steps", 0)) for e in resumed),
         world_size=claim.world_size if claim else None,

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from clustertrain.checkpoints.save import Saver, load
-from clustertrain.checkpoints.write import Retention, Writer
+from clustertrain.checkpoints.write import Writer
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
 from clustertrain.version import __version__
@@ -49,18 +50,13 @@ class WorkerRun:
         )
 
     def _make_saver(self, job: Job) -> Saver:
-        best = job.checkpoint.keep_best
         writer = Writer(
             shelf=self.attempt.run.checkpoints,
             attempt=self.plan.ref.attempt,
             restart=self.plan.restart,
             job_sha256=job_hash(job),
             versions=versions(),
-            retention=Retention(
-                keep_last=job.checkpoint.keep_last,
-                best_metric=best.metric if best else None,
-                best_mode=best.mode if best else "max",
-            ),
+            retention=retention_of(job),
             still_newest=self._still_newest,
         )
         for name in writer.collected:
