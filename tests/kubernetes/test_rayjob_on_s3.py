@@ -93,7 +93,7 @@ def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
     (hosts,) = run.hosts()
     assert all("restart 0 begins" in run.printed(hosts[rank], rank) for rank in (0, 1))
     assert run.logged_steps() == list(range(5, result.step + 1, 5))
-    assert run.run_dir.store.list(f"{run.attempt.key}/tensorboard")
+    assert run.run_dir.store.list(run.run_dir.tensorboard_key)
     evaluated = [each for each in curve(run.run_dir) if each["kind"] == "eval"]
     assert evaluated[-1]["accuracy"] == result.metrics["accuracy"]
 

@@ -31,7 +31,7 @@ def test_every_path_is_under_the_generation(run, tmp_path):
     assert attempt.events == root / "attempts/3/events.jsonl"
     assert attempt.node_events("node7") == root / "attempts/3/events-node7.jsonl"
     assert attempt.restart(2).metrics == root / "attempts/3/metrics-2.jsonl"
-    assert attempt.tensorboard == root / "attempts/3/tensorboard"
+    assert attempt.tensorboard == root / "tensorboard"
     assert attempt.restart(2).reached == root / "attempts/3/restarts/2/reached"
     assert run.local_path(run.checkpoints.key) == root / "checkpoints"
     assert run.data_path == tmp_path / "runs/data"

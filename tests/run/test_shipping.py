@@ -105,7 +105,13 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     with Shipping(attempt, pytest.fail):
         pass
     reached.close()
-    assert run.store.read_or_none(f"{attempt.key}/tensorboard/events.out") == b"curve"
+    later = run.attempt(2)
+    later.tensorboard.mkdir(parents=True)
+    (later.tensorboard / "events.out.2").write_bytes(b"more")
+    with Shipping(later, pytest.fail):
+        pass
+    assert run.store.list(run.tensorboard_key) == ["events.out", "events.out.2"]  # one curve
+    assert run.store.read_or_none(f"{run.key}/tensorboard/events.out") == b"curve"
     assert elsewhere(lambda r: reached_step(attempt.restart(0))) == 17
 
 

@@ -31,6 +31,18 @@ def identity(job: Job) -> dict[str, Any]:
     return dict(_flat(parts))
 
 
+def hyperparameters(job: Job) -> dict[str, str | int | float]:
+    """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`. Lists and
+    booleans are JSON; keys without a value are left out."""
+    dumped = job.model_dump(mode="json", by_alias=True)
+    flat = _flat({key: dumped[key] for key in ("args", "train") if isinstance(dumped[key], dict)})
+    return {
+        key: value if isinstance(value, str | int | float) and not isinstance(value, bool) else as_json(value)
+        for key, value in flat
+        if value is not None
+    }
+
+
 def identity_difference(old: Job, new: Job) -> list[str]:
     """The differences that make `new` another run than `old`, as lines such as `train.seed: 0 → 1`."""
     before, after = ({key: as_json(value) for key, value in identity(job).items()} for job in (old, new))

@@ -47,7 +47,7 @@ def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") ->
     clustertrain = to_type("clustertrain")
     logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} {start} {job_file}"
     if result.state == "done":
-        show = f"{to_type('tensorboard')} --logdir {run.store.uri(run.attempts_key)}"
+        show = f"{to_type('tensorboard')} --logdir {run.uri}"
         curve = f"curve:  {show}\n" if result.metrics else ""
         return f"{curve}output: {logs} --rank 0\nfresh:  {run_it} --fresh"
     if result.state == "failed":

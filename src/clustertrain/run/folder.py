@@ -18,15 +18,16 @@
           stop, save              requests; the file exists if the request was made
           events*.jsonl           events; one writing process per file
           metrics-<r>.jsonl       metrics, by rank 0 of restart r
-          tensorboard/
           logs/                   driver.log, <host>/rank-<k>.log, <host>/ray.log
           result.json             its result, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
+        tensorboard/              the curve, a file from each start of the worker group
       data/                       data sets that are staged once for the whole cluster
 
 A small file is written completely or not at all and contains one record (records.py). The object that names
 it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong
-to one attempt and restart, and a reader drops superseded steps.
+to one attempt and restart, and a reader drops superseded steps. TensorBoard shows each folder as a separate
+curve, so its files have one folder for all attempts.
 
 A stream needs a file system. If the storage is one, streams are written in place; if it is S3, they are
 written to this node's spool, under the same folder names, and shipping.py sends them to S3.
@@ -50,7 +51,8 @@ JOB_YAML = "job.yaml"
 RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
-WHOLE_FILES = ("tensorboard/*", "restarts/*/reached")
+_TENSORBOARD = "tensorboard"
+WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"^\d+$")
@@ -231,7 +233,16 @@ class Attempt:
 
     @property
     def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
+        """Where this node writes TensorBoard's files: the run's folder for them, or the spool of the
+        attempt."""
+        run = self.run
+        return self.path / _TENSORBOARD if run.is_spooled else run.local_path(run.tensorboard_key)
+
+    def key_of(self, path: Path) -> str:
+        """The key in the storage of a file in the attempt's folder on this node."""
+        relative = path.relative_to(self.path)
+        in_run = relative.parts[0] == _TENSORBOARD
+        return f"{self.run.key if in_run else self.key}/{relative}"
 
     # -- the rest --------------------------------------------------------------------------------
 
@@ -341,6 +352,11 @@ class RunDir:
     @property
     def checkpoints(self) -> Shelf:
         return Shelf(self.store, f"{self.key}/checkpoints")
+
+    @property
+    def tensorboard_key(self) -> str:
+        """The folder of TensorBoard's files of all attempts: `tensorboard --logdir` shows one curve."""
+        return f"{self.key}/{_TENSORBOARD}"
 
     @property
     def data_path(self) -> Path | None:

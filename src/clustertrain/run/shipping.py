@@ -96,7 +96,7 @@ class Shipping:
         impatient = self._attempt.run.with_patience(retry_s).store
         with _one_at_a_time(self._attempt.path):
             for path in _streams(self._attempt.path):
-                key = f"{self._attempt.key}/{path.relative_to(self._attempt.path)}"
+                key = self._attempt.key_of(path)
                 for piece in _pieces(path, (sent := _sent(path)).bytes):
                     impatient.write_atomic(part_key(key, sent.parts + 1), piece)
                     sent = Sent(sent.bytes + len(piece), sent.parts + 1)
@@ -109,7 +109,7 @@ class Shipping:
         for path in _whole_files(self._attempt.path):
             data = path.read_bytes()
             if self._whole_sent.get(path) != hash(data):
-                store.write_atomic(f"{self._attempt.key}/{path.relative_to(self._attempt.path)}", data)
+                store.write_atomic(self._attempt.key_of(path), data)
                 self._whole_sent[path] = hash(data)
 
 

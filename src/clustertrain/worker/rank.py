@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.checkpoints.save import Saver, load
 from clustertrain.checkpoints.write import Writer
-from clustertrain.job.identity import job_hash
+from clustertrain.job.identity import hyperparameters, job_hash
 from clustertrain.job.model import Job
 from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
@@ -33,7 +34,7 @@ class WorkerRun:
         self.last_metrics: dict[str, float] = {}
         self._requests = RequestPoller(self.attempt) if rank == 0 else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
-        self._board = Board(self.attempt.tensorboard) if rank == 0 else None
+        self._board = self._make_board(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._saver = self._make_saver(job) if rank == 0 else None
         watch = job.failures.watchdog
@@ -48,6 +49,11 @@ class WorkerRun:
             lambda text: self._note("watchdog", text=text, rank=rank),
             Stacks(restart, rank, world_size),
         )
+
+    def _make_board(self, job: Job) -> Board:
+        resumed = CheckpointName.parse(self.plan.checkpoint or "")
+        first_step = resumed.step + 1 if resumed is not None else 1
+        return Board(self.attempt.tensorboard, first_step, hyperparameters(job))
 
     def _make_saver(self, job: Job) -> Saver:
         writer = Writer(
