@@ -3,6 +3,8 @@
 settings.py      the settings of the loop
 task.py          the parts a user writes: model, data, loss, metrics
 loop.py          train(): the loop, top to bottom; Run: the interface to its launcher
+rehearsal.py     one batch of training and evaluation in one process, before a cluster is started
+refusals.py      what the user's code raises before the first step, with the line of the user's file
 sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets

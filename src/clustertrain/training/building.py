@@ -95,6 +95,23 @@ def settle_buckets(
     restore_rng(random_states, device)
 
 
+def check_gradients(task: Task, model: nn.Module) -> None:
+    """After a backward pass without DDP: check that DDP will find a gradient for each parameter.
+
+    Raises:
+        JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
+    """
+    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if unused:
+        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
+        raise JobError(
+            f"The loss of {type(task).__name__} does not depend on parameters of the model: "
+            f"{', '.join(unused[:3])}{more}.\n"
+            "With several workers DDP waits for the gradients of all parameters. Set "
+            "train.find_unused_parameters: true, or freeze or remove these parameters."
+        )
+
+
 def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> tuple[Any, Any]:
     """(training data, evaluation data or None).
 
@@ -103,8 +120,8 @@ def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> 
     """
     training, evaluation = task.train_data(data), task.eval_data(data)
     sizes = [
-        _size(training, f"{type(task).__name__}.train_data()"),
-        0 if evaluation is None else _size(evaluation, f"{type(task).__name__}.eval_data()"),
+        dataset_size(training, f"{type(task).__name__}.train_data()"),
+        0 if evaluation is None else dataset_size(evaluation, f"{type(task).__name__}.eval_data()"),
     ]
     of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
     if any(other != of_ranks[0] for other in of_ranks):
@@ -115,7 +132,12 @@ def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> 
     return training, evaluation
 
 
-def _size(dataset: Any, name: str) -> int:
+def dataset_size(dataset: Any, name: str) -> int:
+    """The number of samples of a data set that `name` returned.
+
+    Raises:
+        JobError: it has no length or no items.
+    """
     if not (
         hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
     ):

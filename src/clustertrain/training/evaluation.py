@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +15,12 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
-from clustertrain.training.loading import Collate, Fetch, Loader
+from clustertrain.training.loading import Collate, Fetch, Loader, to_device
 from clustertrain.training.metrics import compute_over_ranks
 from clustertrain.training.precision import Precision
+from clustertrain.training.refusals import described, first_batch, refusing
 from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
-from clustertrain.training.sampling import evaluation_order
+from clustertrain.training.sampling import evaluation_order, spread_batch
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
@@ -37,6 +41,7 @@ class Evaluation:
         rank_info: RankInfo,
     ) -> None:
         self._task, self._model, self._rank_info = task, model, rank_info
+        self._dataset, self._collate, self._batch_size = dataset, collate, batch_size
         self._precision = precision
         self._seed = settings.seed
         self._metrics = dict(task.metrics())
@@ -48,7 +53,6 @@ class Evaluation:
         for metric in self._metrics.values():
             if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
                 metric.to(rank_info.device)
-                _sync_over_ranks(metric, self._counted.world_size > 1)
         self._loader = Loader(
             Fetch(dataset, collate),
             evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size),
@@ -59,16 +63,69 @@ class Evaluation:
 
     def run(self, step: int) -> dict[str, float]:
         """The mean loss and the metrics over all samples, the same on every rank; all of them call it."""
+        self._broadcast_buffers()
+        with self._evaluating(step, self._rank_info.rank):
+            return self._measure()
+
+    def of_one_batch(self) -> dict[str, float]:
+        """Loss and metrics of one batch, computed by this rank without the others, before the first step.
+
+        The names are those that `run` returns. The samples are spread evenly over the data set, because a
+        batch of a sorted data set could contain a single class, for which a metric may be undefined.
+
+        Raises:
+            JobError: a sample, `eval_step` or a metric raises; names the line of the user's code.
+        """
+        name = type(self._task).__name__
+        key = spread_batch(len(self._dataset), self._batch_size)
+        batch = first_batch(self._task, "eval_data", self._dataset, self._collate, key)
+        with self._evaluating(step=0, rank=0):
+            with refusing(
+                self._task,
+                "eval_step",
+                "loss",
+                remedy=f"The batch is {described(batch)}, the model in evaluation mode. "
+                "Return (mean loss, outputs, targets).",
+            ):
+                batch = to_device(batch, self._rank_info.device)
+                with self._precision.autocast():
+                    loss, outputs, targets = self._task.eval_step(self._model, batch)
+                values = {"loss": float(loss)}
+            self._check_outputs(outputs)
+            for metric_name, metric in self._metrics.items():
+                with (
+                    refusing(
+                        self._task,
+                        "metrics",
+                        what=f"The metric {metric_name!r} of {name}",
+                        remedy=f"Outputs are {described(outputs)}, targets {described(targets)}. "
+                        "A metric must return a number for any batch.",
+                    ),
+                    warnings.catch_warnings(),
+                ):
+                    warnings.simplefilter("ignore")  # that a value of so few samples means little
+                    values |= self._of_one_batch(metric_name, metric, outputs, targets)
+        return values
+
+    def _of_one_batch(self, name: str, metric: Any, outputs: Any, targets: Any) -> dict[str, float]:
+        metric.reset()
+        metric.update(outputs, targets)
+        _sync_over_ranks(metric, sync=False)
+        return compute_over_ranks({name: metric}, replace(self._rank_info, rank=0, world_size=1))
+
+    @contextmanager
+    def _evaluating(self, step: int, rank: int) -> Iterator[None]:
+        """Inside, the model is in evaluation mode, gradients are off and random numbers are those of
+        `step` and `rank`; afterwards all is as before."""
         random_states = pack_rng(self._rank_info.device)
         modes = [(module, module.training) for module in self._model.modules()]
-        self._broadcast_buffers()
-        seed_all(derive_seed(self._seed, step), self._rank_info.rank)
+        seed_all(derive_seed(self._seed, step), rank)
         self._model.eval()
         try:
             with (
                 torch.no_grad()
             ):  # inference_mode would leave tensors in metrics that cannot be changed later
-                return self._measure()
+                yield
         finally:
             for module, mode in modes:
                 module.training = mode
@@ -87,26 +144,57 @@ class Evaluation:
         for key, batch in self._loader:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)
-            self._update_metrics(outputs, targets)
+            self._check_outputs(outputs)
+            for metric in self._metrics.values():
+                metric.update(outputs, targets)
             sums[0] += loss.detach().reshape(()).double() * len(key.ids)
             sums[1] += len(key.ids)
         loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
+        for metric in self._metrics.values():
+            _sync_over_ranks(metric, sync=self._counted.world_size > 1)
         return {"loss": loss_sum / samples, **compute_over_ranks(self._metrics, self._counted)}
 
-    def _update_metrics(self, outputs: Any, targets: Any) -> None:
+    def _check_outputs(self, outputs: Any) -> None:
         if outputs is None and self._metrics:
             name = type(self._task).__name__
             raise JobError(
                 f"{name}.metrics() has {', '.join(self._metrics)}, but {name}.eval_step returns no outputs.\n"
                 "Override eval_step to return (loss, outputs, targets)."
             )
-        for metric in self._metrics.values():
-            metric.update(outputs, targets)
 
 
-def _sync_over_ranks(metric: nn.Module, sync: bool) -> None:
+def _sync_over_ranks(metric: Any, *, sync: bool) -> None:
     """Set whether a torchmetrics metric, or each one of a collection, adds the states of other ranks."""
-    parts: Iterable[Any] = metric.modules()
+    parts: Iterable[Any] = metric.modules() if isinstance(metric, nn.Module) else []
     for part in parts:
         if hasattr(part, "distributed_available_fn"):
             part.distributed_available_fn = lambda: sync
+
+
+def check_reported(key: str, metric: str, task: Task, reported: Collection[str] | None) -> None:
+    """Check that `metric`, the value of a job's `key`, is among the values that an evaluation reports.
+
+    Args:
+        reported: the names; None if there is no evaluation data.
+
+    Raises:
+        JobError: it is not; lists the names.
+    """
+    name = type(task).__name__
+    if reported is None:
+        raise JobError(
+            f"{key} is {metric!r}, but {name}.eval_data() returned None: nothing is evaluated.\n"
+            f"Return evaluation data, or remove {key}."
+        )
+    if metric in reported:
+        return
+    near = difflib.get_close_matches(metric, reported, n=1)
+    remedy = f"Did you mean {near[0]!r}?" if near else f"Use one of them, or add {metric!r} to metrics()."
+    if type(task).loss is not Task.loss and type(task).eval_step is Task.eval_step:
+        remedy = (
+            f"{name} overrides loss, so that eval_step returns no outputs and there are no metrics: override "
+            "eval_step and metrics() as well."
+        )
+    raise JobError(
+        f"{key} is {metric!r}, but an evaluation of {name} reports: {', '.join(reported)}.\n{remedy}"
+    )

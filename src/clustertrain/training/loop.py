@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.loading import Fetch, Loader
+from clustertrain.training.loading import Fetch, Loader, collate_of
 from clustertrain.training.metrics import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
+from clustertrain.training.refusals import check_loss
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.settings import TrainSettings
@@ -98,7 +98,7 @@ def train(
         run.finish()
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], finished=True)
 
-    collate = default_collate if type(task).collate is Task.collate else task.collate
+    collate = collate_of(task)
     loader = Loader(
         Fetch(training_data, collate),
         order,
@@ -235,11 +235,7 @@ class _Loop:
         with self._exchange_if(key.after is not None):
             with self._precision.autocast():
                 loss = self._task.loss(self._wrapped, batch)
-            if loss.numel() != 1:
-                raise JobError(
-                    f"{type(self._task).__name__}.loss returned shape {tuple(loss.shape)}, not a scalar.\n"
-                    "Return the mean over the batch."
-                )
+            check_loss(self._task, loss)
             self._optimization.backward(loss * key.share)
         self._meter.add(self.position.step + 1, loss, len(key.ids))
 

@@ -43,6 +43,7 @@ class Optimization:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaler = scaler
         self._optimizer = task.optimizer(model)
+        _check_parameters(task, self._optimizer, model)
         base = settings.lr_base_batch_size or sizes.batch_size
         for group in self._optimizer.param_groups:
             group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
@@ -124,6 +125,28 @@ class Optimization:
             group.update(options)
         if self._scheduler is not None:
             _step(self._scheduler, state["scheduler"]["last_epoch"])
+
+
+def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
+    """
+    Raises:
+        JobError: it is not an optimizer, or it has parameters that are not the model's.
+    """
+    name = f"{type(task).__name__}.optimizer()"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise JobError(
+            f"{name} returned {type(optimizer).__name__}, not a torch.optim.Optimizer.\n"
+            "Return the optimizer itself."
+        )
+    of_model = {id(parameter) for parameter in model.parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    others = sum(id(parameter) not in of_model for parameter in parameters)
+    if others:
+        raise JobError(
+            f"{name} has {len(parameters)} parameters; {others} of them are not parameters of the model.\n"
+            "They would be neither averaged over the ranks nor saved. Build it from the parameters of "
+            "the given model, and make every trained module a part of model()."
+        )
 
 
 def _step(scheduler: LRScheduler, steps: int) -> None:

@@ -180,3 +180,9 @@ def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) 
         MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
         for i in range(0, len(ids), batch_size)
     ]
+
+
+def spread_batch(samples: int, batch_size: int) -> MicroBatch:
+    """One batch of samples at equal distances over the data set, the same on every rank."""
+    count = min(batch_size, samples)
+    return MicroBatch([i * samples // count for i in range(count)], derive_seed(0), 1.0, None)

@@ -33,6 +33,9 @@ class TrainSettings:
     save_every_steps: int | None = None
     save_every_epochs: int | None = None
     save_every_minutes: float | None = None
+    keep_best: str | None = (
+        None  # the metric of an evaluation by which the launcher keeps the best checkpoint
+    )
 
     def __post_init__(self) -> None:
         """

@@ -1,0 +1,140 @@
+"""A rehearsal of a task in one process, before a cluster starts: one training batch, one evaluation batch.
+
+It builds model, data, optimizer and scheduler as the loop does, and takes the first batch of the loop's rank
+0, with the same seed. It does not compile the model, starts no loader processes and changes no weight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clustertrain.training.building import check_gradients, dataset_size, make_model
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.loading import collate_of, to_device
+from clustertrain.training.optimization import Optimization
+from clustertrain.training.precision import Precision
+from clustertrain.training.refusals import check_loss, described, first_batch, refusing
+from clustertrain.training.rng import pack_rng, restore_rng, seed_all
+from clustertrain.training.sampling import BatchSizes, Position, TrainOrder
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The result of a rehearsal without an error."""
+
+    metrics: tuple[str, ...]  # the names of an evaluation's values, as logged; empty without evaluation data
+    build_s: float  # model, data sets, optimizer and scheduler
+    train_s: float  # the training batch: load, forward, backward
+    eval_s: float  # the evaluation batch: load, forward, metrics
+
+    @property
+    def seconds(self) -> float:
+        return self.build_s + self.train_s + self.eval_s
+
+
+def rehearse(
+    task: Task,
+    settings: TrainSettings,
+    device: torch.device,
+    data: Mapping[str, Path],
+    *,
+    world_size: int = 1,
+) -> Rehearsal:
+    """Rehearse a run of `world_size` ranks in this process, without a process group.
+
+    The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
+    replaces the settings that need a GPU: precision fp16, sync_batchnorm.
+
+    Raises:
+        JobError: task, settings and data do not fit together; names the line of the user's code.
+        MemoryError, torch.OutOfMemoryError: of this machine, which says nothing about the job.
+    """
+    random_states = pack_rng(device)
+    try:
+        return _rehearse(task, settings, RankInfo(0, 0, 1, device), data, world_size)
+    finally:
+        restore_rng(random_states, device)
+
+
+def _rehearse(
+    task: Task, settings: TrainSettings, rank_info: RankInfo, data: Mapping[str, Path], world_size: int
+) -> Rehearsal:
+    started = time.perf_counter()
+    precision = Precision(settings.precision, rank_info.device)
+    seed_all(settings.seed, rank=0)
+    with refusing(
+        task, "model", remedy="Correct the model; `args` of the job are the arguments of the task."
+    ):
+        model = make_model(task, settings, rank_info)
+    training_data, eval_data = _datasets(task, data)
+    sizes = BatchSizes.of(settings, world_size, len(training_data))
+    order = TrainOrder(
+        sizes=sizes,
+        samples=len(training_data),
+        seed=settings.seed,
+        rank=0,
+        epochs=settings.epochs,
+        steps=settings.steps,
+        start=Position(),
+    )
+    with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
+        optimization = Optimization(
+            task=task,
+            model=model,
+            settings=settings,
+            sizes=sizes,
+            total_steps=order.total_steps,
+            scaler=precision.scaler,
+        )
+    built = time.perf_counter()
+    key = next(iter(order))
+    batch = first_batch(task, "train_data", training_data, collate_of(task), key)
+    remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."
+    with refusing(task, "loss", remedy=remedy):
+        with precision.autocast():
+            loss = task.loss(model, to_device(batch, rank_info.device))
+        check_loss(task, loss)
+        optimization.backward(loss * key.share)
+    if world_size > 1 and not settings.find_unused_parameters:
+        check_gradients(task, model)
+    model.zero_grad(set_to_none=True)
+    trained = time.perf_counter()
+    names = None
+    if eval_data is not None:
+        with refusing(task, "metrics", remedy="Return metrics by name."):
+            evaluation = Evaluation(
+                task=task,
+                model=model,
+                dataset=eval_data,
+                collate=collate_of(task),
+                batch_size=sizes.batch_size,
+                settings=replace(settings, loader_workers=0),
+                precision=precision,
+                rank_info=rank_info,
+            )
+        names = tuple(evaluation.of_one_batch())
+    if settings.keep_best is not None:
+        check_reported("checkpoint.keep_best.metric", settings.keep_best, task, names)
+    return Rehearsal(names or (), built - started, trained - built, time.perf_counter() - trained)
+
+
+def _datasets(task: Task, data: Mapping[str, Path]) -> tuple[Any, Any]:
+    """(training data, evaluation data or None)."""
+    found = []
+    for method in ("train_data", "eval_data"):
+        remedy = f"Its argument has the paths of the job's `data`: {', '.join(data) or 'none'}."
+        with refusing(task, method, remedy=remedy):
+            dataset = getattr(task, method)(data)
+            if dataset is not None or method == "train_data":
+                dataset_size(dataset, f"{type(task).__name__}.{method}()")
+        found.append(dataset)
+    return found[0], found[1]

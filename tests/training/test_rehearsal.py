@@ -1,0 +1,162 @@
+"""Each mistake of a task is found in one process, with the line of the user's file and a remedy."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clustertrain.errors import JobError
+from clustertrain.training.loop import train
+from clustertrain.training.rehearsal import rehearse
+from clustertrain.training.rng import pack_rng
+from clustertrain.training.settings import TrainSettings
+from training import mistaken
+from training.tasks import MemoryRun, Plain
+
+CPU = torch.device("cpu")
+SETTINGS = TrainSettings(steps=2, batch_size=32)
+
+MISTAKES = {
+    mistaken.OddShape: [
+        r"samples of OddShape.train_data\(\) do not collate",
+        r"Sample \d+ is \(float32 \(6,\), int\); sample 5 is \(float32 \(7,\), int\)",
+        "one shape and one type, or override collate",
+    ],
+    mistaken.OddType: [r"sample 5 is \(str, int\)", "override collate"],
+    mistaken.UnreadableSample: [r"Sample 5 of .*train_data\(\) raised OSError: cannot read image 5"],
+    mistaken.UnreadableEvaluation: [
+        r"eval_data\(\) do not collate",
+        r"sample 1 is \(float32 \(6,\), NoneType\)",
+    ],
+    mistaken.OwnCollate: [
+        r"OwnCollate.collate\(\) raised ValueError: not enough",
+        "Each of the 32 samples is",
+    ],
+    mistaken.NoData: [r"train_data\(\) raised KeyError: 'digits'", "paths of the job's `data`: none"],
+    mistaken.NarrowModel: ["mat1 and mat2 shapes", r"The batch is \[float32 \(32, 6\), int64 \(32,\)\]"],
+    mistaken.DoubleData: ["dtype", r"The batch is \[float64 \(32, 6\)"],
+    mistaken.ThreeParts: [r"ThreeParts.loss\(\) raised ValueError: too many values", r"int64 \(32,\), int64"],
+    mistaken.VectorLoss: [r"returned shape \(32,\), not a scalar", "mean over the batch"],
+    mistaken.NumberLoss: ["returned float, not a tensor"],
+    mistaken.DetachedLoss: ["needs no gradient", "without detach"],
+    mistaken.Frozen: ["without parameters that need a gradient", "leave some of them unfrozen"],
+    mistaken.BrokenModel: [r"BrokenModel.model\(\) raised AttributeError: .*'classes'"],
+    mistaken.OtherOptimizer: ["has 6 parameters; 6 of them are not parameters of the model"],
+    mistaken.NoOptimizer: ["returned NoneType, not a torch.optim.Optimizer"],
+    mistaken.BrokenScheduler: [r"BrokenScheduler.scheduler\(\) raised TypeError: .*step_size"],
+    mistaken.TwoValues: [
+        r"eval_step\(\) raised ValueError: not enough values",
+        r"Return \(mean loss, outputs",
+    ],
+    mistaken.BrokenMetric: [
+        "The metric 'share' of BrokenMetric raised ZeroDivisionError",
+        r"Outputs are float32 \(12, 3\), targets int64 \(12,\)",
+    ],
+}
+
+
+@pytest.mark.parametrize("task", MISTAKES, ids=lambda task: task.__name__)
+def test_a_mistake_is_refused_with_its_line_and_a_remedy(task):
+    with pytest.raises(JobError) as refused:
+        rehearse(task(), SETTINGS, CPU, {})
+    text = str(refused.value)
+    for words in MISTAKES[task]:
+        assert re.search(words, text), text
+    file = inspect.getsourcefile(mistaken)
+    lines = Path(file).read_text().splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if line.endswith(f"# here: {task.__name__}")]
+    assert f"{file}:{number}" in text, text
+    assert len(text.splitlines()) <= 3 and "Traceback" not in text
+
+
+def test_a_metric_without_outputs_is_refused_with_the_method_to_override():
+    with pytest.raises(JobError, match=r"has share, but .*returns no outputs.\nOverride eval_step"):
+        rehearse(mistaken.SilentMetric(), SETTINGS, CPU, {})
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        (mistaken.Fine, ("loss", "accuracy")),
+        (mistaken.Silent, ("loss",)),
+        (mistaken.Collection, ("loss", "macro_accuracy", "macro_f1", "auroc")),
+        (Plain, ()),
+    ],
+)
+def test_the_names_are_those_that_the_loop_logs(task, names, ranks):
+    settings = replace(SETTINGS, batch_size=4)
+    assert rehearse(task(), settings, CPU, {}).metrics == names
+    logged = ranks(1).results(_logged, task(), settings)[0]
+    assert set(names) == set(logged)
+
+
+def _logged(rank_info, task, settings):
+    run = MemoryRun(rank_info.rank)
+    train(task, settings, rank_info, run, {})
+    records = [record for record in run.logs if record["kind"] == "eval"]
+    return [name for name in records[-1] if name not in ("kind", "step", "epoch")] if records else []
+
+
+def test_it_takes_the_batch_of_a_rank_and_reports_its_time():
+    task = Remembering()
+    rehearsal = rehearse(task, TrainSettings(steps=2, global_batch_size=24), CPU, {}, world_size=3)
+    assert task.sizes == [8]
+    assert rehearsal.seconds == rehearsal.build_s + rehearsal.train_s + rehearsal.eval_s > 0
+    with pytest.raises(JobError, match="not a multiple of workers"):
+        rehearse(task, TrainSettings(steps=2, global_batch_size=24), CPU, {}, world_size=5)
+
+
+class Remembering(mistaken.Fine):
+    def __init__(self):
+        self.sizes = []
+
+    def loss(self, model, batch):
+        self.sizes.append(len(batch[1]))
+        return super().loss(model, batch)
+
+    def eval_data(self, data):
+        return None
+
+
+def test_it_leaves_the_random_numbers_as_they_were():
+    random.seed(3)
+    before = pack_rng(CPU)
+    rehearse(mistaken.Fine(), SETTINGS, CPU, {})
+    assert torch.equal(before, pack_rng(CPU))
+
+
+def test_parameters_without_a_gradient_are_refused_where_ddp_would_wait_for_them():
+    settings = replace(SETTINGS, batch_size=4)
+    with pytest.raises(
+        JobError, match=r"parameters of the model: .*weight.*\n.*find_unused_parameters: true"
+    ):
+        rehearse(mistaken.UnusedHead(), settings, CPU, {}, world_size=2)
+    rehearse(mistaken.UnusedHead(), replace(settings, find_unused_parameters=True), CPU, {}, world_size=2)
+    rehearse(mistaken.UnusedHead(), settings, CPU, {})
+
+
+def best(task, metric):
+    return rehearse(task, replace(SETTINGS, keep_best=metric), CPU, {})
+
+
+def test_the_metric_of_the_best_checkpoint_is_one_that_is_reported():
+    assert best(mistaken.Fine(), "accuracy") and best(mistaken.Fine(), "loss")
+    assert best(mistaken.Collection(), "macro_f1")
+    with pytest.raises(
+        JobError, match=r"keep_best.metric is 'acuracy'.*: loss, accuracy.\nDid you mean 'acc"
+    ):
+        best(mistaken.Fine(), "acuracy")
+    with pytest.raises(JobError, match=r"'macro', but .*: loss, macro_accuracy, macro_f1, auroc"):
+        best(mistaken.Collection(), "macro")
+    with pytest.raises(
+        JobError, match=r"reports: loss.\nSilent overrides loss.* override eval_step and metrics"
+    ):
+        best(mistaken.Silent(), "accuracy")
+    with pytest.raises(JobError, match=r"eval_data\(\) returned None.*\nReturn evaluation data, or remove"):
+        best(Plain(), "loss")
