@@ -7,7 +7,7 @@ from clustertrain.checkpoints.write import Fenced
 from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.staging.stage import StagingInterrupted
-from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
+from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
 from clustertrain.worker.script import ScriptFailed
 
 ERRORS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
-from clustertrain.training.metrics import NonFiniteLoss, NonFiniteWeights
+from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
 from clustertrain.training.settings import TrainSettings
-from training.tasks import Classify, MemoryRun, Plain, run_task
+from training.mistaken import Collection
+from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=8, batch_size=4)
 
@@ -270,3 +272,30 @@ def test_it_runs_under_torchrun_without_ray(tmp_path):
         assert done.returncode == 0, done.stderr
         for rank in range(world_size):
             assert (tmp_path / f"{world_size}-{rank}").read_text() == "8 True"
+
+
+def _keeping_best(rank_info, task, metric):
+    run = MemoryRun(rank_info.rank)
+    error = None
+    try:
+        train(task, replace(SETTINGS, steps=3, keep_best=metric), rank_info, run, {})
+    except JobError as refused:
+        error = str(refused)
+    return error, [step for name, step in run.phases if name == "step"], run.saves.get(3)
+
+
+def test_a_best_metric_that_no_evaluation_reports_is_refused_before_step_1(ranks):
+    for world_size in (1, 2):
+        for error, steps, _ in ranks(world_size).results(_keeping_best, Collection(), "macro_f2"):
+            assert "'macro_f2', but an evaluation of Collection reports: loss, macro_accuracy" in error
+            assert steps == []
+    (error, steps, _), *_ = ranks(1).results(_keeping_best, Plain(), "loss")
+    assert "eval_data() returned None" in error and steps == []
+
+
+def test_the_check_of_the_best_metric_leaves_no_trace_in_the_result(ranks):
+    plain = ranks(2).results(_keeping_best, Collection(), None)[0]
+    checked = ranks(2).results(_keeping_best, Collection(), "macro_f1")[0]
+    assert plain[0] is checked[0] is None and plain[1] == checked[1]
+    states = [torch.load(io.BytesIO(saved), weights_only=True) for saved in (plain[2], checked[2])]
+    assert same(*states)

@@ -1,93 +1,195 @@
+"""Each kind of metric has the value of one process on any number of ranks; what is no metric is refused."""
+
 from __future__ import annotations
 
-import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import nn
+from torch.utils.data import default_collate
 
-from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo
-from clustertrain.training.metrics import (
-    Accuracy,
-    Meter,
-    NonFiniteLoss,
-    NonFiniteWeights,
-    check_weights,
-    compute_over_ranks,
-)
+from clustertrain.training.evaluation import Evaluation
+from clustertrain.training.gathering import SampleRows
+from clustertrain.training.metrics import Accuracy, Metrics
+from clustertrain.training.precision import Precision
+from clustertrain.training.settings import TrainSettings
+from training.own_metrics import OfTwo, Outputs, Own, f1, order, whole
 
-ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
-
-
-def test_the_mean_is_over_samples_and_restarts_after_each_line():
-    meter = Meter(ALONE)
-    meter.add(1, torch.tensor(2.0), 3)
-    meter.flush()
-    meter.add(2, torch.tensor(6.0), 1)
-    assert meter.read()[0] == 3.0
-    meter.add(3, torch.tensor(5.0), 2)
-    assert meter.read()[0] == 5.0
+CPU = torch.device("cpu")
+ALONE = RankInfo(0, 0, 1, CPU)
+SETTINGS = TrainSettings(steps=1, batch_size=2)
 
 
-def test_an_unfinished_line_continues_in_another_process():
-    first, second = Meter(ALONE), Meter(ALONE)
-    first.add(1, torch.tensor(2.0), 3)
-    first.flush()
-    second.load(first.state())
-    second.add(2, torch.tensor(6.0), 1)
-    assert second.read()[0] == 3.0
+def evaluate(rank_info, task):
+    """Twice: the second pass starts with the states of the first."""
+    evaluation = Evaluation(
+        task=task,
+        model=task.model(),
+        dataset=task.eval_data({}),
+        collate=default_collate,
+        batch_size=2,
+        settings=SETTINGS,
+        precision=Precision("fp32", rank_info.device),
+        rank_info=rank_info,
+    )
+    assert evaluation.of_one_batch().keys() == evaluation.run(1).keys()
+    return evaluation.run(1)
 
 
-def _uneven(rank_info):
-    meter = Meter(rank_info)
-    calls = []
-    reduce = dist.all_reduce
-    dist.all_reduce = lambda *args, **kwargs: calls.append(1) or reduce(*args, **kwargs)
+@pytest.mark.parametrize("task", [Own(), OfTwo()], ids=["eleven", "fewer samples than ranks"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_metric_has_the_value_of_one_process_to_the_last_digit(ranks, world_size, task):
+    inputs, classes, ids = whole(task.samples)
+    outputs = Outputs(inputs[:, :3].bfloat16(), (inputs > 0, None))
+    expected = task.metrics()
+    for name in ("f1", "accuracy", "mean"):
+        metric = expected[name]
+        metric.reset()
+        metric.update(outputs, {"classes": classes, "ids": ids})
+        expected[name] = float(metric.compute())
+    answers = ranks(world_size).results(evaluate, task)
+    assert all(answer == answers[0] for answer in answers), "the same on every rank"
+    values = answers[0]
+    assert list(values) == ["loss", "f1", "order_checksum", "order_samples", "sums", "accuracy", "mean"]
+    assert values["f1"] == expected["f1"] == f1(outputs.scores.float().argmax(1), classes)
+    assert values["accuracy"] == expected["accuracy"] and values["mean"] == expected["mean"]
+    checksum = sum(i * (i + 1) for i in range(task.samples))
+    assert (values["order_checksum"], values["order_samples"]) == (checksum, task.samples)
+    assert values["sums"] == pytest.approx(outputs.scores.double().sum().item())
+
+
+@dataclass
+class Masked:
+    scores: torch.Tensor
+    mask: torch.Tensor
+
+
+def _collect(rank_info, samples, columns):
+    """What rank 0 has of `samples` whose row i is filled with i, in batches of two."""
+    rows = SampleRows("T", ["m"])
+    mine = torch.arange(rank_info.rank, samples, rank_info.world_size)
+    for ids in mine.split(2):
+        value = ids.reshape(-1, *[1] * len(columns)).expand(-1, *columns)
+        of_dtypes = [value.to(dtype) for dtype in (torch.bool, torch.bfloat16, torch.complex64, torch.int16)]
+        rows.add(Masked(value.double(), value % 2 == 0), of_dtypes, len(ids))
+    return rows.of_all_ranks(rank_info, samples)
+
+
+@pytest.mark.parametrize("columns", [(), (3,), (2, 0)], ids=["vector", "matrix", "empty"])
+@pytest.mark.parametrize("samples", [12, 13, 14])
+def test_rows_of_all_ranks_are_in_the_order_of_the_data_set(ranks, samples, columns):
+    first, *others = ranks(3).results(_collect, samples, columns)
+    assert others == [None, None]
+    outputs, targets = first
+    ids = torch.arange(samples).reshape(-1, *[1] * len(columns)).expand(-1, *columns)
+    assert torch.equal(outputs.scores, ids.double()) and torch.equal(outputs.mask, ids % 2 == 0)
+    assert [t.dtype for t in targets] == [torch.bool, torch.bfloat16, torch.complex64, torch.int16]
+    assert all(torch.equal(tensor, ids.to(tensor.dtype)) for tensor in targets)
+
+
+def _in_pieces(rank_info):
+    from clustertrain.training import gathering
+
+    whole_bytes, gathering._CHUNK_BYTES = gathering._CHUNK_BYTES, 50
     try:
-        for step in range(4):
-            meter.add(step, torch.tensor(float(rank_info.rank)), 1 + rank_info.rank)
-        steps = len(calls)
-        return meter.read()[0], steps, len(calls)
+        return _collect(rank_info, 13, (3,))
     finally:
-        dist.all_reduce = reduce
+        gathering._CHUNK_BYTES = whole_bytes
 
 
-def test_ranks_weigh_by_samples_in_one_all_reduce_a_line(ranks):
-    assert ranks(3).results(_uneven) == [((0 * 1 + 1 * 2 + 2 * 3) / 6, 0, 1)] * 3
+def test_many_rows_are_sent_in_pieces(ranks):
+    outputs, _ = ranks(2).results(_in_pieces)[0]
+    assert torch.equal(outputs.scores, torch.arange(13).double().reshape(-1, 1).expand(-1, 3))
 
 
-def _poisoned(rank_info):
-    meter = Meter(rank_info)
-    for step in range(1, 6):
-        bad = (rank_info.rank, step) in {(1, 4), (2, 3)}
-        meter.add(step, torch.tensor(float("inf") if bad else 1.0), 1)
-    meter.flush()
+def _of_other_shape(rank_info):
+    rows = SampleRows("T", ["m"])
+    rows.add(torch.zeros(2, 3 + rank_info.rank), torch.zeros(2), 2)
+    rows.of_all_ranks(rank_info, 4)
 
 
-def test_the_first_bad_step_of_any_rank_is_named_on_all(ranks):
-    errors = ranks(3).call(_poisoned)
-    assert {type(e) for e in errors} == {NonFiniteLoss}
-    assert {(e.step, e.rank, e.loss) for e in errors} == {(3, 2, float("inf"))}
-    assert len({str(e) for e in errors}) == 1
+def test_shapes_that_differ_between_ranks_are_refused_on_all(ranks):
+    for error in ranks(2).call(_of_other_shape):
+        assert isinstance(error, JobError)
+        assert "rank 0 has outputs float32 (samples, 3), targets float32 (samples,), rank 1 has" in str(error)
 
 
-@pytest.mark.parametrize("error", [NonFiniteLoss(7, 1, float("nan")), NonFiniteWeights(7)])
-def test_the_errors_can_be_pickled_and_name_step_and_remedy(error):
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error) and str(again) == str(error) and again.step == 7
-    assert isinstance(error, ClusterTrainError)
-    assert "step 7" in str(error) and "clip_norm" in str(error) and len(str(error).splitlines()) <= 3
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        (torch.tensor(1.0), r"outputs has shape \(\), but the batch has 2 samples"),
+        (torch.zeros(4, 3), r"outputs has shape \(4, 3\), but the batch has 2"),
+        (
+            {"scores": torch.zeros(2), "ids": (torch.zeros(2), ["a", "b"])},
+            r"outputs\['ids'\]\[1\]\[0\] is str",
+        ),
+        (torch.zeros(2).to_sparse(), "outputs is a tensor of layout torch.sparse"),
+        (Masked(torch.zeros(2), torch.zeros(1)), r"outputs.mask has shape \(1,\)"),
+    ],
+)
+def test_outputs_that_cannot_be_collected_are_refused_by_name(outputs, words):
+    with pytest.raises(JobError, match=f"T.eval_step: {words}.*collected for 'm'.\n.*torchmetrics"):
+        SampleRows("T", ["m"]).add(outputs, None, 2)
 
 
-def test_weights_that_are_not_finite_are_found():
-    model = nn.Linear(2, 2)
-    check_weights(model, 3)
-    with torch.no_grad():
-        model.bias[1] = float("inf")
-    with pytest.raises(NonFiniteWeights, match="After step 3"):
-        check_weights(model, 3)
+def test_batches_of_other_shapes_are_refused():
+    rows = SampleRows("T", ["m"])
+    rows.add(torch.zeros(2, 7), None, 2)
+    with pytest.raises(JobError, match=r"one batch has outputs float32 \(samples, 7\), another one .*, 8\)"):
+        rows.add(torch.zeros(2, 8), None, 2)
+
+
+class Half:
+    def reset(self): ...
+
+    def update(self, outputs, targets): ...
+
+
+class ListOfSums(Half):
+    sums = (1, 2)
+
+    def compute(self): ...
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "words"),
+    [
+        (
+            "half",
+            Half(),
+            "The metric 'half' of T is a Half, which lacks compute.\nReturn a metric of torchmetrics",
+        ),
+        ("number", 3.0, "is a float, which lacks reset, update, compute"),
+        ("kind", Accuracy, r"'kind' of T is the class Accuracy.\nReturn an instance: Accuracy\(\)"),
+        ("loss", order, "'loss' of T cannot have this name"),
+    ],
+)
+def test_what_is_no_metric_is_refused_by_name(name, metric, words):
+    with pytest.raises(JobError, match=words):
+        Metrics("T", {"accuracy": Accuracy(), name: metric}, CPU)
+
+
+def computed(metrics):
+    of_task = Metrics("T", metrics, CPU)
+    of_task.reset()
+    of_task.update(torch.zeros(2, 3), torch.zeros(2), 2)
+    return of_task.compute(ALONE, 2)
+
+
+def test_several_values_get_full_names_and_what_is_no_number_is_refused():
+    values = computed({"f": lambda o, t: {"a": 1, "b": torch.tensor([2.0])}, "g": lambda o, t: 3})
+    assert values == {"f_a": 1.0, "f_b": 2.0, "g": 3.0}
+    with pytest.raises(JobError, match=r"'f' returns a tensor of shape \(3,\)"):
+        computed({"f": lambda o, t: torch.ones(3)})
+    with pytest.raises(JobError, match="'f' returns NoneType, which is not a number"):
+        computed({"f": lambda o, t: None})
+    with pytest.raises(JobError, match="Two values of the evaluation are called 'f_a'"):
+        computed({"f": lambda o, t: {"a": 1}, "f_a": lambda o, t: 2})
+    with pytest.raises(JobError, match="'f' of T has `sums` of type tuple"):
+        computed({"f": ListOfSums()})
 
 
 def test_accuracy_counts_samples_and_pixels():
@@ -99,16 +201,27 @@ def test_accuracy_counts_samples_and_pixels():
     assert metric.compute() == 1.0
 
 
-class Fixed:
-    def __init__(self, value):
-        self.value = value
+def example(rank_info, own):
+    """The task of docs/metrics.md, with its function as the metric or with its object."""
+    from pathlib import Path
 
-    def compute(self):
-        return self.value
+    page = Path(__file__).parents[2].joinpath("docs", "metrics.md").read_text()
+    names: dict[str, Any] = {}
+    for block in page.split("```python\n")[1:]:
+        exec(block.partition("```")[0], names)
+    task = names["Screening"]()
+    if own:
+        task.metrics = lambda: {"f1": names["F1"]()}
+    torch.manual_seed(5)
+    values = evaluate(rank_info, task)
+    torch.manual_seed(5)
+    inputs, targets = task.eval_data({}).tensors
+    with torch.no_grad():
+        return values["f1"], names["f1"](task.model()(inputs), targets)
 
 
-def test_several_values_get_separate_names_and_a_vector_is_refused():
-    values = compute_over_ranks({"f": Fixed({"a": 1, "b": torch.tensor([2.0])}), "g": Fixed(3)}, ALONE)
-    assert values == {"f_a": 1.0, "f_b": 2.0, "g": 3.0}
-    with pytest.raises(JobError, match=r"'f' returns a tensor of shape \(3,\)"):
-        compute_over_ranks({"f": Fixed(torch.ones(3))}, ALONE)
+@pytest.mark.parametrize("own", [False, True], ids=["function", "sums"])
+def test_the_example_of_the_page_is_exact_on_any_number_of_ranks(ranks, own):
+    for world_size in (1, 2, 3):
+        for value, of_all in ranks(world_size).results(example, own):
+            assert 0 < value == of_all < 1

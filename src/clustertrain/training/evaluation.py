@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch import nn
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.loading import Collate, Fetch, Loader, to_device
-from clustertrain.training.metrics import compute_over_ranks
+from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import described, first_batch, refusing
 from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
@@ -44,15 +44,12 @@ class Evaluation:
         self._dataset, self._collate, self._batch_size = dataset, collate, batch_size
         self._precision = precision
         self._seed = settings.seed
-        self._metrics = dict(task.metrics())
+        self._of_task = dict(task.metrics())
+        self._metrics = Metrics(type(task).__name__, self._of_task, rank_info.device)
+        self._alone = replace(rank_info, rank=0, world_size=1)
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
         # without a dtype: every rank then evaluates all of these samples by itself.
-        self._counted = (
-            rank_info if len(dataset) >= rank_info.world_size else replace(rank_info, rank=0, world_size=1)
-        )
-        for metric in self._metrics.values():
-            if isinstance(metric, nn.Module):  # torchmetrics keep their states on a device
-                metric.to(rank_info.device)
+        self._counted = rank_info if len(dataset) >= rank_info.world_size else self._alone
         self._loader = Loader(
             Fetch(dataset, collate),
             evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size),
@@ -91,8 +88,8 @@ class Evaluation:
                 with self._precision.autocast():
                     loss, outputs, targets = self._task.eval_step(self._model, batch)
                 values = {"loss": float(loss)}
-            self._check_outputs(outputs)
-            for metric_name, metric in self._metrics.items():
+            parts = [values]
+            for metric_name, metric in self._of_task.items():
                 with (
                     refusing(
                         self._task,
@@ -104,14 +101,11 @@ class Evaluation:
                     warnings.catch_warnings(),
                 ):
                     warnings.simplefilter("ignore")  # that a value of so few samples means little
-                    values |= self._of_one_batch(metric_name, metric, outputs, targets)
-        return values
-
-    def _of_one_batch(self, name: str, metric: Any, outputs: Any, targets: Any) -> dict[str, float]:
-        metric.reset()
-        metric.update(outputs, targets)
-        _sync_over_ranks(metric, sync=False)
-        return compute_over_ranks({name: metric}, replace(self._rank_info, rank=0, world_size=1))
+                    metrics = Metrics(name, {metric_name: metric}, self._rank_info.device)
+                    metrics.reset()
+                    metrics.update(outputs, targets, len(key.ids))
+                    parts.append(metrics.compute(self._alone, len(key.ids)))
+        return joined(*parts)
 
     @contextmanager
     def _evaluating(self, step: int, rank: int) -> Iterator[None]:
@@ -138,37 +132,17 @@ class Evaluation:
                 dist.broadcast(buffer, src=0)
 
     def _measure(self) -> dict[str, float]:
-        for metric in self._metrics.values():
-            metric.reset()
+        self._metrics.reset()
         sums = torch.zeros(2, dtype=torch.float64, device=self._rank_info.device)  # loss × samples, samples
         for key, batch in self._loader:
             with self._precision.autocast():
                 loss, outputs, targets = self._task.eval_step(self._model, batch)
-            self._check_outputs(outputs)
-            for metric in self._metrics.values():
-                metric.update(outputs, targets)
+            self._metrics.update(outputs, targets, len(key.ids))
             sums[0] += loss.detach().reshape(()).double() * len(key.ids)
             sums[1] += len(key.ids)
         loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
-        for metric in self._metrics.values():
-            _sync_over_ranks(metric, sync=self._counted.world_size > 1)
-        return {"loss": loss_sum / samples, **compute_over_ranks(self._metrics, self._counted)}
-
-    def _check_outputs(self, outputs: Any) -> None:
-        if outputs is None and self._metrics:
-            name = type(self._task).__name__
-            raise JobError(
-                f"{name}.metrics() has {', '.join(self._metrics)}, but {name}.eval_step returns no outputs.\n"
-                "Override eval_step to return (loss, outputs, targets)."
-            )
-
-
-def _sync_over_ranks(metric: Any, *, sync: bool) -> None:
-    """Set whether a torchmetrics metric, or each one of a collection, adds the states of other ranks."""
-    parts: Iterable[Any] = metric.modules() if isinstance(metric, nn.Module) else []
-    for part in parts:
-        if hasattr(part, "distributed_available_fn"):
-            part.distributed_available_fn = lambda: sync
+        values = self._metrics.compute(self._counted, len(self._dataset))
+        return joined({"loss": loss_sum / samples}, values)
 
 
 def check_reported(key: str, metric: str, task: Task, reported: Collection[str] | None) -> None:

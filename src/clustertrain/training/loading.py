@@ -23,14 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from clustertrain.errors import JobError
 from clustertrain.training.rng import private_rng
 from clustertrain.training.sampling import MicroBatch
-from clustertrain.training.task import Task
 
 Collate = Callable[[list[Any]], Any]
-
-
-def collate_of(task: Task) -> Collate:
-    """The task's collate; torch's own function if it is not overridden, which Fetch recognizes."""
-    return default_collate if type(task).collate is Task.collate else task.collate
 
 
 class Fetch:

@@ -17,16 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
-from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.loading import Fetch, Loader, collate_of
-from clustertrain.training.metrics import Meter, check_weights
+from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.loading import Fetch, Loader
+from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.task import Task
+from clustertrain.training.task import Task, collate_of
 
 
 class Run(Protocol):
@@ -118,6 +118,9 @@ def train(
             precision=precision,
             rank_info=rank_info,
         )
+    if settings.keep_best is not None:
+        reported = None if evaluation is None else evaluation.of_one_batch()
+        check_reported("checkpoint.keep_best.metric", settings.keep_best, task, reported)
     optimization = Optimization(
         task=task,
         model=model,

@@ -1,149 +1,35 @@
-"""Sums over all ranks: the running loss, metrics of an evaluation, and checks for values that are not
-finite."""
+"""Metrics of an evaluation: three kinds, and how each is computed over the samples of all ranks."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
+from clustertrain.errors import JobError
+from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.gathering import SampleRows
 
-
-class NonFiniteLoss(ClusterTrainError):
-    """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
-
-    def __init__(self, step: int, rank: int, loss: float) -> None:
-        super().__init__(
-            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
-            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples; "
-            "the next start resumes from the previous checkpoint."
-        )
-        self.step, self.rank, self.loss = step, rank, loss
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self.rank, self.loss)
-
-
-class NonFiniteWeights(ClusterTrainError):
-    """The weights are NaN or infinite after a step with a finite loss."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(
-            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
-            "a gradient overflowed.\n"
-            "They were not saved. Set train.clip_norm or lower the learning rate; the next start resumes "
-            "from the previous checkpoint."
-        )
-        self.step = step
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step,)
-
-
-def check_weights(model: torch.nn.Module, step: int) -> None:
-    """
-    Raises:
-        NonFiniteWeights: on every rank, because DDP keeps the weights of all ranks equal.
-    """
-    finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
-    if not bool(torch.stack(finite).all()):
-        raise NonFiniteWeights(step)
-
-
-class Meter:
-    """The mean loss and the speed between two lines of the log.
-
-    The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
-    """
-
-    def __init__(self, rank_info: RankInfo) -> None:
-        self._rank_info = rank_info
-        self._steps: list[int] = []
-        self._losses: list[torch.Tensor] = []
-        self._counts: list[int] = []
-        self._restart()
-
-    def start_clock(self) -> None:
-        self._since = time.perf_counter()
-
-    def _restart(self) -> None:
-        self._loss_sum = self._count = self._carried = 0.0
-        self.start_clock()
-
-    def add(self, step: int, loss: torch.Tensor, count: int) -> None:
-        """Add the mean loss of `count` samples of this rank in `step`."""
-        self._steps.append(step)
-        self._losses.append(loss.detach().reshape(()))
-        self._counts.append(count)
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The time inside does not count as training time."""
-        before = time.perf_counter()
-        yield
-        self._since += time.perf_counter() - before
-
-    def flush(self) -> None:
-        """Sum over all ranks, with one all_reduce of three numbers. All ranks call it after the same step.
-
-        Raises:
-            NonFiniteLoss: on all ranks, naming the first step with such a loss.
-        """
-        if not self._losses:
-            return
-        losses = torch.stack(self._losses).double()
-        counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
-        not_finite = losses.isfinite().logical_not()
-        sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
-        loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
-        if bad:
-            raise self._first_not_finite(losses.tolist(), not_finite.tolist())
-        self._loss_sum += loss_sum
-        self._count += count
-        self._steps.clear()
-        self._losses.clear()
-        self._counts.clear()
-
-    def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
-        mine = next((i for i, bad in enumerate(not_finite) if bad), None)
-        found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
-        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
-        rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
-        step, loss = of_ranks[rank]
-        return NonFiniteLoss(int(step), rank, loss)
-
-    def state(self) -> list[float]:
-        """The sums since the last log line, right after `flush`, so that a resumed run logs the same
-        values."""
-        return [self._loss_sum, self._count]
-
-    def load(self, state: list[float]) -> None:
-        self._loss_sum, self._count = state
-        self._carried = self._count  # samples of the earlier process, which do not count for the speed
-
-    def read(self) -> tuple[float, float]:
-        """(mean loss over samples, samples per second), over all ranks since the last `read`.
-
-        Raises:
-            NonFiniteLoss: as in `flush`.
-        """
-        self.flush()
-        loss = self._loss_sum / self._count if self._count else float("nan")
-        samples_per_s = (self._count - self._carried) / max(time.perf_counter() - self._since, 1e-9)
-        self._restart()
-        return loss, samples_per_s
+_PROTOCOL = ("reset", "update", "compute")
 
 
 class Metric(Protocol):
-    """A metric of an evaluation. Any torchmetrics metric works, and sums over the ranks itself.
+    """A metric of an evaluation; docs/metrics.md compares the kinds.
 
-    Any other metric has an attribute `sums`, a tensor that the loop sums over the ranks before it calls
-    `compute`.
+    - Any torchmetrics metric or MetricCollection is updated batch by batch, on the device, and combines its
+      states over the ranks itself.
+    - A metric with an attribute `sums`, a tensor, is updated batch by batch, on the device. The loop adds
+      `sums` over the ranks before `compute`. `reset` sets it to zero.
+    - Any other metric is updated once per evaluation, on rank 0, with the outputs and targets of all samples
+      of all ranks: on the CPU, each sample once, in the order of the data set. The value is the one that a
+      single process computes. It needs CPU memory for all outputs and targets on rank 0.
+
+    `compute` returns one number, or a mapping of numbers: then `name_key` is logged for each key.
     """
 
     def reset(self) -> None: ...
@@ -151,6 +37,10 @@ class Metric(Protocol):
     def update(self, outputs: Any, targets: Any, /) -> None: ...
 
     def compute(self) -> Any: ...
+
+
+MetricFunction = Callable[[Any, Any], Any]
+"""`metric(outputs, targets)`: called once, with all samples, as the last kind of Metric."""
 
 
 class Accuracy:
@@ -174,21 +64,163 @@ class Accuracy:
         return float(right / everything) if everything else float("nan")
 
 
-def compute_over_ranks(metrics: Mapping[str, Metric], rank_info: RankInfo) -> dict[str, float]:
-    """The value of each metric over all ranks; all of them call it.
+class Metrics:
+    """The metrics of a task, by name.
 
     Raises:
-        JobError: a metric returns more than one number.
+        JobError: one of them is no metric, or its name is not possible; names it.
+    """
+
+    def __init__(
+        self, task: str, metrics: Mapping[str, Metric | MetricFunction], device: torch.device
+    ) -> None:
+        self._task = task
+        self.names = list(metrics)
+        self._torchmetrics: dict[str, Any] = {}
+        self._summed: dict[str, Any] = {}
+        self._whole: dict[str, Any] = {}
+        for name, metric in metrics.items():
+            self._kind(name, metric)[name] = metric
+        for metric in self._torchmetrics.values():
+            metric.to(device)  # it keeps its states there
+        self._rows = SampleRows(task, list(self._whole))
+
+    def _kind(self, name: str, metric: Any) -> dict[str, Any]:
+        """The one of the three that `metric` belongs to."""
+        missing = [method for method in _PROTOCOL if not callable(getattr(metric, method, None))]
+        what = f"The metric {name!r} of {self._task}"
+        if not isinstance(name, str) or name == "loss":
+            raise JobError(
+                f"{what} cannot have this name.\nUse a string other than 'loss', the evaluation's own."
+            )
+        if isinstance(metric, type):
+            raise JobError(
+                f"{what} is the class {metric.__name__}.\nReturn an instance: {metric.__name__}()."
+            )
+        if _is_torchmetrics(metric):
+            return self._torchmetrics
+        if not missing:
+            return self._summed if hasattr(metric, "sums") else self._whole
+        if callable(metric) and len(missing) == len(_PROTOCOL):
+            return self._whole
+        raise JobError(
+            f"{what} is a {type(metric).__name__}, which lacks {', '.join(missing)}.\n"
+            "Return a metric of torchmetrics, an object with reset, update and compute, or a function of "
+            "(outputs, targets): docs/metrics.md."
+        )
+
+    def reset(self) -> None:
+        for metric in (*self._torchmetrics.values(), *self._summed.values()):
+            metric.reset()
+        self._rows.clear()
+
+    def update(self, outputs: Any, targets: Any, samples: int) -> None:
+        """Add a batch of `samples` of this rank.
+
+        Raises:
+            JobError: there are metrics, but no outputs, or they cannot be collected.
+        """
+        if outputs is None and self.names:
+            raise JobError(
+                f"{self._task}.metrics() has {', '.join(self.names)}, but {self._task}.eval_step returns no "
+                "outputs.\nOverride eval_step to return (loss, outputs, targets)."
+            )
+        for metric in (*self._torchmetrics.values(), *self._summed.values()):
+            metric.update(outputs, targets)
+        if self._whole:
+            self._rows.add(outputs, targets, samples)
+
+    def compute(self, rank_info: RankInfo, samples: int) -> dict[str, float]:
+        """The values over all ranks, in the order of the names; all ranks call it, and get the same values.
+
+        Args:
+            samples: of the whole data set.
+
+        Raises:
+            JobError: a metric returns more than one number, or two values have the same name.
+        """
+        results: dict[str, Any] = {}
+        for name, metric in self._torchmetrics.items():
+            _sync_over_ranks(metric, sync=rank_info.world_size > 1)
+            results[name] = metric.compute()
+        for name, metric in self._summed.items():
+            if not isinstance(metric.sums, torch.Tensor):
+                raise JobError(
+                    f"The metric {name!r} of {self._task} has `sums` of type {type(metric.sums).__name__}.\n"
+                    "`sums` must be a tensor, which is added over the ranks."
+                )
+            metric.sums = sum_over_ranks(metric.sums.to(rank_info.device), rank_info)
+            results[name] = metric.compute()
+        of_metrics = {name: _numbers(name, result) for name, result in results.items()}
+        if self._whole:
+            of_metrics |= self._compute_whole(rank_info, samples)
+        return joined({}, *(of_metrics[name] for name in self.names))
+
+    def _compute_whole(self, rank_info: RankInfo, samples: int) -> dict[str, dict[str, float]]:
+        of_all_ranks = self._rows.of_all_ranks(rank_info, samples)
+        values = {}
+        if of_all_ranks is not None:
+            with _without_other_ranks():
+                for name, metric in self._whole.items():
+                    values[name] = _numbers(name, _of_whole(metric, *of_all_ranks))
+        if rank_info.world_size > 1:
+            box = [values]
+            dist.broadcast_object_list(box, src=0)
+            values = box[0]
+        return values
+
+
+def joined(*parts: Mapping[str, float]) -> dict[str, float]:
+    """
+    Raises:
+        JobError: two of the parts have a value of the same name.
     """
     values: dict[str, float] = {}
-    for name, metric in metrics.items():
-        sums = getattr(metric, "sums", None)
-        if isinstance(sums, torch.Tensor):
-            metric.sums = sum_over_ranks(sums.to(rank_info.device), rank_info)  # type: ignore[attr-defined]  # it has one
-        result = metric.compute()
-        items = result.items() if isinstance(result, Mapping) else [("", result)]
-        values |= {f"{name}_{key}" if key else name: _number(name, value) for key, value in items}
+    for part in parts:
+        for name in values.keys() & part.keys():
+            raise JobError(f"Two values of the evaluation are called {name!r}.\nRename one of the metrics.")
+        values |= part
     return values
+
+
+def _of_whole(metric: Any, outputs: Any, targets: Any) -> Any:
+    if not hasattr(metric, "compute"):
+        return metric(outputs, targets)
+    metric.reset()
+    metric.update(outputs, targets)
+    return metric.compute()
+
+
+@contextmanager
+def _without_other_ranks() -> Iterator[None]:
+    """Inside, torch.distributed seems not to be initialized: only rank 0 computes these metrics, and a
+    torchmetrics metric inside of one would wait for the other ranks."""
+    is_initialized = dist.is_initialized
+    dist.is_initialized = lambda: False
+    try:
+        yield
+    finally:
+        dist.is_initialized = is_initialized
+
+
+def _is_torchmetrics(metric: Any) -> bool:
+    torchmetrics = sys.modules.get("torchmetrics")  # imported by whoever created a metric of it
+    return torchmetrics is not None and isinstance(
+        metric, torchmetrics.Metric | torchmetrics.MetricCollection
+    )
+
+
+def _sync_over_ranks(metric: nn.Module, *, sync: bool) -> None:
+    """Set whether a torchmetrics metric, and each one inside of it, adds the states of other ranks."""
+    for part in metric.modules():
+        if hasattr(part, "distributed_available_fn"):
+            part.distributed_available_fn = lambda: sync  # type: ignore[assignment]
+
+
+def _numbers(name: str, result: Any) -> dict[str, float]:
+    """The values of a metric by their full names."""
+    items = result.items() if isinstance(result, Mapping) else [("", result)]
+    return {f"{name}_{key}" if key else name: _number(name, value) for key, value in items}
 
 
 def _number(name: str, value: Any) -> float:
@@ -197,4 +229,10 @@ def _number(name: str, value: Any) -> float:
             f"The metric {name!r} returns a tensor of shape {tuple(value.shape)}; it must be one number.\n"
             "Average it (in torchmetrics: average='macro'), or use several metrics in a MetricCollection."
         )
-    return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise JobError(
+            f"The metric {name!r} returns {type(value).__name__}, which is not a number.\n"
+            "Return a number, a tensor with one number, or a mapping of them."
+        ) from error

@@ -22,8 +22,8 @@ from clustertrain.training.rng import private_rng
 from clustertrain.training.sampling import MicroBatch
 from clustertrain.training.task import Task
 
-# They depend on the machine, and another one may have more memory: they stay as they are.
-_OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError)
+# Errors of this machine, its memory or its GPU, say nothing about the job: they stay as they are.
+_OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 _NOT_USERS = [Path(__file__).parents[1], Path(torch.__file__).parent]
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _TEXT_MAX = 300
@@ -38,7 +38,7 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
         what: what raises, if it is not one of the methods but, for example, a metric.
 
     Raises:
-        JobError: for any exception except those of memory; a JobError gets the line of the method.
+        JobError: for any exception except those of memory or of a GPU; a JobError gets the method's line.
     """
     try:
         yield

@@ -17,14 +17,14 @@ import torch
 from clustertrain.training.building import check_gradients, dataset_size, make_model
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.loading import collate_of, to_device
+from clustertrain.training.loading import to_device
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss, described, first_batch, refusing
 from clustertrain.training.rng import pack_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.task import Task
+from clustertrain.training.task import Task, collate_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def rehearse(
 
     Raises:
         JobError: task, settings and data do not fit together; names the line of the user's code.
-        MemoryError, torch.OutOfMemoryError: of this machine, which says nothing about the job.
+        MemoryError, torch.OutOfMemoryError, torch.AcceleratorError: of this machine, not of the job.
     """
     random_states = pack_rng(device)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import default_collate
 
-from clustertrain.training.metrics import Accuracy, Metric
+from clustertrain.training.metrics import Accuracy, Metric, MetricFunction
 
 
 class Task:
@@ -67,8 +67,12 @@ class Task:
         outputs = model(inputs)
         return functional.cross_entropy(outputs, targets), outputs, targets
 
-    def metrics(self) -> Mapping[str, Metric]:
-        """The metrics of an evaluation besides the loss: accuracy, or none if `loss` is overridden."""
+    def metrics(self) -> Mapping[str, Metric | MetricFunction]:
+        """The metrics of an evaluation besides the loss: accuracy, or none if `loss` is overridden.
+
+        Each is a metric of torchmetrics, an object with reset, update and compute, or a function of (outputs,
+        targets): see docs/metrics.md.
+        """
         return {"accuracy": Accuracy()} if type(self).loss is Task.loss else {}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -87,3 +91,8 @@ class Task:
     def collate(self, samples: list[Any]) -> Any:
         """A batch from a list of samples. With loader_workers the task is pickled to the loader processes."""
         return default_collate(samples)
+
+
+def collate_of(task: Task) -> Callable[[list[Any]], Any]:
+    """The task's collate; torch's own function if it is not overridden, which loading.Fetch recognizes."""
+    return default_collate if type(task).collate is Task.collate else task.collate

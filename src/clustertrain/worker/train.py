@@ -86,6 +86,7 @@ def settings_of(job: Job) -> TrainSettings:
         save_every_steps=job.checkpoint.every.steps,
         save_every_epochs=job.checkpoint.every.epochs,
         save_every_minutes=job.checkpoint.every.minutes,
+        keep_best=job.checkpoint.keep_best.metric if job.checkpoint.keep_best else None,
     )
 
 

@@ -1,0 +1,156 @@
+"""Outputs and targets of all samples of an evaluation, from all ranks, in the order of the data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from clustertrain.errors import JobError
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.loading import map_tensors
+
+_CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
+
+
+class SampleRows:
+    """The outputs and targets of this rank's samples, on the CPU, with one row per sample.
+
+    They are tensors (samples, …) of any dtype, or nested dicts, tuples, lists, named tuples and dataclasses
+    of such tensors and of None.
+
+    Args:
+        task: the name of the class whose `eval_step` returned them.
+        metrics: the names of the metrics that take all samples; both are for messages.
+    """
+
+    def __init__(self, task: str, metrics: list[str]) -> None:
+        self._task, self._metrics = task, metrics
+        self.clear()
+
+    def clear(self) -> None:
+        self._columns: list[tuple[str, str, tuple[int, ...]]] = []  # name, dtype, shape of a row
+        self._parts: list[list[torch.Tensor]] = []  # of each column, one per batch
+        self._structure: Any = None
+
+    def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        """Add a copy of a batch of `samples`.
+
+        Raises:
+            JobError: a value is not a tensor with one row per sample, or differs from earlier batches.
+        """
+        tensors = [*self._tensors(outputs, "outputs"), *self._tensors(targets, "targets")]
+        for name, tensor in tensors:
+            if tensor.dim() == 0 or len(tensor) != samples:
+                self._refuse(f"{name} has shape {tuple(tensor.shape)}, but the batch has {samples} samples")
+        columns = [(name, _dtype(tensor), tuple(tensor.shape[1:])) for name, tensor in tensors]
+        if self._structure is None:
+            self._columns = columns
+            self._parts = [[] for _ in columns]
+            self._structure = map_tensors((outputs, targets), lambda _: torch.empty(0))
+        if columns != self._columns:
+            self._refuse(f"one batch has {_shown(self._columns)}, another one {_shown(columns)}")
+        for parts, (_, tensor) in zip(self._parts, tensors, strict=True):
+            # A copy, because the next batch may reuse the memory.
+            parts.append(tensor.detach().to("cpu", copy=True))
+
+    def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
+        """(outputs, targets) of all `samples` of the data set, in its order, on rank 0; None on the others.
+
+        Every rank calls it, after it has added its samples in the order of sampling.evaluation_order: sample
+        i is row i // world_size of rank i % world_size. The rows are removed.
+
+        Raises:
+            JobError: on all ranks, if shapes or dtypes differ between ranks.
+        """
+        self._check_ranks(rank_info)
+        gathered = []
+        while self._parts:
+            gathered.append(_gather(torch.cat(self._parts.pop(0)), rank_info, samples))
+        columns, structure = iter(gathered), self._structure
+        self.clear()
+        if rank_info.rank != 0:
+            return None
+        outputs, targets = map_tensors(structure, lambda _: next(columns))
+        return outputs, targets
+
+    def _check_ranks(self, rank_info: RankInfo) -> None:
+        if rank_info.world_size == 1:
+            return
+        of_ranks: list[Any] = [None] * rank_info.world_size
+        dist.all_gather_object(of_ranks, self._columns)
+        for rank, columns in enumerate(of_ranks):
+            if columns != of_ranks[0]:
+                self._refuse(f"rank 0 has {_shown(of_ranks[0])}, rank {rank} has {_shown(columns)}")
+
+    def _tensors(self, value: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors in `value` with their names, in the order of map_tensors."""
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_nested:
+                self._refuse(f"{name} is a tensor of layout {value.layout}")
+            yield name, value
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from self._tensors(item, f"{name}[{key!r}]")
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            for field, item in zip(value._fields, value, strict=True):
+                yield from self._tensors(item, f"{name}.{field}")
+        elif isinstance(value, list | tuple):
+            for i, item in enumerate(value):
+                yield from self._tensors(item, f"{name}[{i}]")
+        elif is_dataclass(value) and not isinstance(value, type):
+            for field in fields(value):
+                yield from self._tensors(getattr(value, field.name), f"{name}.{field.name}")
+        elif value is not None:
+            self._refuse(f"{name} is {type(value).__name__}, not a tensor")
+
+    def _refuse(self, what: str) -> NoReturn:
+        names = ", ".join(repr(name) for name in self._metrics)
+        raise JobError(
+            f"{self._task}.eval_step: {what}. The outputs and targets of all samples cannot be collected for "
+            f"{names}.\n"
+            "Return tensors of one shape whose first dimension is the batch, in tuples or dicts if there are "
+            "several; or use a metric with `sums` or of torchmetrics: docs/metrics.md."
+        )
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name} {dtype} {('samples', *row)}".replace("'", "") for name, dtype, row in columns)
+
+
+def _gather(mine: torch.Tensor, rank_info: RankInfo, samples: int) -> torch.Tensor:
+    """`mine` (rows, …) of all ranks, as (samples, …) on rank 0's CPU; empty on the others.
+
+    It is sent in pieces and as bytes, from device to device: NCCL needs a GPU, and gloo lacks some dtypes.
+    Ranks differ by at most one row; shorter ones are padded, and the padding is cut off at the end.
+    """
+    if rank_info.world_size == 1:
+        return mine
+    row_shape, world_size = mine.shape[1:], rank_info.world_size
+    bytes_of = mine.reshape(len(mine), row_shape.numel()).contiguous().view(torch.uint8)
+    row_bytes = bytes_of.shape[1]
+    if row_bytes == 0:
+        return mine.new_empty((samples, *row_shape))
+    rows = -(-samples // world_size)
+    step = max(1, _CHUNK_BYTES // max(1, row_bytes * world_size))
+    everything = torch.empty((rows * world_size if rank_info.rank == 0 else 0, row_bytes), dtype=torch.uint8)
+    for start in range(0, rows, step):
+        part = bytes_of[start : start + step]
+        count = min(step, rows - start)
+        sent = torch.zeros((count, row_bytes), dtype=torch.uint8, device=rank_info.device)
+        sent[: len(part)] = part
+        received = [torch.empty_like(sent) for _ in range(world_size)] if rank_info.rank == 0 else None
+        dist.gather(sent, received)
+        if received is not None:
+            rows_of_ranks = torch.stack(received, dim=1)  # (count, world_size, row_bytes)
+            everything[start * world_size : (start + count) * world_size] = rows_of_ranks.flatten(0, 1)
+    if rank_info.rank != 0:
+        return mine[:0]
+    return everything[:samples].view(mine.dtype).reshape(samples, *row_shape)

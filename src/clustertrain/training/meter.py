@@ -1,0 +1,138 @@
+"""The running loss over all ranks, and checks for losses and weights that are not finite."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
+
+
+class NonFiniteLoss(ClusterTrainError):
+    """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
+
+    def __init__(self, step: int, rank: int, loss: float) -> None:
+        super().__init__(
+            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
+            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples; "
+            "the next start resumes from the previous checkpoint."
+        )
+        self.step, self.rank, self.loss = step, rank, loss
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.rank, self.loss)
+
+
+class NonFiniteWeights(ClusterTrainError):
+    """The weights are NaN or infinite after a step with a finite loss."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
+            "a gradient overflowed.\n"
+            "They were not saved. Set train.clip_norm or lower the learning rate; the next start resumes "
+            "from the previous checkpoint."
+        )
+        self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step,)
+
+
+def check_weights(model: torch.nn.Module, step: int) -> None:
+    """
+    Raises:
+        NonFiniteWeights: on every rank, because DDP keeps the weights of all ranks equal.
+    """
+    finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
+    if not bool(torch.stack(finite).all()):
+        raise NonFiniteWeights(step)
+
+
+class Meter:
+    """The mean loss and the speed between two lines of the log.
+
+    The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
+    """
+
+    def __init__(self, rank_info: RankInfo) -> None:
+        self._rank_info = rank_info
+        self._steps: list[int] = []
+        self._losses: list[torch.Tensor] = []
+        self._counts: list[int] = []
+        self._restart()
+
+    def start_clock(self) -> None:
+        self._since = time.perf_counter()
+
+    def _restart(self) -> None:
+        self._loss_sum = self._count = self._carried = 0.0
+        self.start_clock()
+
+    def add(self, step: int, loss: torch.Tensor, count: int) -> None:
+        """Add the mean loss of `count` samples of this rank in `step`."""
+        self._steps.append(step)
+        self._losses.append(loss.detach().reshape(()))
+        self._counts.append(count)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time inside does not count as training time."""
+        before = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - before
+
+    def flush(self) -> None:
+        """Sum over all ranks, with one all_reduce of three numbers. All ranks call it after the same step.
+
+        Raises:
+            NonFiniteLoss: on all ranks, naming the first step with such a loss.
+        """
+        if not self._losses:
+            return
+        losses = torch.stack(self._losses).double()
+        counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
+        not_finite = losses.isfinite().logical_not()
+        sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
+        loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
+        if bad:
+            raise self._first_not_finite(losses.tolist(), not_finite.tolist())
+        self._loss_sum += loss_sum
+        self._count += count
+        self._steps.clear()
+        self._losses.clear()
+        self._counts.clear()
+
+    def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
+        mine = next((i for i, bad in enumerate(not_finite) if bad), None)
+        found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
+        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
+        rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
+        step, loss = of_ranks[rank]
+        return NonFiniteLoss(int(step), rank, loss)
+
+    def state(self) -> list[float]:
+        """The sums since the last log line, right after `flush`, so that a resumed run logs the same
+        values."""
+        return [self._loss_sum, self._count]
+
+    def load(self, state: list[float]) -> None:
+        self._loss_sum, self._count = state
+        self._carried = self._count  # samples of the earlier process, which do not count for the speed
+
+    def read(self) -> tuple[float, float]:
+        """(mean loss over samples, samples per second), over all ranks since the last `read`.
+
+        Raises:
+            NonFiniteLoss: as in `flush`.
+        """
+        self.flush()
+        loss = self._loss_sum / self._count if self._count else float("nan")
+        samples_per_s = (self._count - self._carried) / max(time.perf_counter() - self._since, 1e-9)
+        self._restart()
+        return loss, samples_per_s
