@@ -13,6 +13,7 @@ from clustertrain.run.record_file import decoded, encoded
 from clustertrain.run.records import (
     Arrival,
     Beat,
+    BestCheckpoint,
     Cancellation,
     Outcome,
     Rendezvous,
@@ -43,6 +44,7 @@ def files(run):
         (attempt.stop, StopRequest("preempted", "preempted", "Another job needs the nodes.")),
         (attempt.save, SaveRequest(pod="a-head-1")),
         (attempt.result, Result("failed", "error", 1, "E: no", 7, 2, {"loss": 0.5}, "00000007-1.0", 1)),
+        (attempt.result, Result("done", "finished", 0, best=BestCheckpoint("00000007-1.0", "f1", 0.5))),
         (attempt.rendezvous, RENDEZVOUS),
         (attempt.arrival(1), Arrival("n2", "10.0.0.2", "eth0", 4, 0, 2**33, "20100-20139")),
         (restart.claim, sample_restart_claim()),

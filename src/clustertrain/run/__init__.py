@@ -14,6 +14,7 @@ submission.py    a job that is submitted to a scheduler, and how a node finds it
 snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other
 events.py        events and metrics, as lines of JSON
+spool.py         where a node keeps its streams if the storage is not a file system
 streams.py       files that grow: one writer, any reader, on a file system or on S3
 shipping.py      sends the streams of a node to S3 while they grow
 history.py       the streams of all restarts, merged

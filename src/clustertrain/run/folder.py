@@ -26,8 +26,7 @@
 
 A small file is written completely or not at all and contains one record (records.py). The object that names
 it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong
-to one attempt and restart, and a reader drops superseded steps. TensorBoard shows each folder as a separate
-curve, so its files have one folder for all attempts.
+to one attempt and restart, and a reader drops superseded steps. TensorBoard shows a curve for each folder.
 
 A stream needs a file system. If the storage is one, streams are written in place; if it is S3, they are
 written to this node's spool, under the same folder names, and shipping.py sends them to S3.
@@ -35,16 +34,15 @@ written to this node's spool, under the same folder names, and shipping.py sends
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain.checkpoints.manifest import Shelf
-from clustertrain.node.cache import cache_folder
 from clustertrain.node.processes import Process
 from clustertrain.run import records
 from clustertrain.run.record_file import RecordFile, RequestFile
+from clustertrain.run.spool import spool_folder
 from clustertrain.storage import Location, Store, open_store
 
 JOB_YAML = "job.yaml"
@@ -233,16 +231,14 @@ class Attempt:
 
     @property
     def tensorboard(self) -> Path:
-        """Where this node writes TensorBoard's files: the run's folder for them, or the spool of the
-        attempt."""
+        """Where this node writes TensorBoard's files; a spool has a folder of each attempt."""
         run = self.run
         return self.path / _TENSORBOARD if run.is_spooled else run.local_path(run.tensorboard_key)
 
     def key_of(self, path: Path) -> str:
         """The key in the storage of a file in the attempt's folder on this node."""
         relative = path.relative_to(self.path)
-        in_run = relative.parts[0] == _TENSORBOARD
-        return f"{self.run.key if in_run else self.key}/{relative}"
+        return f"{self.run.key if relative.parts[0] == _TENSORBOARD else self.key}/{relative}"
 
     # -- the rest --------------------------------------------------------------------------------
 
@@ -355,7 +351,7 @@ class RunDir:
 
     @property
     def tensorboard_key(self) -> str:
-        """The folder of TensorBoard's files of all attempts: `tensorboard --logdir` shows one curve."""
+        """TensorBoard's files of all attempts, in one folder: `tensorboard --logdir` shows one curve."""
         return f"{self.key}/{_TENSORBOARD}"
 
     @property
@@ -377,14 +373,6 @@ class RunDir:
     def newest_attempt(self) -> Attempt | None:
         attempts = self.attempts()
         return attempts[-1] if attempts else None
-
-
-def spool_folder(store: Store) -> Path:
-    """The folder for the streams of this node until they are sent to a storage that is not a file system;
-    the keys are those of the storage."""
-    location = store.location
-    identity = f"{location.endpoint or ''} {location.uri.rstrip('/')}"
-    return cache_folder() / "spool" / hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 def run_names(store: Store) -> list[str]:

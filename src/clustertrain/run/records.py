@@ -148,11 +148,11 @@ class Result:
     epoch: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
-    best: BestCheckpoint | None = None
     restarts: int = 0
     redone_steps: int = 0
     world_size: int | None = None
     train_s: float | None = None
+    best: BestCheckpoint | None = None
     ended_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

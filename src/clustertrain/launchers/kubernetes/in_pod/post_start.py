@@ -15,8 +15,9 @@ from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt, RunDir, spool_folder
+from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.shipping import Shipping, attempts_here
+from clustertrain.run.spool import spool_folder
 from clustertrain.storage import open_store
 
 _POLL_S = 1.0
