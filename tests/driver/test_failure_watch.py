@@ -8,6 +8,7 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
+from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
@@ -86,9 +87,37 @@ def test_what_would_happen_again_is_not_tried_again(attempt):
 def test_the_same_error_at_the_same_step_ends_it_and_a_kill_does_not(attempt):
     watch = watch_of(attempt, retries=9)
     for restart in (0, 1, 2):
-        fails(attempt, watch, restart, signature="rank 1 signal 9", signal=signal.SIGKILL)
-    fails(attempt, watch, 3, signature="E")
+        fails(attempt, watch, restart, signature="signal 9", signal=signal.SIGKILL, transient=True)
+    fails(attempt, watch, 3, signature="E", rank=0)
     fails(attempt, watch, 4, signature="E", step=8)
     with pytest.raises(StopRetrying):
-        fails(attempt, watch, 5, signature="E")
+        fails(attempt, watch, 5, signature="E", rank=1)
     assert attempt.restart(5).failure.read().cause == "same_error_twice"
+
+
+def test_the_steps_of_a_script_are_not_known_and_its_files_show_progress(attempt):
+    watch = watch_of(attempt, retries=9)
+    files = attempt.run.local_path(attempt.run.checkpoints.key)
+    files.mkdir(parents=True)
+    for restart in (0, 1):
+        (files / f"epoch-{restart}.pt").touch()
+        fails(attempt, watch, restart, signature="code 7: no", error="ScriptFailed", step=0)
+    with pytest.raises(StopRetrying):
+        fails(attempt, watch, 2, signature="code 7: no", error="ScriptFailed", step=0)
+
+
+def test_a_failure_is_shown_with_its_restart_and_one_that_ends_the_run_is_in_the_result(attempt):
+    watch = watch_of(attempt, retries=1)
+    fails(attempt, watch, 0, text="rank 1, task.py:7 in loss: ValueError: no")
+    assert shown_events(attempt) == [
+        "after step 7: rank 1, task.py:7 in loss: ValueError: no\n"
+        "restarting the workers (1 of at most 1 in a row without a new checkpoint)"
+    ]
+    with pytest.raises(StopRetrying):
+        fails(attempt, watch, 1)
+    assert len(shown_events(attempt)) == 1
+
+
+def shown_events(attempt):
+    lines = map(line_of, read_events(attempt.run, attempt.events_key))
+    return [line for line in lines if line is not None]

@@ -53,7 +53,8 @@ def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
     fault = {"fault": "raise", "rank": 0, "at_call": 5}
     run = make_run("twofold", args=fault, failures={"retries": 9}, **SECTIONS, **ONE_WORKER)
     output = run.start().end(1)
-    assert "ValueError: the sensor is upside down" in output
+    assert output.count("in strike: ValueError: the sensor is upside down") == 2, "once for each time"
+    assert output.count("the sensor is upside down") == 2
     assert "twice at step" in output
     assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import JobError
+from clustertrain.worker.error_report import ErrorReport
 from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
 from leftovers import left_after, living_descendants
 
@@ -63,6 +64,31 @@ def test_its_exit_code_and_last_lines_come_through(run):
     assert "line 3" not in str(caught.value)
 
 
+def test_its_exception_is_named_with_its_line_as_that_of_a_task_is(run):
+    with pytest.raises(ScriptFailed) as caught:
+        run("def main():\n    raise ValueError('no eels')\nprint('step 1')\nmain()")
+    assert str(caught.value) == (
+        "rank 1, train.py:2 in main: ValueError: no eels\n"
+        "  called from train.py:4\n"
+        "train.py ended with exit code 1."
+    )
+    assert caught.value.report.name == "ValueError"
+
+
+def test_a_traceback_is_no_cause_of_another_exit_code(run):
+    logged = "import traceback, sys\ntry:\n    1 / 0\nexcept ArithmeticError:\n    traceback.print_exc()\n"
+    with pytest.raises(ScriptFailed, match=r"exit code 7 on rank 1; its last lines:") as caught:
+        run(logged + "sys.stdout.flush()\nsys.exit(7)")
+    assert caught.value.report is None
+    assert caught.value.last_line == "ZeroDivisionError: division by zero"
+
+
+def test_a_progress_bar_and_colors_are_left_out_of_its_last_lines(run):
+    with pytest.raises(ScriptFailed) as caught:
+        run(r"print('10%\r20%\r\x1b[31m30%\x1b[0m\a'); import sys; sys.exit(3)")
+    assert str(caught.value).endswith("its last lines:\n  | 30%\\x07")
+
+
 def test_its_signal_comes_through(run):
     with pytest.raises(ScriptFailed) as caught:
         run("import os; os.kill(os.getpid(), 11)")
@@ -73,8 +99,9 @@ def test_its_signal_comes_through(run):
 def test_a_failure_can_be_pickled():
     import pickle
 
-    error = pickle.loads(pickle.dumps(ScriptFailed("text", None, 9)))
+    error = pickle.loads(pickle.dumps(ScriptFailed("text", None, 9, "end", ErrorReport("E", "no"))))
     assert (str(error), error.script_exit_code, error.signal_number) == ("text", None, 9)
+    assert (error.last_line, error.report) == ("end", ErrorReport("E", "no"))
 
 
 def test_a_script_that_is_not_there(tmp_path):

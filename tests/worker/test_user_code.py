@@ -5,7 +5,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.worker.user_code import check_code, check_task, make_task
+from clustertrain.worker.user_code import check_code, check_function, check_task, make_task
 
 
 @pytest.fixture
@@ -27,6 +27,9 @@ def code(tmp_path, monkeypatch):
         ("\nimport no_such_thing\n", ["No module named 'no_such_thing'", "mine.py:2"]),
         ("def broken(:\n", ["SyntaxError", "mine.py:1"]),
         ("x = 1\n1 / 0\n", ["ZeroDivisionError", "mine.py:2"]),
+        ("import sys\nsys.exit('usage')\n", ["SystemExit: usage", "mine.py:2"]),
+        ("open('/no/such/file')\n", ["FileNotFoundError", "mine.py:1"]),
+        ("import json\ndef f():\n    json.loads('x')\nf()\n", ["JSONDecodeError", "mine.py:3 in f"]),
         ("Other = int\n", ["names 'Task'", "It has: Other"]),
         ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
         ("Task = 5\n", ["is 5, not a subclass"]),
@@ -39,6 +42,19 @@ def test_a_class_that_is_no_task_is_named_with_its_place(code, text, said):
     for part in said:
         assert part in str(caught.value)
     assert len(str(caught.value).splitlines()) <= 3
+
+
+def test_an_import_that_storage_or_network_ended_is_not_the_jobs_mistake(code):
+    code("raise ConnectionResetError(104, 'Connection reset by peer')\n")
+    with pytest.raises(ConnectionResetError):
+        check_task("mine:Task")
+
+
+def test_a_function_that_takes_no_argument_is_refused(code):
+    code("def train(): pass\ndef other(config, steps=5): pass\n")
+    with pytest.raises(JobError, match="cannot be called with one argument: too many positional"):
+        check_function("mine:train")
+    assert check_function("mine:other").__name__ == "other"
 
 
 def test_a_module_that_is_not_there(code, tmp_path, monkeypatch):

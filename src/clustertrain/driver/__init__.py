@@ -5,6 +5,7 @@ ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py hav
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 backend.py       the steps before each start of the worker group
 failures.py      which rank failed, and the cause
+recurrence.py    whether an error is certain to occur again, is transient, or equals an earlier one
 diagnosis.py     which limit ended a worker, with its number
 retry_policy.py  whether another start of the worker group can help
 outcome.py       the result of the attempt, from what rank 0 reported or Ray raised

@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from clustertrain.driver import recurrence
 from clustertrain.driver.diagnosis import diagnose
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
 from clustertrain.node.limits import Limits, process_state, read_limits
@@ -24,8 +25,10 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
+from clustertrain.worker.error_report import shortened
 from clustertrain.worker.plan import start_line
 from clustertrain.worker.script import ScriptFailed
+from clustertrain.worker.user_error import UserCodeFailed
 
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
@@ -90,7 +93,7 @@ class Group:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost
         connection."""
         for rank, error in sorted(errors.items()):
-            if isinstance(error, ClusterTrainError | RunStopped):
+            if _is_of_kit(error):
                 return self._of_exception(rank, error)
         if dead := self._dead_ranks():
             return self._of_dead_rank(*min(dead.items()))
@@ -156,22 +159,50 @@ class Group:
     # -- one rank's failure ----------------------------------------------------------------------
 
     def _of_exception(self, rank: int, error: BaseException) -> Failure:
-        kit_error = isinstance(error, ClusterTrainError)
-        text = str(error) if kit_error else f"{type(error).__name__}: {error}"
-        first_line = str(error).splitlines()[0] if str(error) else ""
+        if isinstance(error, UserCodeFailed):
+            return self._of_user_code(rank, error)
+        if isinstance(error, ScriptFailed):
+            return self._of_script(rank, error)
+        name = type(error).__name__
+        if not _is_of_kit(error):
+            text = f"rank {rank}: {name}: {shortened(str(error), 3, 600)}"
+            failure = self._failure(rank, name, text, recurrence.signature(f"{name}: {error}"))
+            return self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
+        failure = self._failure(rank, name, str(error), recurrence.signature(f"{name}: {error}"))
+        cause = "not_finite" if name.startswith("NonFinite") else "error"
+        return replace(failure, cause=cause, kit_exit_code=_exit_code(error), fatal=True)
+
+    def _of_user_code(self, rank: int, error: UserCodeFailed) -> Failure:
+        report = error.report
+        text = f"{report.text(f'rank {rank}')}\n{self._where_whole(rank)}"
+        failure = self._failure(rank, report.name, text, recurrence.signature_of(report))
+        failure = self._diagnosed(failure, message=report.whole_message(), tail=self._tail(rank))
+        return _judged(failure, recurrence.is_certain(report), recurrence.is_transient(report))
+
+    def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
+        report, name = error.report, type(error).__name__
+        ended = f"signal {error.signal_number}" if error.signal_number else f"code {error.script_exit_code}"
         failure = self._failure(
             rank,
-            type(error).__name__,
-            text,
-            signal=error.signal_number if isinstance(error, ScriptFailed) else None,
-            exit_code=error.script_exit_code if isinstance(error, ScriptFailed) else None,
-            kit_exit_code=_exit_code(error),
-            cause="not_finite" if type(error).__name__.startswith("NonFinite") else "error",
-            signature=f"{type(error).__name__}: {first_line}",
+            name,
+            f"{error}\n{self._where_whole(rank)}" if report else str(error),
+            recurrence.signature_of(report)
+            if report
+            else recurrence.signature(f"{ended}: {error.last_line}"),
+            signal=error.signal_number,
+            exit_code=error.script_exit_code,
         )
-        if isinstance(error, RunStopped) or (kit_error and not isinstance(error, ScriptFailed)):
-            return replace(failure, fatal=True)
-        return self._diagnosed(failure, message=text, tail=self._tail(rank))
+        failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
+        did_not_start = recurrence.is_certain_of_script(error.script_exit_code, error.last_line)
+        return _judged(
+            failure,
+            is_certain=did_not_start or (report is not None and recurrence.is_certain(report)),
+            is_transient=error.signal_number == signal.SIGKILL
+            or (report is not None and recurrence.is_transient(report)),
+        )
+
+    def _where_whole(self, rank: int) -> str:
+        return f"The whole traceback: clustertrain logs {self._attempt.run.name} --rank {rank}"
 
     def _of_dead_rank(self, rank: int, error: ray.exceptions.RayError) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
@@ -183,20 +214,26 @@ class Group:
         if "clustertrain: no progress in phase" in tail:
             line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
             what = line.removeprefix("clustertrain: ").partition(";")[0]
-            failure = self._failure(rank, "watchdog", f"rank {rank} was ended by its watchdog: {what}")
+            text = f"rank {rank} was ended by its watchdog: {what}"
+            failure = self._failure(rank, "watchdog", text, "watchdog", transient=True)
             return self._diagnosed(failure, message=message)
         number = next(
             (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
             signal.SIGKILL,
         )
         text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
-        signature = f"rank {rank} signal {int(number)}"
-        failure = self._failure(rank, "signal", text, signal=int(number), signature=signature)
+        failure = self._failure(
+            rank,
+            "signal",
+            text,
+            f"signal {int(number)}",
+            signal=int(number),
+            transient=number == signal.SIGKILL,
+        )
         return self._diagnosed(failure, message=message)
 
-    def _failure(self, rank: int, error: str, text: str, signature: str = "", **more: Any) -> Failure:
+    def _failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:
         where = self._workers[rank].metadata
-        signature = signature or f"rank {rank} {error}"
         return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
 
     def _diagnosed(self, failure: Failure, *, message: str, tail: str = "") -> Failure:
@@ -216,6 +253,19 @@ class Group:
         return replace(failure, cause=found.cause, text=found.text, fatal=True)
 
 
+def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:
+    """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
+    if failure.fatal or not is_certain:
+        return replace(failure, transient=is_transient)
+    text = f"{failure.text}\nAnother start would fail in the same way, so the workers are not restarted."
+    return replace(failure, text=text, fatal=True)
+
+
+def _is_of_kit(error: BaseException) -> bool:
+    """An error of the job, the data or the storage, or a stop: it ends the run, and its text is complete."""
+    return isinstance(error, ClusterTrainError | RunStopped) and not isinstance(error, ScriptFailed)
+
+
 def _exit_code(error: BaseException) -> int:
     return error.exit_code if isinstance(error, ClusterTrainError | RunStopped) else EXIT_FAILED
 
@@ -226,7 +276,9 @@ def _base(error: BaseException) -> BaseException:
 
 
 def _is_collateral(error: BaseException) -> bool:
-    return type(error).__name__ in ("DistBackendError", "DistNetworkError") or "closed by peer" in str(error)
+    report = getattr(error, "report", None)
+    name = report.name if report is not None else type(error).__name__
+    return recurrence.is_collateral(name, str(error))
 
 
 def _tail(path: Path) -> str:

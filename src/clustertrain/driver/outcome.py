@@ -10,6 +10,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure, Result
 from clustertrain.run.result import ended, failed, stopped
 from clustertrain.run.states import CAUSE_OF_CODE
+from clustertrain.worker.error_report import shortened
 
 
 def of_outcome(attempt: Attempt) -> Result:
@@ -33,7 +34,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
     if kit is not None:
         return failed(attempt, str(kit), kit.exit_code)
-    what = f"{type(chain[-1]).__name__}: {_first_lines(str(chain[-1]))}"
+    what = f"{type(chain[-1]).__name__}: {shortened(str(chain[-1]), lines=2, characters=600)}"
     text = f"{what}\nThe full traceback is in {attempt.driver_log}."
     return ended(attempt, "failed", "error", text=text)
 
@@ -41,7 +42,8 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
 def _of_failure(attempt: Attempt, failure: Failure) -> Result:
     cause, text, code = failure.cause, failure.text, failure.kit_exit_code
     if cause == "same_error_twice":
-        text += f"\nThe same error occurred twice at step {failure.step}, so another restart would not help."
+        at = "" if failure.of_script else f" at step {failure.step}"
+        text += f"\nThe same error occurred twice{at}, so another restart would not help."
     elif cause == "error" and code in CAUSE_OF_CODE:
         cause = CAUSE_OF_CODE[code]
     return ended(attempt, "failed", cause, exit_code=code, text=text)
@@ -60,7 +62,3 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         inner = [getattr(e, name, None) for name in ("controller_failure", "_base_exc", "cause", "__cause__")]
         inner += list(getattr(e, "worker_failures", {}).values())
         queue += [i for i in inner if isinstance(i, BaseException)]
-
-
-def _first_lines(text: str) -> str:
-    return "\n".join([line for line in text.splitlines() if line.strip()][:2])

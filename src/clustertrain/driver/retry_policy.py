@@ -7,7 +7,6 @@ without a new checkpoint.
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from clustertrain.driver.failures import Group, newest_restart, write_failure
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import committed_step
+from clustertrain.run.claims import committed_step, progress_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure
@@ -65,7 +64,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._patience = Patience(retries, committed_step(ref.open().run))
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
-        self._signatures: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int, str | None]] = set()
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         attempt = self._ref.open()
@@ -88,18 +87,24 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             return
         attempt = self._ref.open()
         failure = self._new_failure(attempt)
-        if failure is not None and (cause := self._same_again(failure)):
+        if failure is not None and (cause := self._same_again(attempt, failure)):
             write_failure(attempt, replace(failure, cause=cause))
             raise StopRetrying(failure.text)
+        not_started = "The workers could not be started; `clustertrain logs --driver` shows why."
+        text = failure.text if failure else not_started
         if self._patience.is_over_after(committed_step(attempt.run)):
-            not_started = "The workers could not be started; `clustertrain logs --driver` shows why."
-            text = failure.text if failure else not_started
             text = f"{text}\n{self._patience.text()}".rstrip()
             if failure is not None:
                 cause = "retries_used_up" if self._retries else failure.cause
                 write_failure(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
-        EventLog(attempt.events).write("restarting", restart=self._patience.in_a_row, of=self._retries)
+        EventLog(attempt.events).write(
+            "restarting",
+            restart=self._patience.in_a_row,
+            of=self._retries,
+            step=failure.step if failure else 0,
+            text=text,
+        )
         self._wait_for_workers(attempt, failure)
 
     def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
@@ -119,12 +124,14 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._last_handled = restart.number
         return restart.failure.read()
 
-    def _same_again(self, failure: Failure) -> str | None:
+    def _same_again(self, attempt: Attempt, failure: Failure) -> str | None:
         """The cause with which to end the run, if the next restart would fail in the same way."""
         if failure.fatal:
             return failure.cause
-        signature = (failure.signature, failure.step)
-        if failure.signal != signal.SIGKILL and signature in self._signatures:
+        # The steps of a script are not known: its files show whether it got further in between.
+        files = progress_of(attempt.run).files if failure.of_script else None
+        seen = (failure.signature, failure.step, files)
+        if seen in self._seen and not failure.transient:
             return "same_error_twice"
-        self._signatures.add(signature)
+        self._seen.add(seen)
         return None

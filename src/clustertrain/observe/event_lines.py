@@ -45,16 +45,22 @@ def _checkpoint_line(e: Record) -> str:
     )
 
 
+def _restarting_line(e: Record) -> str:
+    """With the failure before it. A failure that ends the run has no line: the result has the same text."""
+    after = f"after step {e['step']}: " if e.get("step") else ""
+    why = f"{after}{e['text']}\n" if e.get("text") else ""
+    return (
+        f"{why}restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
+    )
+
+
 _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray started in {e['seconds']:.1f} s",
     "group_started": _group_line,
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
-    "worker_died": lambda e: f"after step {e['step']}: {e['text']}",
-    "restarting": lambda e: (
-        f"restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
-    ),
+    "restarting": _restarting_line,
     "checkpoint": _checkpoint_line,
     "stop_requested": lambda e: (
         "stopping: the workers finish this step and save; a second request ends it at once"

@@ -22,7 +22,7 @@ KINDS = {
     "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
     "fallback": "checkpoint, why",
     "worker_died": "the fields of records.Failure",
-    "restarting": "restart, of",
+    "restarting": "restart, of, and step and text of the failure",
     "checkpoint": "step, name, bytes, blocking_s, write_s, reason",
     "stop_requested": "cause",
     "warning": "text",

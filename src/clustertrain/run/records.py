@@ -189,11 +189,12 @@ class Failure:
     Attributes:
         rank, host, pid: the worker that failed first.
         error: the name of its exception, "signal" or "watchdog".
-        signature: equal for a failure that occurs again.
+        signature: equal for a failure that occurs again, on any rank.
         signal: of a process that was killed. exit_code: of a script.
         kit_exit_code: the exit code of the run if this failure ends it.
         cause: one of state `failed`.
         fatal: another start would fail in the same way.
+        transient: it may come from the network, the storage or the machine, so it may occur twice.
         restart, step: the start that failed, and the last step that it finished.
     """
 
@@ -206,10 +207,16 @@ class Failure:
     kit_exit_code: int = 1
     cause: str = "error"
     fatal: bool = False
+    transient: bool = False
     host: str = ""
     pid: int | None = None
     restart: int = 0
     step: int = 0
+
+    @property
+    def of_script(self) -> bool:
+        """Whether a script ended; its steps are not known."""
+        return self.error == "ScriptFailed"
 
 
 @dataclass(frozen=True)

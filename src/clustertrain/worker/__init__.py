@@ -7,6 +7,9 @@ rank.py           training.loop.Run on one rank: requests, checkpoints, logs, ph
 requests.py       `stop` and `save`: files in the attempt's folder
 script.py         an unchanged torchrun script as a child process
 user_code.py      imports and checks the user's task or function; errors name the line
+user_error.py     an exception of the user's code, as it is sent to the driver
+error_report.py   class, text, causes and user's frames of an exception, and the message made of them
+printed_traceback.py  reads a report from a printed traceback: of a script, or of a loader process
 gpus.py           whether torch can use the GPUs of this node
 storage_probe.py  tests that every node can write the storage and read the files of the others
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group

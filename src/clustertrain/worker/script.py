@@ -15,8 +15,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.worker.error_report import ErrorReport, printable
+from clustertrain.worker.printed_traceback import last_exception
 
 # In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
 # for its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
@@ -26,19 +29,39 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-_LAST_LINES = 8
+_LAST_LINES = 8  # in a message
+_LINE_CHARACTERS = 500
+_KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
 
 
 class ScriptFailed(ClusterTrainError):
-    """A script ended with a code other than 0, or by a signal."""
+    """A script ended with a code other than 0, or by a signal.
 
-    def __init__(self, text: str, exit_code: int | None, signal_number: int | None) -> None:
+    `last_line`: of its output. `report`: of the exception that ended it, if its output ends with a traceback.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        exit_code: int | None,
+        signal_number: int | None,
+        last_line: str = "",
+        report: ErrorReport | None = None,
+    ) -> None:
         super().__init__(text)
         self.script_exit_code = exit_code
         self.signal_number = signal_number
+        self.last_line = last_line
+        self.report = report
 
-    def __reduce__(self) -> tuple[type[ScriptFailed], tuple[str, int | None, int | None]]:
-        return ScriptFailed, (str(self), self.script_exit_code, self.signal_number)
+    def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Any, ...]]:
+        return ScriptFailed, (
+            str(self),
+            self.script_exit_code,
+            self.signal_number,
+            self.last_line,
+            self.report,
+        )
 
 
 def torchrun_environment(
@@ -91,7 +114,8 @@ def run_script(
 
     Raises:
         JobError: there is no such script.
-        ScriptFailed: it ended with a code other than 0; the text has the code and its last lines.
+        ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
+            lines.
     """
     if not script.is_file():
         raise JobError(f"script: {script} does not exist.\nThe path is relative to `code`, {cwd}.")
@@ -106,7 +130,7 @@ def run_script(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # signals to the worker's process group do not reach it
     )
-    last_lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    last_lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
     stopped = threading.Event()
     watcher = threading.Thread(
         target=_stop_on_request, args=(child, stop_requested, grace_s, stopped), daemon=True
@@ -118,26 +142,36 @@ def run_script(
             line = raw.decode(errors="replace")
             sys.stdout.write(line)
             sys.stdout.flush()
-            last_lines.append(line.rstrip())
+            last_lines.append(line.rstrip()[-_KEPT_CHARACTERS:])
         code = child.wait()
     watcher.join()
     if stopped.is_set():
         return False
     if code != 0:
-        raise _failure(script, rank, code, last_lines)
+        raise _failure(script, rank, code, last_lines, str(cwd))
     return True
 
 
-def _failure(script: Path, rank: int, code: int, last_lines: Sequence[str]) -> ScriptFailed:
+def _failure(script: Path, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
     if code < 0:
         ended = f"by signal {-code} ({signal.Signals(-code).name})"
         exit_code, signal_number = None, -code
     else:
         ended, exit_code, signal_number = f"with exit code {code}", code, None
-    tail = "\n".join(f"  | {line}" for line in last_lines if line) or "  | (it printed nothing)"
-    return ScriptFailed(
-        f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}", exit_code, signal_number
-    )
+    # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
+    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
+    shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
+    if report is not None:
+        text = f"{report.text(f'rank {rank}')}\n{script.name} ended {ended}."
+    else:
+        tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
+        text = f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}"
+    return ScriptFailed(text, exit_code, signal_number, shown[-1] if shown else "", report)
+
+
+def _as_on_a_terminal(line: str) -> str:
+    """The line without what a progress bar has overwritten, in printable characters."""
+    return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
 def _stop_on_request(

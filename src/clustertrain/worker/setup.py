@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -51,6 +52,8 @@ def set_up_process(plan: Plan) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    # Ray Train logs the exception of the train function here; train.py has printed it, with all its causes.
+    logging.getLogger("ray.train.v2._internal.util").setLevel(logging.CRITICAL)
     print(start_line(plan.restart), flush=True)
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log

@@ -6,30 +6,50 @@ that TorchTrainer calls. All of them run in the worker's process.
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clustertrain import session, variables
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
+from clustertrain.worker.plan import Plan
 from clustertrain.worker.rank import WorkerRun
-from clustertrain.worker.script import run_script, torchrun_environment
+from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
 from clustertrain.worker.setup import current_plan, worker_state
 from clustertrain.worker.user_code import check_function, check_task, code_folder, make_task
+from clustertrain.worker.user_error import UserCodeFailed, report_of
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
-    """The train function that TorchTrainer calls on each rank."""
+    """The train function that TorchTrainer calls on each rank.
+
+    Raises:
+        UserCodeFailed: the user's code raised an exception; its traceback is in the rank's log.
+    """
+    plan = current_plan()
+    try:
+        _train(plan, plan.job)
+    except BaseException as error:
+        if not isinstance(error, ScriptFailed):  # what a script printed is in the log
+            traceback.print_exception(error)
+            sys.stderr.flush()
+        if isinstance(error, ClusterTrainError | RunStopped):
+            raise
+        raise UserCodeFailed(report_of(error, code_folder(plan.job))) from None
+
+
+def _train(plan: Plan, job: Job) -> None:
     import ray.train
 
-    plan, context = current_plan(), ray.train.get_context()
-    job = plan.job
+    context = ray.train.get_context()
     started = time.time()
     entry_point = _run_script if job.script else _run_function if job.function else _run_task
     with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:

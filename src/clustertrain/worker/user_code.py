@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
+from clustertrain.worker.error_report import shortened
+from clustertrain.worker.user_error import report_of
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that while Ray starts
     from clustertrain.training.task import Task
+
+_OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def code_folder(job: Job) -> str:
@@ -26,11 +31,14 @@ def load_object(spec: str, kind: str) -> Any:
 
     Raises:
         JobError: the import fails; names the line of the user's file.
+        OSError: a file or a server that the module needs cannot be read now.
     """
     module_name, _, attribute = spec.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and not isinstance(error, _OF_FILES):
+            raise  # of the storage or the network: another start may help
         raise JobError(_import_failure(spec, kind, error)) from error
     try:
         return getattr(module, attribute)
@@ -42,16 +50,11 @@ def load_object(spec: str, kind: str) -> Any:
 
 
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
-    frames = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        frames.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
-        traceback = traceback.tb_next
-    own = [f for f in frames if "importlib" not in f[0] and f[0] != __file__]
-    if isinstance(error, SyntaxError):
-        own = [(error.filename or "?", error.lineno or 0)]
-    where = f"{own[-1][0]}:{own[-1][1]}" if own else f"`code`, the folder {Path.cwd()}"
-    return f"{kind}: {spec} does not import: {type(error).__name__}: {error}\nAt {where}."
+    code = str(Path.cwd())
+    report = report_of(error, code)
+    where = str(report.frames[0]) if report.frames else f"`code`, the folder {code}"
+    what = f"{report.name}: {shortened(report.message, lines=3, characters=600)}"
+    return f"{kind}: {spec} does not import: {what}\nAt {where}."
 
 
 def check_task(spec: str) -> type[Task]:
@@ -89,7 +92,7 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
     """The function that a job names.
 
     Raises:
-        JobError: it does not import or cannot be called.
+        JobError: it does not import, or cannot be called with one argument.
     """
     function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
     if not callable(function):
@@ -97,6 +100,15 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
             f"function: {spec} is {function!r}, which cannot be called.\n"
             "Name a function that takes one argument, args."
         )
+    try:
+        inspect.signature(function).bind({})
+    except TypeError as error:
+        raise JobError(
+            f"function: {spec} cannot be called with one argument: {error}.\n"
+            "Name a function that takes one argument, args."
+        ) from None
+    except ValueError:  # it is written in C, and has no signature
+        pass
     return function
 
 

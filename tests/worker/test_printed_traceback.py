@@ -1,0 +1,79 @@
+"""The exception at the end of a script's output, from output that Python itself printed."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from clustertrain.worker.printed_traceback import last_exception
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """Runs a text as train.py; what is shown of the exception that its output ends with, or None."""
+
+    def run(text, prefix=""):
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+        command = [sys.executable, str(tmp_path / "train.py")]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        lines = [prefix + line for line in done.stdout.decode().split("\n") if line]
+        if prefix:
+            lines += ["[W1122 process_group.cpp:1] Warning: it was not destroyed"]
+        report = last_exception(lines, str(tmp_path), lines_after=3)
+        return report.text("rank 1") if report is not None else None
+
+    return run
+
+
+FAILS = """
+def main():
+    check(5)
+
+def check(x):
+    raise ValueError(f"{x} is wrong:\\n  why\\nand more")
+
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_a_traceback_names_the_line(shown, prefix):
+    text = shown(FAILS + "print('step 1')\nmain()\n", prefix)
+    more = "\n    and more" if prefix else ""  # without the prefix it may be any output
+    assert text == (
+        f"rank 1, train.py:6 in check: ValueError: 5 is wrong:\n      why{more}\n"
+        "  called from train.py:3 in main\n"
+        "  called from train.py:9"
+    )
+
+
+def test_a_traceback_begins_on_the_line_of_a_progress_bar(shown):
+    bar = "import sys\nfor n in range(3):\n    print(f'\\r{n}0%|##  | {n}/10', end='', file=sys.stderr)\n"
+    assert shown(bar + "1 / 0\n") == "rank 1, train.py:4: ZeroDivisionError: division by zero"
+
+
+def test_causes_and_groups_are_read(shown):
+    assert shown(FAILS + "try:\n    main()\nexcept ValueError as e:\n    raise OSError('no') from e\n") == (
+        "rank 1, train.py:11: OSError: no\n  raised from train.py:6 in check: ValueError: 5 is wrong: …"
+    )
+    group = "ExceptionGroup('many', [error, TypeError('bare'), ExceptionGroup('inner', [KeyError(1)])])"
+    assert shown(
+        FAILS + f"try:\n    main()\nexcept ValueError as error:\n    raise {group}\n"
+    ).splitlines() == [
+        "rank 1, train.py:11: ExceptionGroup: many (3 sub-exceptions)",
+        "  member 1: train.py:6 in check: ValueError: 5 is wrong: …",
+        "  member 2: TypeError: bare",
+        "  member 3: ExceptionGroup: inner (1 sub-exception)",
+        "  raised while handling train.py:6 in check: ValueError: 5 is wrong: …",
+    ]
+
+
+def test_code_that_does_not_compile(shown):
+    assert shown("x = 1\nclass A(:\n") == "rank 1, train.py:2: SyntaxError: invalid syntax"
+
+
+def test_a_traceback_that_is_not_the_end_is_no_cause(shown):
+    logged = "import traceback\ntry:\n    main()\nexcept ValueError:\n    traceback.print_exc(limit=1)\n"
+    after = "import sys\nfor n in range(9):\n    print('step', n)\nsys.exit('out of eels')\n"
+    assert shown(FAILS + logged + after) is None
+    assert shown("print('ValueError: x')\n") is None

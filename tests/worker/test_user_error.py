@@ -1,0 +1,221 @@
+"""What is shown of an exception of the user's code: its line, its causes, no frame of torch or Ray."""
+
+import importlib
+import pickle
+import sys
+import textwrap
+
+import pytest
+from torch.utils.data import DataLoader
+
+from clustertrain.worker.error_report import ErrorReport, printable, shortened, user_frames
+from clustertrain.worker.user_error import UserCodeFailed, report_of
+
+
+@pytest.fixture
+def raised(tmp_path, monkeypatch):
+    """Imports the text as pkg/mine.py of the code's folder, calls its f, and reports what that raised."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def run(text, *args):
+        (tmp_path / "pkg").mkdir(exist_ok=True)
+        (tmp_path / "pkg" / "mine.py").write_text(textwrap.dedent(text))
+        for name in ("pkg", "pkg.mine", "pkg.other"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        try:
+            importlib.import_module("pkg.mine").f(*args)
+        except BaseException as error:  # noqa: BLE001
+            return report_of(error.with_traceback(error.__traceback__.tb_next), str(tmp_path))
+        raise AssertionError("it raised nothing")
+
+    yield run
+    for name in ("pkg", "pkg.mine", "pkg.other"):
+        sys.modules.pop(name, None)
+
+
+def test_the_line_that_raised_comes_first_and_its_callers_below(raised):
+    report = raised(
+        """
+        import torch
+
+        def f():
+            torch.nn.Sequential(Net())(torch.zeros(1))
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                check(x)
+
+        def check(x):
+            raise ValueError("upside down")
+        """
+    )
+    assert report.text("rank 1") == (
+        "rank 1, pkg/mine.py:12 in check: ValueError: upside down\n"
+        "  called from pkg/mine.py:9 in forward\n"
+        "  called from pkg/mine.py:5 in f"
+    )
+    assert "Exception" in report.classes
+
+
+def test_an_exception_of_a_loader_process_names_the_line_of_the_data_set(raised):
+    report = raised(
+        """
+        def f(DataLoader):
+            list(DataLoader(Samples(), num_workers=1))
+
+        class Samples:
+            def __len__(self):
+                return 3
+
+            def __getitem__(self, i):
+                return read(i)
+
+        def read(i):
+            try:
+                open(f"/no such file {i}")
+            except OSError as error:
+                raise KeyError("label") from error
+        """,
+        DataLoader,
+    )
+    assert report.text("rank 0") == (
+        "rank 0, pkg/mine.py:16 in read: KeyError: 'label'\n"
+        "  called from pkg/mine.py:10 in __getitem__\n"
+        "  raised from pkg/mine.py:14 in read: FileNotFoundError: "
+        "[Errno 2] No such file or directory: '/no such file 0'"
+    )
+    assert "LookupError" in report.classes
+
+
+def test_causes_are_named_and_three_at_most(raised):
+    report = raised(
+        """
+        def f(n=6):
+            try:
+                g(n)
+            except ValueError as error:
+                raise RuntimeError("outer") from error
+
+        def g(n):
+            try:
+                {}["x"]
+            except KeyError:
+                h(n)
+
+        def h(n):
+            if n == 0:
+                raise ValueError("inner")
+            try:
+                h(n - 1)
+            except ValueError as error:
+                raise ValueError(f"at {n}") from error
+        """
+    )
+    lines = report.text("rank 0").splitlines()
+    assert lines[0] == "rank 0, pkg/mine.py:6 in f: RuntimeError: outer"
+    assert lines[1] == "  raised from pkg/mine.py:20 in h: ValueError: at 6"
+    assert len(lines) == 4
+
+
+def test_an_exception_during_another_names_both_unless_no_line_of_the_user_raised_it(raised):
+    assert raised(
+        "def f():\n    try:\n        g()\n    except KeyError:\n        1 / 0\n\ndef g():\n    {}[1]\n"
+    ).text("rank 0") == (
+        "rank 0, pkg/mine.py:5 in f: ZeroDivisionError: division by zero\n"
+        "  raised while handling pkg/mine.py:8 in g: KeyError: 1"
+    )
+    hidden = "def f():\n    try:\n        {}[1]\n    except KeyError:\n        raise OSError('x') from None\n"
+    assert raised(hidden).text("rank 0") == "rank 0, pkg/mine.py:5 in f: OSError: x"
+
+
+def test_the_members_of_a_group_are_named(raised):
+    report = raised(
+        """
+        def f():
+            raise ExceptionGroup("many", [*map(caught, range(4))])
+
+        def caught(n):
+            try:
+                raise ValueError(n)
+            except ValueError as error:
+                return error
+        """
+    )
+    assert report.text("rank 0").splitlines() == [
+        "rank 0, pkg/mine.py:3 in f: ExceptionGroup: many (4 sub-exceptions)",
+        *(f"  member {n + 1}: pkg/mine.py:7 in caught: ValueError: {n}" for n in range(3)),
+    ]
+
+
+def test_code_that_does_not_compile_names_its_line_once(raised, tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "other.py").write_text("x = 1\nclass Broken(:\n")
+    text = raised("def f():\n    import pkg.other\n").text("rank 0")
+    assert text == ("rank 0, pkg/other.py:2: SyntaxError: invalid syntax\n  called from pkg/mine.py:2 in f")
+
+
+def test_deep_recursion_is_short(raised):
+    report = raised("def f(n=300):\n    return n and g(n)\n\ndef g(n):\n    return f(n - 1) or 1 / 0\n")
+    lines = report.text("rank 0").splitlines()
+    assert len(lines) == 6
+    assert lines[-1] == "  called from 595 more lines of your code"
+
+
+def test_a_message_is_bounded_and_printable():
+    report = ErrorReport(
+        "ValueError", "\x1b[31mred\x1b[0m\r\n\n" + "\ud800\x07\u202e" + "x" * 9999 + "\nmore"
+    )
+    first, second = report.text("rank 0").split("\n")
+    assert first == "rank 0: ValueError: red"
+    assert second.startswith("    \\ud800\\x07\\u202exxx")
+    assert second.endswith("x …")
+    assert len(second) < 700
+    assert len(ErrorReport("E", "\n".join(map(str, range(99)))).text("rank 0").splitlines()) == 5
+    assert ErrorReport("AssertionError", "").text("rank 0") == "rank 0: AssertionError"
+    assert shortened("a\nb\n", 2, 9) == "a\nb"
+    assert printable("\tä\n") == "    ä\n"
+
+
+class Unreadable(Exception):
+    """Raises when it is unpickled, and when it is shown."""
+
+    def __init__(self, one, two):
+        super().__init__(one)
+
+    def __str__(self):
+        raise RuntimeError("no")
+
+
+def test_an_exception_that_can_be_neither_shown_nor_unpickled_is_reported():
+    error = Unreadable(1, 2)
+    error.add_note("a note")
+    with pytest.raises(TypeError):
+        pickle.loads(pickle.dumps(error))
+    failed = pickle.loads(pickle.dumps(UserCodeFailed(report_of(error, "/code"))))
+    assert failed.report.text("rank 0") == (
+        "rank 0: Unreadable: (its text is unknown: Unreadable.__str__ raised RuntimeError)\n    a note"
+    )
+
+
+def test_installed_packages_are_the_users_code_if_there_is_no_other():
+    places = [
+        ("/venv/lib/python3.11/site-packages/ray/train/x.py", 1, "run"),
+        ("/venv/lib/python3.11/site-packages/mypkg/task.py", 2, "loss"),
+        ("/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", 3, "_call_impl"),
+        ("<frozen importlib._bootstrap>", 4, "_find"),
+        (importlib.__file__, 5, "import_module"),
+    ]
+    assert list(map(str, user_frames(places, "/code"))) == ["mypkg/task.py:2 in loss"]
+    places.insert(1, ("/code/.venv/lib/python3.11/site-packages/mypkg/a.py", 6, "a"))
+    places.append(("task.py", 7, "<module>"))
+    assert list(map(str, user_frames(places, "/code"))) == ["task.py:7"]
+    assert list(map(str, user_frames([("/elsewhere/a.py", 8, "f")], "/code"))) == ["/elsewhere/a.py:8 in f"]
+
+
+def test_paths_are_relative_to_code_through_links(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for folder, code in (("real", "link"), ("link", "real")):
+        frames = user_frames([(str(tmp_path / folder / "task.py"), 1, "f")], str(tmp_path / code))
+        assert str(frames[0]) == "task.py:1 in f"
