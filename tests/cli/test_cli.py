@@ -121,3 +121,14 @@ def test_a_command_that_local_does_not_have_names_the_right_one(cli, tmp_path):
         result = cli(command, "--to", "local")
         assert result.exit_code == EXIT_JOB
         assert remedy in result.output
+
+
+def test_ctrl_c_before_a_run_has_started_names_the_command_to_type(cli, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clustertrain.launchers.local.run.claim_next_attempt", interrupted)
+    cli("init")
+    result = cli("run", "job.yaml", "--set", "train.epochs=2")
+    assert result.exit_code == 130
+    assert "clustertrain run job.yaml --set train.epochs=2`" in result.output

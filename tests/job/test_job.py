@@ -83,6 +83,8 @@ def test_not_a_name_of_data(name):
         (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),
         (TASK | {"args": ["--lr", 1]}, "a task takes its arguments by name"),
         (FUNCTION | {"args": []}, "a function takes its arguments by name"),
+        (TASK | {"resume_args": ["--resume"]}, "needs no argument to resume"),
+        (FUNCTION | {"resume_args": ["--resume"]}, "needs no argument to resume"),
         (TASK | {"task": "m"}, "must be package.module:Name"),
         (TASK | {"task": "m.py:"}, "must be package.module:Name"),
         (SCRIPT | {"script": "/abs/train.py"}, "must be a file below `code`"),
@@ -457,8 +459,11 @@ def test_arguments_are_what_a_file_can_hold(value, rule):
 
 
 def test_environment_and_arguments_of_a_script_are_text():
-    made = Job.model_validate(SCRIPT | {"args": ["--lr", 0.5, 3], "env": {"N": 8, "A": "x"}})
+    made = Job.model_validate(
+        SCRIPT | {"args": ["--lr", 0.5, 3], "resume_args": ["--from", 7], "env": {"N": 8, "A": "x"}}
+    )
     assert made.args == ("--lr", "0.5", "3")
+    assert made.resume_args == ("--from", "7")
     assert made.env == {"N": "8", "A": "x"}
     for keys in (
         {"env": {"A": "x\0"}},
@@ -581,7 +586,11 @@ JOBS = st.one_of(
         SHARED,
     ),
     merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, checkpoint(), SHARED),
-    merged(st.just({"name": "a", "script": "x/train.py"}), some(args=st.lists(WORDS, max_size=3)), SHARED),
+    merged(
+        st.just({"name": "a", "script": "x/train.py"}),
+        some(args=st.lists(WORDS, max_size=3), resume_args=st.lists(WORDS, max_size=2)),
+        SHARED,
+    ),
 )
 
 

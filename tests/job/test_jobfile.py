@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import LARGEST_FILE_BYTES, dump_job, load_job, parse_job
-from clustertrain.job.identity import FREE_TRAIN_KEYS, identity, identity_difference, job_hash
+from clustertrain.job.identity import FREE_TRAIN_KEYS, Change, identity, identity_difference, job_hash
 from clustertrain.job.model import Job
 
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
@@ -69,8 +69,8 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "zzz: 2",
-            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, data, "
-            "train, checkpoint, resources, storage, failures, env, code",
+            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, "
+            "resume_args, data, train, checkpoint, resources, storage, failures, env, code",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -434,7 +434,7 @@ def test_any_bytes_and_sets_are_a_job_or_a_short_job_error(tmp_path_factory, raw
 
 def change(load, *sets: str, text: str = TASK) -> list[str]:
     old, new = load(text), load(text, *sets)
-    lines = identity_difference(old, new)
+    lines = [str(change) for change in identity_difference(old, new)]
     assert (job_hash(old) == job_hash(new)) == (not lines) == (identity(old) == identity(new))
     return lines
 
@@ -519,8 +519,8 @@ def test_keys_with_dots_are_not_mixed_up():
         return Job.model_validate({"name": "a", "function": "m:f", "args": args})
 
     assert identity_difference(made({"a.b": 1}), made({"a": {"b": 1}}))
-    assert identity_difference(made({"a": 1}), made({"a": 1.0})) == ["args.a: 1 → 1.0"]
-    assert identity_difference(made({"a": {}}), made({})) == ["args.a: {} → absent"]
+    assert identity_difference(made({"a": 1}), made({"a": 1.0})) == [Change("args.a", "1", "1.0")]
+    assert identity_difference(made({"a": {}}), made({})) == [Change("args.a", "{}", "absent")]
 
 
 def test_the_submit_side_imports_neither_torch_nor_ray():

@@ -6,7 +6,7 @@ from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_storage
 from clustertrain.observe.status import find_run
-from clustertrain.observe.tables import status_rows, summary_rows
+from clustertrain.observe.tables import next_step, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
@@ -94,6 +94,24 @@ def test_the_summary_has_state_and_cause(run):
     assert "lr" not in rows
     assert rows["restarts"] == "1, 5 steps repeated"
     assert rows["folder"] == run.uri
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (
+            Result("stopped", "interrupt", 75, checkpoint="00000010-1.0"),
+            "has saved a checkpoint.\ncontinue:  ",
+        ),
+        (Result("stopped", "interrupt", 130), "before it had a checkpoint.\nstart again:  "),
+        (Result("failed", "error", 1, checkpoint="00000010-1.0"), "clustertrain run j.yaml --accept-changes"),
+    ],
+    ids=["stopped", "nothing saved", "failed"],
+)
+def test_the_end_names_how_to_go_on(run, result, said):
+    hint = next_step(run, result, "j.yaml")
+    assert said in hint
+    assert "clustertrain run j.yaml" in hint
 
 
 @pytest.mark.parametrize(

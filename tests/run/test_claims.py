@@ -147,7 +147,7 @@ def test_attempts_without_a_new_checkpoint_are_ended(run):
         "2 attempts in a row ended without a new committed step (all began at step 120). "
         "The last one reported:",
         "ValueError: last",
-        "Fix the cause, then add --retry.",
+        "Fix the cause; a job without a change needs `clustertrain run JOBFILE --retry`.",
     ]
     assert caught.value.exit_code == 1
     check_progress(run, 3)

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from clustertrain.errors import EXIT_STORAGE, StorageError
+from clustertrain.job.identity import Change
 from clustertrain.node.processes import this_process
 from clustertrain.run import record_file
 from clustertrain.run.folder import RunDir
@@ -15,6 +16,7 @@ from clustertrain.run.records import (
     Beat,
     BestCheckpoint,
     Cancellation,
+    JobChanges,
     Outcome,
     Rendezvous,
     Result,
@@ -40,6 +42,8 @@ def files(run):
     return [
         (attempt.claim, sample_claim(allocation=START, files="f" * 64, retry=True)),
         (attempt.claim, sample_claim()),
+        (attempt.changes, JobChanges(7, "00000007-1.0", (Change("args.lr", "0.1", "0.01"),))),
+        (attempt.changes, JobChanges(None, None, ())),
         (attempt.heartbeat, Beat(FAR.host, FAR.pid, FAR.pid_started_ticks, 1.5, 3)),
         (attempt.stop, StopRequest("preempted", "preempted", "Another job needs the nodes.")),
         (attempt.save, SaveRequest(pod="a-head-1")),

@@ -166,9 +166,13 @@ def test_fresh_is_the_next_generation_and_stays_it(login, tmp_path):
     assert (tmp_path / "runs/digits/g2/submissions" / record["digest"] / "job.yaml").exists()
 
 
-def test_another_job_of_the_name_is_refused(login):
-    run_of(login, args={"lr": 1})
-    assert "contains another job with the name 'digits'" in login.submit(code=2)
+def test_a_job_that_changed_since_its_checkpoint_needs_consent(login):
+    run = run_of(login, "failed", "error", args={"lr": 1})
+    run.store.write_atomic(f"{run.checkpoints.key}/00000010-1.0/MANIFEST.json", b"{}")
+    refusal = login.submit("job.yaml", code=2)
+    assert "  args.lr: 1 → absent" in refusal
+    assert "clustertrain submit --to slurm job.yaml --accept-changes`" in refusal
+    assert "  args.lr: 1 → absent" in login.submit("--accept-changes")
 
 
 def test_a_run_that_lives_here_is_refused(login):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -232,15 +233,16 @@ def test_ranks_with_different_data_are_refused_on_all(ranks):
     assert all(isinstance(e, JobError) and "[[40, 0], [41, 0]]" in str(e) for e in errors)
 
 
-class Wider(Classify):
+class Wider(Plain):
     def model(self):
-        return nn.Linear(6, 4)
+        return nn.Linear(4, 2)
 
 
-def test_a_checkpoint_of_another_model_is_refused(ranks):
-    saves = ranks(1).results(run_task, Classify(), replace(SETTINGS, steps=2))[0].saves
-    with pytest.raises(JobError, match="Undo the change to the model, or start over with --fresh"):
+def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(ranks):
+    saves = ranks(1).results(run_task, Plain(), replace(SETTINGS, steps=2))[0].saves
+    with pytest.raises(JobError, match="`clustertrain run JOBFILE --fresh`") as caught:
         ranks(1).results(run_task, Wider(), SETTINGS, saves[2])
+    assert re.search(r"size mismatch for weight: .*\[1, 4\].*\[2, 4\]", str(caught.value))
 
 
 def test_bf16_and_unused_parameters_train(ranks):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 
@@ -109,3 +110,69 @@ class Plateau(Plain):
 def test_a_scheduler_that_waits_for_a_metric_is_refused(ranks):
     with pytest.raises(JobError, match="ReduceLROnPlateau"):
         ranks(1).results(run_task, Plateau(), SETTINGS)
+
+
+class Momentum(Plain):
+    """The optimizer has a state and options that a resume must load, or replace."""
+
+    def __init__(self, lr: float, kind: str = "SGD", groups: int = 1, schedule: bool = False) -> None:
+        super().__init__(lr=lr)
+        self.kind, self.groups, self.schedule = kind, groups, schedule
+
+    def optimizer(self, model):
+        groups = [list(model.parameters())] if self.groups == 1 else [[p] for p in model.parameters()]
+        options = {"momentum": 0.9} if self.kind == "SGD" else {}
+        make = getattr(torch.optim, self.kind)
+        return make([{"params": group} for group in groups], lr=self.lr, **options)
+
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if self.schedule else None
+
+
+SAVED = replace(SETTINGS, save_every_steps=2, job_sha256="a")
+
+
+def test_a_changed_job_resumes_with_its_own_learning_rate_and_the_saved_momentum(ranks):
+    alone = ranks(1)
+    first = alone.results(run_task, Momentum(0.1), SAVED)[0]
+    same = alone.results(run_task, Momentum(0.01), SAVED, first.saves[2])[0]
+    assert lrs(same) == [0.1] * 4  # the checkpoint has the settings of an unchanged job
+    changed = alone.results(run_task, Momentum(0.01), replace(SAVED, job_sha256="b"), first.saves[2])[0]
+    assert lrs(changed) == [0.01] * 4
+    (resumed,) = alone.results(
+        run_task, Momentum(0.0), replace(SAVED, steps=3, job_sha256="b"), first.saves[2]
+    )
+    momentum = [each["momentum_buffer"] for each in resumed.state(3)["optimizer"]["state"].values()]
+    fresh = alone.results(run_task, Momentum(0.0), replace(SAVED, steps=1, save_every_steps=1))[0]
+    begun = [each["momentum_buffer"] for each in fresh.state(1)["optimizer"]["state"].values()]
+    assert not any(map(torch.equal, momentum, begun))
+
+
+def test_a_schedule_that_a_changed_job_adds_starts_at_the_saved_step(ranks):
+    alone, changed = ranks(1), replace(SAVED, job_sha256="b")
+    first = alone.results(run_task, Momentum(0.1), SAVED)[0]
+    added = alone.results(run_task, Momentum(0.1, schedule=True), changed, first.saves[2])[0]
+    assert lrs(added) == [0.05, 0.05, 0.025, 0.025]
+    halved = alone.results(run_task, Momentum(0.1, schedule=True), SAVED)[0]
+    left_out = alone.results(run_task, Momentum(0.1), changed, halved.saves[2])[0]
+    assert lrs(left_out) == [0.1] * 4
+
+
+def test_the_state_of_another_optimizer_is_refused(ranks):
+    alone, changed = ranks(1), replace(SAVED, job_sha256="b")
+    saves = alone.results(run_task, Momentum(0.1), SAVED)[0].saves
+    with pytest.raises(JobError, match=r"is of SGD, and Task.optimizer\(\) returned Adam\.\n.*--fresh"):
+        alone.results(run_task, Momentum(0.1, kind="Adam"), changed, saves[2])
+    with pytest.raises(JobError, match=r"groups of \[2\] parameters, and .* returned groups of \[1, 1\]"):
+        alone.results(run_task, Momentum(0.1, groups=2), changed, saves[2])
+
+
+def test_a_checkpoint_without_the_newer_keys_resumes_as_before(ranks):
+    alone = ranks(1)
+    first = alone.results(run_task, Momentum(0.1), SAVED)[0]
+    older = first.state(2)
+    del older["optimizer_class"], older["horizon"]["job_sha256"]
+    file = io.BytesIO()
+    torch.save(older, file)
+    resumed = alone.results(run_task, Momentum(0.01), replace(SAVED, job_sha256="b"), file.getvalue())[0]
+    assert lrs(resumed) == [0.1] * 4

@@ -34,7 +34,11 @@ def test_a_function_stops_on_request_and_continues(make_run):
 
 def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(make_run):
     run = make_run(
-        "script", script="torchrun_script.py", args=["--fail-at-first", 0.1], failures={"retries": 1}
+        "script",
+        script="torchrun_script.py",
+        args=["--fail-at-first", 0.1],
+        resume_args=["--resume"],
+        failures={"retries": 1},
     )
     output = run.start().end(0)
     assert "torchrun_script.py ended with exit code 7 on rank 1" in output
@@ -45,7 +49,9 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
         assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
         assert "TORCHELASTIC_RESTART_COUNT=0" in log
         assert "TORCHELASTIC_RESTART_COUNT=1" in log
-        assert "sum over 2 ranks: 3; ray: False; args: ['--fail-at-first', '0.1']" in log
+        assert "sum over 2 ranks: 3; ray: False; args: ['--fail-at-first', '0.1']\n" in log
+        assert "args: ['--fail-at-first', '0.1', '--resume']\n" in log
+    assert "the script left a checkpoint: its arguments end with --resume" in output
 
 
 def start_ray(folder, name, environment, *arguments, within=()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def start_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options of every start, by `run` and by `submit`."""
     for name, help_text in (
         ("--retry", "Start although the last failures.attempts attempts made no progress."),
+        ("--accept-changes", "Resume although the job has changed since the checkpoint."),
         ("--allow-world-size-change", "Resume with another number of workers."),
         ("--takeover", "Start although another start of this run appears to be active."),
         ("--fresh", "Start over; the old run is kept."),
@@ -121,10 +123,12 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.job.file import load_job
     from clustertrain.launchers.known_runs import record_known_run
     from clustertrain.launchers.launcher import Target, launcher_of
+    from clustertrain.observe.tables import start_command
     from clustertrain.run.admission import Options
 
     job, launcher = load_job(Path(job_file), sets), launcher_of(to)
-    submitted = launcher.submit(job, job_file, Options(**options), click.echo, sets=sets)
+    again = start_command("submit", "--to", to, job_file, sets=sets)
+    submitted = launcher.submit(job, job_file, Options(**options, command=again), click.echo, sets=sets)
     if submitted is None:
         return
     if (problem := record_known_run(submitted)) is not None:
@@ -152,16 +156,18 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
     from clustertrain.job.file import load_job
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
-    from clustertrain.observe.tables import finish
+    from clustertrain.observe.tables import finish, start_command
     from clustertrain.run.admission import Options
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
-    screen = open_screen()
+    again = start_command("run", job_file, sets=sets)
     try:
-        run_dir, result = run_local(job, job_file, Options(**options), screen)
-    finally:
-        screen.close()
+        with closing(open_screen()) as screen:
+            run_dir, result = run_local(job, job_file, Options(**options, command=again), screen)
+    except KeyboardInterrupt:  # outside the time in which the run handles signals itself
+        note(f"The run was stopped by Ctrl-C. Start it again: `{again}`")
+        sys.exit(EXIT_INTERRUPTED)
     sys.exit(finish(run_dir, result, job_file))
 
 
@@ -389,7 +395,3 @@ def needs_training(command: str) -> None:
             err=True,
         )
         sys.exit(EXIT_JOB)
-
-
-if __name__ == "__main__":
-    main()

@@ -28,6 +28,7 @@ from clustertrain.driver.failures import Group
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
@@ -175,15 +176,24 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
             redone_steps=max(0, reached - step),
         )
     restart.plan.write(ResumePoint(str(checkpoint.name) if checkpoint else None, step))
-    return Plan(ref, restart.number, config.job_yaml, str(checkpoint.name) if checkpoint else None)
+    name = str(checkpoint.name) if checkpoint else None
+    resumes_script = config.is_script and has_script_checkpoint(attempt.run)
+    plan = Plan(ref, restart.number, config.job_yaml, name, resumes_script)
+    if resumes_script and (added := plan.job.resume_args):
+        events.write("note", text=f"the script left a checkpoint: its arguments end with {' '.join(added)}")
+    return plan
 
 
 def _reached_before(restart: Restart) -> int:
-    """The last step that the previous start of the group finished, in this attempt or an earlier one."""
+    """The last step that the previous start of the group finished, in this attempt or an earlier one; 0 if
+    the job was replaced since, because its steps are not those of this job."""
     attempt = restart.attempt
     if restart.number > 0:
         return reached_step(attempt.restart(restart.number - 1))
-    for earlier in reversed(attempt.run.attempts()):
-        if earlier.n < attempt.n and (last := earlier.newest_restart()) is not None:
+    for each in reversed(attempt.run.attempts()):
+        if each.n != attempt.n and (last := each.newest_restart()) is not None:
             return reached_step(last)
+        changes = each.changes.read()
+        if changes is not None and changes.starts_over:
+            return 0
     return 0

@@ -17,6 +17,7 @@ OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 
 _CLOSE = 0.95  # of a limit
 _SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
+_CONTINUE = "To continue with a changed job: `clustertrain run JOBFILE --accept-changes`"
 _ON_GPU = "use train.precision: bf16, or GPUs with more memory"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
 _CUDA = re.compile(
@@ -176,7 +177,8 @@ def _of_host(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis
 
 
 def _out_of_memory(what: str, remedy: str) -> Diagnosis:
-    return Diagnosis(OUT_OF_MEMORY, f"{what}\nAn unchanged run would fail again. {_SMALLER}, or {remedy}.")
+    remedies = f"An unchanged run would fail again. {_SMALLER}, or {remedy}."
+    return Diagnosis(OUT_OF_MEMORY, f"{what}\n{remedies}\n{_CONTINUE}")
 
 
 def _raise(path: str) -> str:

@@ -66,7 +66,7 @@ def parse_job(text: str, name: str) -> Job:
 
 def dump_job(job: Job) -> str:
     """The job as YAML with every default, in the order of the reference; parse_job reads it back."""
-    unusable = {"checkpoint"} if job.script else set()
+    unusable = {"checkpoint"} if job.script else {"resume_args"}
     return yaml.dump(
         _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
         Dumper=JobDumper,
@@ -111,7 +111,7 @@ def _read_file(text: str, source: str) -> Document:
 def expected_at(path: Keys) -> Expected:
     """Values of env, arguments of a script and checksums are text exactly as written: 1.10 stays 1.10."""
     match path:
-        case ("env", _) | ("args", int()) | ("data", _, "sha256"):
+        case ("env", _) | ("args" | "resume_args", int()) | ("data", _, "sha256"):
             return "text"
         case ("slurm", "partition" | "account" | "qos" | "reservation" | "job_name" | "gpu_type"):
             return "text"

@@ -6,12 +6,25 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.job.model import Job
 
 # Keys of train that change the length or the output of a run, but none of its results.
 FREE_TRAIN_KEYS = {"epochs", "steps", "log_every", "eval_every", "loader_workers"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key of the identity with two values, each as JSON, or "absent"."""
+
+    key: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} → {self.new}"
 
 
 def identity(job: Job) -> dict[str, Any]:
@@ -43,14 +56,20 @@ def hyperparameters(job: Job) -> dict[str, str | int | float]:
     }
 
 
-def identity_difference(old: Job, new: Job) -> list[str]:
-    """The differences that make `new` another run than `old`, as lines such as `train.seed: 0 → 1`."""
+def identity_difference(old: Job, new: Job) -> list[Change]:
+    """The keys of the identity that differ, such as `train.seed: 0 → 1`; those of `old` first."""
     before, after = ({key: as_json(value) for key, value in identity(job).items()} for job in (old, new))
     return [
-        f"{key}: {before.get(key, 'absent')} → {after.get(key, 'absent')}"
+        Change(key, before.get(key, "absent"), after.get(key, "absent"))
         for key in {**before, **after}
         if before.get(key) != after.get(key)
     ]
+
+
+def needs_consent(change: Change, job: Job) -> bool:
+    """Whether a run with a checkpoint continues with this change only if the user accepts it. The arguments
+    of a script may change: the script itself decides what they mean for its checkpoints."""
+    return job.entry_point != "script" or change.key != "args"
 
 
 def job_hash(job: Job) -> str:

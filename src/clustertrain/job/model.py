@@ -19,6 +19,7 @@ from clustertrain.job.slurm import Image, Slurm, check_container
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,
+    Argument,
     Environment,
     Identifier,
     ImportPath,
@@ -56,6 +57,11 @@ class Job(Section):
     args: Args = Field(default_factory=dict)
     """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For
     `script`: a list of command line arguments."""
+
+    resume_args: tuple[Argument, ...] = ()
+    """More arguments for `script`, added after `args` at every start that finds something in the script's
+    checkpoint folder, for example `[--init_from=resume]`. Refused for `task` and `function`, which resume by
+    themselves."""
 
     data: dict[Identifier, DataEntry] = Field(default_factory=dict)
     """Data sets by name (a-z, 0-9 and '_')."""
@@ -117,6 +123,11 @@ class Job(Section):
         return self
 
     @property
+    def entry_point(self) -> str:
+        """The key that names it: task, function or script."""
+        return self._given("task", "function", "script")[0]
+
+    @property
     def world_sizes(self) -> tuple[int, ...]:
         """The numbers of workers that this job can run with: those that divide global_batch_size evenly."""
         sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
@@ -147,13 +158,20 @@ class Job(Section):
 
 def _check_entry_point(job: Job) -> None:
     """Sections that the entry point cannot use are refused, not ignored."""
-    entry_point = job._given("task", "function", "script")[0]
+    entry_point = job.entry_point
     if entry_point == "script" and isinstance(job.args, dict):
         rule = "a script takes a list of command line arguments: args: [--lr, 0.1]"
         raise Refused(f"a mapping is given together with script\n{rule}", "args")
     if entry_point != "script" and not isinstance(job.args, dict):
         rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
         raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
+    if entry_point != "script" and job.resume_args:
+        raise Refused(
+            f"this key is given together with {entry_point}\n"
+            f"a {entry_point} gets its state from clustertrain and needs no argument to resume\n"
+            "leave it out",
+            "resume_args",
+        )
     if entry_point == "task" and job.train is None:
         raise Refused(
             "the section train is missing\n"

@@ -149,11 +149,25 @@ the likely cause.
 
 ## What makes it the same run
 
-If a run with the job's name exists, submitting the job continues that run, provided that it is the same job:
-the same `task`, `function` or `script`, the same `args`, the same data (`sha256` if given, otherwise `uri`;
-and `extract`) and the same keys of `train`, except for `epochs`, `steps`, `log_every`, `eval_every` and
-`loader_workers`. Everything else may change between attempts; more `epochs` or `steps` continue a finished
-run.
+If a run with the job's name exists, starting the job continues that run. These keys identify a run: `task`,
+`function` or `script`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the keys of
+`train`, except for `epochs`, `steps`, `log_every`, `eval_every` and `loader_workers`. Everything else may
+change between attempts; more `epochs` or `steps` continue a finished run.
+
+If one of the keys that identify the run has changed:
+
+- A run without a checkpoint starts over with the changed job. What ran before stays as an earlier attempt.
+- A run with a checkpoint is refused, and the message lists the differences. With `--accept-changes`, an
+  option of `run` and `submit`, it continues from the checkpoint with the changed job. The changes are
+  printed and recorded, and `clustertrain status` shows at which step they were made.
+- The `args` of a script need no option: the script itself decides what they mean for its checkpoint.
+
+With `--accept-changes` a task loads model and optimizer state and takes learning rate, other optimizer
+settings and schedule from the changed job; the schedule continues at the saved step. A function gets the
+state that it saved: an optimizer state that it loads contains the old learning rate. A checkpoint that does
+not fit is refused with the difference: another model, another optimizer class. Another kind of entry point,
+such as a script in place of a task, is always refused. A result with accepted changes is not that of an
+uninterrupted run. `--fresh` starts over and keeps the old run.
 
 ## Completion in editors
 

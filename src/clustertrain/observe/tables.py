@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -10,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain.errors import EXIT_STOPPED
 from clustertrain.observe.status import Row, Status
+from clustertrain.run.changes import change_lines
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.units import aligned, time_text
@@ -51,8 +54,11 @@ def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") ->
         curve = f"curve:  {show}\n" if result.metrics else ""
         return f"{curve}output: {logs} --rank 0\nfresh:  {run_it} --fresh"
     if result.state == "failed":
-        return f"logs:   {logs}\nagain:  {run_it}"
-    return f"continue:  {run_it}"
+        edited = f"\nagain, with a changed job:  {run_it} --accept-changes" if result.checkpoint else ""
+        return f"logs:   {logs}\nagain:  {run_it}{edited}"
+    if result.exit_code == EXIT_STOPPED:
+        return f"The run was stopped and has saved a checkpoint.\ncontinue:  {run_it}"
+    return f"The run was stopped before it had a checkpoint.\nstart again:  {run_it}"
 
 
 def to_type(command: str) -> str:
@@ -62,6 +68,12 @@ def to_type(command: str) -> str:
     if found is not None and own.exists() and Path(found).samefile(own):
         return command
     return str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path))))
+
+
+def start_command(*words: str, sets: Iterable[str]) -> str:
+    """A command of clustertrain with these words and `--set` overrides, as typed in the shell."""
+    overrides = [word for each in sets for word in ("--set", each)]
+    return f"{to_type('clustertrain')} {shlex.join([*words, *overrides])}"
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -83,7 +95,8 @@ def status_rows(status: Status) -> list[Row]:
     """The rows of `status` for one run. For a failed or lost run the cause comes first."""
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
-        rows[-1:-1] = [("attempt", _attempt_text(status)), *status.job_rows, *_notes(status)]
+        attempt = ("attempt", _attempt_text(status))
+        rows[-1:-1] = [attempt, *_change_rows(status), *status.job_rows, *_notes(status)]
         return _cause_first(rows, status.state, status.result.text)
     standing = status.standing
     rows = [
@@ -91,6 +104,7 @@ def status_rows(status: Status) -> list[Row]:
         ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
         ("attempt", _attempt_text(status)),
     ]
+    rows += _change_rows(status)
     rows += status.job_rows
     if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _why_no_runner(status)))
@@ -117,6 +131,11 @@ def _attempt_text(status: Status) -> str:
     if status.ended is None or status.result is not None:
         return str(status.attempt.n)
     return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
+
+
+def _change_rows(status: Status) -> list[Row]:
+    """Where the job was changed, and how; a row for each key."""
+    return [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
 
 
 def _notes(status: Status) -> list[Row]:

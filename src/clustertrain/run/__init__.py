@@ -7,6 +7,7 @@ recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes
 admission.py     whether a job may start, and as which attempt
+changes.py       the changes in a job since the last attempt, and whether its run continues with them
 claims.py        which process runs an attempt, and whether it is alive
 result.py        the result of an attempt
 best.py          the best checkpoint of a run

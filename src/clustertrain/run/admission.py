@@ -1,6 +1,6 @@
 """The checks before a start of a job, the same for every launcher, and the claim of its attempt.
 
-same job under this name? ─▶ not running? ─▶ not finished? ─▶ did the last attempts make progress? ─▶ claim
+not running? ─▶ what changed in the job? ─▶ not finished? ─▶ did the last attempts make progress? ─▶ claim
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_manifest
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError
-from clustertrain.job.identity import identity_difference
+from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
+from clustertrain.run.changes import echo_changes, job_changes
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at, job_of, record_job
-from clustertrain.run.records import Result, SchedulerStart, StopRequest
+from clustertrain.run.records import JobChanges, Result, SchedulerStart, StopRequest
 from clustertrain.storage import Location, open_store, probe
 
 _PROBE_RETRY_S = 30.0
@@ -23,12 +24,33 @@ _PROBE_RETRY_S = 30.0
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a start on the command line."""
+    """The options of a start on the command line.
+
+    Attributes:
+        command: the command that starts the run again, for messages that advise one of the options.
+    """
 
     fresh: bool = False
     takeover: bool = False
     allow_world_size_change: bool = False
+    accept_changes: bool = False
     retry: bool = False
+    command: str = "clustertrain run JOBFILE"
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a job continues its run.
+
+    Attributes:
+        finished: the result of the run, if nothing is left to train.
+        changes: what changed in the identity of the run; None if nothing did.
+        is_edited: whether any key of the job differs, except for `failures`.
+    """
+
+    finished: Result | None = None
+    changes: JobChanges | None = None
+    is_edited: bool = False
 
 
 def claim_next_attempt(
@@ -52,29 +74,29 @@ def claim_next_attempt(
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
-        JobError: the storage holds another job under this name, or another world size without consent.
+        JobError: the job has changed since its checkpoint, or the world size has, without consent.
         ClusterError: another process runs it, or the resources suffice for too few workers.
         StorageError: the storage is not writable.
     """
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
-    previous = run.newest_attempt()
+    previous, continued = run.newest_attempt(), Continuation()
     if previous is not None:
         if not is_same_start(previous, allocation):
             check_not_running(previous, takeover=options.takeover)
         if options.fresh:
             run = run.fresh()
         else:
-            finished = continue_from(run, previous, job, echo)
-            if finished is not None:
-                return run, finished
-            if not options.retry:
-                check_progress(run, job.failures.attempts)
+            continued = continue_from(run, previous, job, options, echo)
+            if continued.finished is not None:
+                return run, continued.finished
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
     attempt = claim_attempt(
         run, world_size=world_size, launcher=launcher, retry=options.retry, allocation=allocation
     )
+    if continued.changes is not None:
+        attempt.changes.write(continued.changes)
     record_job(attempt, job)
     return run, attempt
 
@@ -109,29 +131,31 @@ def check_not_running(previous: Attempt, *, takeover: bool) -> None:
     previous.stop.write(StopRequest("user", by="takeover"))
 
 
-def continue_from(run: RunDir, previous: Attempt, job: Job, echo: Callable[[str], None]) -> Result | None:
-    """Check that the run under this name is this job. Returns its result if nothing is left to train.
+def continue_from(
+    run: RunDir, previous: Attempt, job: Job, options: Options, echo: Callable[[str], None]
+) -> Continuation:
+    """Check that the job may continue the run under its name, and print what changed in it.
 
     Raises:
-        JobError: it is another job; names the keys that differ.
+        ClusterTrainError: the last attempts of this job all ended without a new committed step.
+        JobError: it has changed, and its checkpoint needs consent or cannot be loaded; names the keys.
     """
-    old = _recorded(run, previous)
-    if old is None:
-        return None
-    if difference := identity_difference(old, job):
-        shown = "\n".join(f"  {line}" for line in difference[:6])
-        raise JobError(
-            f"{run.uri} contains another job with the name {job.name!r}:\n{shown}\n"
-            "Choose another name, or add --fresh to train from the start; the old run is kept."
-        )
-    result = previous.result.read()
-    if result is None or result.state != "done" or _trains_longer(old, job):
-        return None
-    echo(
-        f"{job.name} is already finished; nothing was trained. "
-        "To train from the start, use another name or --fresh."
-    )
-    return result
+    continued, old = Continuation(), _recorded(run, previous)
+    if old is not None:
+        changes = job_changes(run, old, job, accepted=options.accept_changes, command=options.command)
+        result = previous.result.read()
+        if result is not None and result.state == "done" and not _trains_more(old, job, changes):
+            echo(
+                f"{job.name} is already finished; nothing was trained. "
+                f"To train from the start, use another name or `{options.command} --fresh`."
+            )
+            return Continuation(finished=result)
+        continued = Continuation(changes=changes, is_edited=_is_edited(old, job))
+    if not options.retry and not continued.is_edited:
+        check_progress(run, job.failures.attempts, options.command)
+    if continued.changes is not None:
+        echo_changes(continued.changes, echo)
+    return continued
 
 
 def _recorded(run: RunDir, previous: Attempt) -> Job | None:
@@ -139,9 +163,16 @@ def _recorded(run: RunDir, previous: Attempt) -> Job | None:
     return job_of(previous) or job_at(run, run.job_key)
 
 
-def _trains_longer(old: Job, new: Job) -> bool:
-    if old.train is None or new.train is None:
-        return False
+def _is_edited(old: Job, new: Job) -> bool:
+    """Whether the job may have been corrected: a new limit on failures corrects nothing."""
+    return dump_job(old.model_copy(update={"failures": new.failures})) != dump_job(new)
+
+
+def _trains_more(old: Job, new: Job, changes: JobChanges | None) -> bool:
+    """Whether a finished run has something left to train. How long a function or a script trains is known
+    only to its arguments; without a checkpoint any change starts over."""
+    if old.train is None or new.train is None or (changes is not None and changes.starts_over):
+        return changes is not None
     more_epochs = (new.train.epochs or 0) > (old.train.epochs or 0)
     more_steps = (new.train.steps or 0) > (old.train.steps or 0)
     return more_epochs or more_steps
@@ -160,7 +191,8 @@ def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -
             f"resources.workers is {world_size}, but {before} workers wrote the newest checkpoint in "
             f"{run.uri}.\n"
             "With another number no sample is seen twice, but the weights differ from an uninterrupted run.\n"
-            f"Set workers to {before}, or allow it with --allow-world-size-change or workers: [min, max]."
+            f"Set workers to {before}, or workers: [min, max], or allow it once: "
+            f"`{options.command} --allow-world-size-change`"
         )
 
 
@@ -173,12 +205,13 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
     return None
 
 
-def check_progress(run: RunDir, attempts: int) -> None:
+def check_progress(run: RunDir, attempts: int, command: str = Options.command) -> None:
     """Refuse to start if the last `attempts` attempts (failures.attempts) each ended without a new committed
     step: the next one would probably end in the same way.
 
-    Attempts that a user ended do not count. An attempt that was claimed with `retry=True` restarts the count.
-    The steps of a script are not known: a change in its checkpoint folder counts as progress.
+    Attempts that a user ended do not count. An attempt that was claimed with `retry=True`, or whose job was
+    changed, restarts the count. The steps of a script are not known: a change in its checkpoint folder counts
+    as progress.
 
     Raises:
         ClusterTrainError: names the step, and the error of the last attempt.
@@ -192,7 +225,7 @@ def check_progress(run: RunDir, attempts: int) -> None:
             break
         if state not in ("stopped", "cancelled"):
             in_a_row.append(attempt)
-        if claim.retry:
+        if claim.retry or attempt.changes.exists():
             break
     if len(in_a_row) < attempts:
         return
@@ -201,5 +234,5 @@ def check_progress(run: RunDir, attempts: int) -> None:
     raise ClusterTrainError(
         f"{len(in_a_row)} attempts in a row ended without a new committed step "
         f"(all began at step {progress.resumes}). The last one reported:\n{message}\n"
-        "Fix the cause, then add --retry."
+        f"Fix the cause; a job without a change needs `{command} --retry`."
     )

@@ -12,6 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
@@ -125,12 +126,24 @@ def _scripts_files(run: RunDir) -> str | None:
         return None  # on S3 a script chooses the keys of its files itself
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        if _is_hidden(path, folder):
             continue
         with suppress(FileNotFoundError):  # it was removed meanwhile
             found = path.stat()
             digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def has_script_checkpoint(run: RunDir) -> bool:
+    """Whether a script left a file in its checkpoint folder. Hidden files do not count, as above."""
+    folder = run.store.local_folder(run.checkpoints.key)
+    if folder is None:
+        return bool(run.store.list(run.checkpoints.key))
+    return any(path.is_file() and not _is_hidden(path, folder) for path in folder.rglob("*"))
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 class Heartbeat:

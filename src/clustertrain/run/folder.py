@@ -8,7 +8,7 @@
           slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it
         attempts/<n>/             one start of the run, claimed by creating claim.json
           claim.json              its process: host, pid and start of that process, scheduler's job id
-          job.yaml                the job as this attempt ran it
+          job.yaml, changes.json  the job of this attempt, and its differences from the one before
           rendezvous.json         the address of Ray's head; nodes/<k>.json: a node that found it
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
@@ -147,6 +147,10 @@ class Attempt:
         return RecordFile(self.run.store, f"{self.key}/claim.json", records.Claim)
 
     @property
+    def changes(self) -> RecordFile[records.JobChanges]:
+        return RecordFile(self.run.store, f"{self.key}/changes.json", records.JobChanges)
+
+    @property
     def heartbeat(self) -> RecordFile[records.Beat]:
         return RecordFile(self.run.store, f"{self.key}/heartbeat.json", records.Beat)
 
@@ -240,8 +244,6 @@ class Attempt:
         relative = path.relative_to(self.path)
         return f"{self.run.key if relative.parts[0] == _TENSORBOARD else self.key}/{relative}"
 
-    # -- the rest --------------------------------------------------------------------------------
-
     @property
     def checkpoint_copy(self) -> Path:
         """The folder for this node's copy of the checkpoint that it resumes from, if the storage is S3."""
@@ -256,8 +258,7 @@ class Attempt:
         return [Restart(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
     def newest_restart(self) -> Restart | None:
-        restarts = self.restarts()
-        return restarts[-1] if restarts else None
+        return next(reversed(self.restarts()), None)
 
 
 @dataclass(frozen=True)
@@ -371,8 +372,7 @@ class RunDir:
         return [Attempt(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
     def newest_attempt(self) -> Attempt | None:
-        attempts = self.attempts()
-        return attempts[-1] if attempts else None
+        return next(reversed(self.attempts()), None)
 
 
 def run_names(store: Store) -> list[str]:

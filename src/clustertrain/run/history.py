@@ -36,10 +36,13 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
     """The metrics of a generation, as if it had never been interrupted.
 
     A start that resumes from step s supersedes every earlier record of a step after s: those steps are
-    repeated.
+    repeated. An attempt that starts over with a changed job supersedes all of them.
     """
     records: list[dict[str, Any]] = []
     for attempt in run.attempts():
+        changes = attempt.changes.read()
+        if changes is not None and changes.starts_over:
+            records = []
         for restart in attempt.restarts():
             plan = restart.plan.read()
             if plan is None:  # it died before it had a plan, so it measured nothing

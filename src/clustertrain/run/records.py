@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from clustertrain.job.identity import Change
 from clustertrain.node.processes import Process
 from clustertrain.run.states import STATES
 from clustertrain.version import __version__
@@ -74,6 +75,26 @@ class Claim(Process):
     @property
     def progress(self) -> Progress:
         return Progress(self.resumes, self.files)
+
+
+@dataclass(frozen=True)
+class JobChanges:
+    """How the job of an attempt differs from that of the attempt before.
+
+    Attributes:
+        step, checkpoint: of the newest checkpoint when the attempt was claimed; 0 and None if the run had
+            none. Both are None for a script that had left a checkpoint.
+        keys: the keys of the run's identity that differ.
+    """
+
+    step: int | None
+    checkpoint: str | None
+    keys: tuple[Change, ...]
+
+    @property
+    def starts_over(self) -> bool:
+        """Whether the changed job replaces the old one, of which there was no checkpoint."""
+        return self.checkpoint is None and self.step is not None
 
 
 @dataclass(frozen=True)

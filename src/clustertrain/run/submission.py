@@ -38,6 +38,7 @@ class Submission:
     digest: str
     allow_world_size_change: bool = False
     takeover: bool = False
+    accept_changes: bool = False
     retry: bool = False
 
     @classmethod

@@ -204,7 +204,7 @@ class _Loop:
         except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
             raise JobError(
                 f"The checkpoint's weights do not fit {type(self._task).__name__}.model():\n{error}\n"
-                "Undo the change to the model, or start over with --fresh."
+                "Undo the change, or start over and keep this run: `clustertrain run JOBFILE --fresh`"
             ) from error
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:

@@ -12,6 +12,8 @@ import torch
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
 
+_RESUME = "To continue from the previous checkpoint: `clustertrain run JOBFILE --accept-changes`"
+
 
 class NonFiniteLoss(ClusterTrainError):
     """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
@@ -19,8 +21,8 @@ class NonFiniteLoss(ClusterTrainError):
     def __init__(self, step: int, rank: int, loss: float) -> None:
         super().__init__(
             f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
-            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples; "
-            "the next start resumes from the previous checkpoint."
+            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples. "
+            f"{_RESUME}"
         )
         self.step, self.rank, self.loss = step, rank, loss
 
@@ -35,8 +37,7 @@ class NonFiniteWeights(ClusterTrainError):
         super().__init__(
             f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
             "a gradient overflowed.\n"
-            "They were not saved. Set train.clip_norm or lower the learning rate; the next start resumes "
-            "from the previous checkpoint."
+            f"They were not saved. Set train.clip_norm or lower the learning rate. {_RESUME}"
         )
         self.step = step
 

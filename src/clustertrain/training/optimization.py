@@ -39,7 +39,11 @@ class Optimization:
         scaler: torch.amp.GradScaler,
     ) -> None:
         self._settings = settings
-        self._horizon = {"global_batch_size": sizes.global_batch_size, "total_steps": total_steps}
+        self._horizon = {
+            "global_batch_size": sizes.global_batch_size,
+            "total_steps": total_steps,
+            "job_sha256": settings.job_sha256,
+        }
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaler = scaler
         self._optimizer = task.optimizer(model)
@@ -99,32 +103,59 @@ class Optimization:
     def state(self) -> dict[str, Any]:
         return {
             "optimizer": self._optimizer.state_dict(),
+            "optimizer_class": type(self._optimizer).__name__,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaler.state_dict(),
             "horizon": self._horizon,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Load `state`, bit-identically if global batch and length of the run are the same.
+        """Load `state`, bit-identically if global batch, length of the run and job are the same.
 
-        If they differ (more epochs, another number of ranks), the saved schedule would end at the wrong step
-        or learning rate: then the schedule of this run is stepped to the saved position.
+        If they differ (more epochs, another number of ranks, another learning rate), the saved schedule would
+        end at the wrong step or learning rate: then the optimizer keeps the settings of this run, and its
+        schedule is stepped to the saved position.
+
+        Raises:
+            JobError: the state is that of another optimizer, or of other groups of parameters.
         """
         own = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups
         ]
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._load_optimizer(state)
         if self._scaler.is_enabled() and state["scaler"]:
             self._scaler.load_state_dict(state["scaler"])
-        if state["horizon"] == self._horizon:
+        schedule = state["scheduler"]
+        same_horizon = {**self._horizon, **state["horizon"]} == self._horizon  # an older one lacks a key
+        if same_horizon and (schedule is None) == (self._scheduler is None):
             if self._scheduler is not None:
-                self._scheduler.load_state_dict(state["scheduler"])
+                self._scheduler.load_state_dict(schedule)
             return
         for group, options in zip(self._optimizer.param_groups, own, strict=True):
             group.update(options)
         if self._scheduler is not None:
-            _step(self._scheduler, state["scheduler"]["last_epoch"])
+            _step(self._scheduler, schedule["last_epoch"] if schedule else state["position"]["step"])
+
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        found, own = state.get("optimizer_class"), type(self._optimizer).__name__
+        if found is not None and found != own:
+            raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])
+        except ValueError as error:  # other groups of parameters
+            saved, made = state["optimizer"]["param_groups"], self._optimizer.param_groups
+            sizes = [[len(group["params"]) for group in groups] for groups in (saved, made)]
+            raise _unusable(
+                f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
+            ) from error
+
+
+def _unusable(difference: str) -> JobError:
+    return JobError(
+        f"The optimizer's state in the checkpoint {difference}.\n"
+        "Undo the change, or start over and keep this run: `clustertrain run JOBFILE --fresh`"
+    )
 
 
 def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:

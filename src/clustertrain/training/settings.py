@@ -36,6 +36,7 @@ class TrainSettings:
     keep_best: str | None = (
         None  # the metric of an evaluation by which the launcher keeps the best checkpoint
     )
+    job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
 
     def __post_init__(self) -> None:
         """

@@ -23,6 +23,7 @@ class Plan:
     restart: int
     job_yaml: str
     checkpoint: str | None  # the one to resume from, None for a fresh start
+    resumes_script: bool = False  # a script left a file in its checkpoint folder
 
     @property
     def job(self) -> Job:

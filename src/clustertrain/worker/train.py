@@ -15,6 +15,7 @@ from typing import Any
 
 from clustertrain import session, variables
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
+from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
@@ -107,6 +108,7 @@ def settings_of(job: Job) -> TrainSettings:
         save_every_epochs=job.checkpoint.every.epochs,
         save_every_minutes=job.checkpoint.every.minutes,
         keep_best=job.checkpoint.keep_best.metric if job.checkpoint.keep_best else None,
+        job_sha256=job_hash(job),
     )
 
 
@@ -149,7 +151,7 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in worker_state.data.items()},
     }
     code = Path(code_folder(job))
-    args = [str(arg) for arg in job.args] if not isinstance(job.args, dict) else []
+    args = script_arguments(job, resumes=run.plan.resumes_script)
     finished = run_script(
         code / (job.script or ""),
         args,
@@ -160,3 +162,9 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         grace_s=job.failures.grace_s,
     )
     return Outcome(finished, None)
+
+
+def script_arguments(job: Job, *, resumes: bool) -> list[str]:
+    """The arguments of a script; `resumes`: it left a checkpoint at an earlier start."""
+    args = job.args if not isinstance(job.args, dict) else ()
+    return [*args, *(job.resume_args if resumes else ())]

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import tarfile
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from clusters.kube_client import path as programs
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.job.kubernetes import merged_patch
+from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
 from clustertrain.launchers.kubernetes.submit import render
@@ -223,6 +225,13 @@ def test_a_queue_is_a_label(make, queue, label):
 def test_options_of_the_start_reach_the_entrypoint(make):
     entrypoint = ray_job(manifests(make(), Options(retry=True, fresh=True)))["spec"]["entrypoint"]
     assert entrypoint == "python -m clustertrain.launchers.kubernetes.in_pod.entrypoint --fresh --retry"
+
+
+@pytest.mark.parametrize("option", [field.name for field in fields(Options) if field.type == "bool"])
+def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make, option):
+    given = Options(**{option: True})
+    *_, flag = ray_job(manifests(make(), given))["spec"]["entrypoint"].split()
+    assert asdict(in_pod._options([flag])) == {**asdict(given), "command": in_pod.COMMAND}
 
 
 def test_what_is_rendered_is_what_yaml_reads(make):

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ def main():
     print(f"sum over {world_size} ranks: {total.item():g}; ray: {'ray' in sys.modules}; args: {sys.argv[1:]}")
     dist.destroy_process_group()
     if "--fail-at-first" in sys.argv and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        Path(os.environ["CLUSTERTRAIN_CHECKPOINT_DIR"], "checkpoint.pt").touch()
         print("the disk of rank 1 is full of eels", file=sys.stderr)
         sys.exit(7)
 

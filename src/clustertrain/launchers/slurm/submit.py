@@ -27,7 +27,7 @@ from clustertrain.launchers.slurm.script import (
 )
 from clustertrain.launchers.slurm.status import status_of
 from clustertrain.observe.tables import to_type
-from clustertrain.run.admission import Options, check_progress, check_world_size, continue_from
+from clustertrain.run.admission import Options, check_world_size, continue_from
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import events_of_attempt
 from clustertrain.run.snapshot import take_snapshot
@@ -79,16 +79,21 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     own_output = re.compile(rf"{re.escape(job_name(job))}-\d+\.out")
     snapshot = take_snapshot(job, left_out=own_output)
     upload(chosen, snapshot)
-    submission = Submission(
-        chosen.store.location,
-        chosen.name,
-        chosen.generation,
-        snapshot.digest,
+    return _send(job, rendered, submission_of(chosen, snapshot.digest, options), echo)
+
+
+def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
+    """The submission of a snapshot, with the options that its start needs. --fresh is in the generation."""
+    return Submission(
+        run.store.location,
+        run.name,
+        run.generation,
+        digest,
         allow_world_size_change=options.allow_world_size_change,
         takeover=options.takeover,
+        accept_changes=options.accept_changes,
         retry=options.retry,
     )
-    return _send(job, rendered, submission, echo)
 
 
 def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
@@ -119,11 +124,8 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
         _check_not_active(run)
     if options.fresh:
         return run.fresh()
-    if previous is not None:
-        if continue_from(run, previous, job, echo) is not None:
-            return None
-        if not options.retry:
-            check_progress(run, job.failures.attempts)
+    if previous is not None and continue_from(run, previous, job, options, echo).finished is not None:
+        return None
     check_world_size(run, job, job.world_sizes[-1], options)
     return run
 

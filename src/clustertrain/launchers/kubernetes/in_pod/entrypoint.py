@@ -31,6 +31,7 @@ from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
+COMMAND = "clustertrain submit --to kubernetes JOBFILE"
 _POLL_S = 2.0
 _MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGTERM: ("cancelled", "cancelled"),
@@ -86,7 +87,9 @@ def _options(arguments: Sequence[str]) -> Options:
         fresh="--fresh" in arguments,
         takeover="--takeover" in arguments,
         allow_world_size_change="--allow-world-size-change" in arguments,
+        accept_changes="--accept-changes" in arguments,
         retry="--retry" in arguments,
+        command=COMMAND,
     )
 
 

@@ -157,6 +157,7 @@ def _flags(options: Options) -> list[str]:
         "--fresh": options.fresh,
         "--takeover": options.takeover,
         "--allow-world-size-change": options.allow_world_size_change,
+        "--accept-changes": options.accept_changes,
         "--retry": options.retry,
     }
     return [flag for flag, is_given in given.items() if is_given]

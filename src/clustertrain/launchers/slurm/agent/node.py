@@ -28,6 +28,8 @@ from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.process import Guarded
 
+COMMAND = "clustertrain submit --to slurm JOBFILE"
+
 
 @dataclass(frozen=True)
 class Start:
@@ -71,19 +73,26 @@ def read_start(argument: str, folder: Path) -> Start:
     if not argument.startswith("{"):
         job = load_job(argument)
         run = RunDir.newest(job.storage.location, run_name(job))
-        return Start(job, run, Options(), allocation, folder, job.code)
+        return Start(job, run, Options(command=COMMAND), allocation, folder, job.code)
     submission = Submission.from_text(argument)
     job = submission.job()
     submission.unpack_code(folder / "code")
     run = submission.run
     if run_name(job) != run.name:
         run = RunDir.newest(job.storage.location, run_name(job))
-    options = Options(
+    options = options_of(submission, allocation.restart)
+    return Start(job, run, options, allocation, folder, str(folder / "code"))
+
+
+def options_of(submission: Submission, restart: int) -> Options:
+    """The options of a submission, for the start after `restart` requeues. --retry is for the first one."""
+    return Options(
         takeover=submission.takeover,
         allow_world_size_change=submission.allow_world_size_change,
-        retry=submission.retry and not allocation.restart,
+        accept_changes=submission.accept_changes,
+        retry=submission.retry and not restart,
+        command=COMMAND,
     )
-    return Start(job, run, options, allocation, folder, str(folder / "code"))
 
 
 def prepare_node(start: Start, route_target: str) -> Node:

@@ -1,0 +1,70 @@
+"""What a start of the worker group gets: the arguments of a script, and the steps to repeat."""
+
+import pytest
+
+from clustertrain.driver.backend import KitTorchConfig, _claim
+from clustertrain.job.file import dump_job
+from clustertrain.job.identity import Change
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.history import events_of_attempt
+from clustertrain.run.records import JobChanges
+from clustertrain.run.step_counter import Reached
+from clustertrain.worker.train import script_arguments
+from small_job import job
+
+__all__ = ["job"]
+
+
+def started(attempt, job):
+    """The plan of the next start of the group."""
+    ref, text = AttemptRef.of(attempt), dump_job(job)
+    return _claim(attempt, ref, KitTorchConfig(ref=ref, job_yaml=text, is_script=job.script is not None))
+
+
+@pytest.fixture
+def run(job):
+    return RunDir.newest(job().storage.uri, "a")
+
+
+def test_a_script_gets_its_resume_args_once_it_has_left_a_checkpoint(job, run):
+    made = job(
+        task=None, train=None, script="train.py", args=["--lr=0.1"], resume_args=["--init_from=resume"]
+    )
+    given = []
+    attempt = claim_attempt(run)
+    folder = run.local_path(run.checkpoints.key)
+    folder.mkdir(parents=True)
+    for file in (None, ".unfinished", "ckpt.pt", None):  # the last one is in another attempt
+        if file is not None:
+            (folder / file).touch()
+        elif given:
+            attempt = claim_attempt(run)
+        given.append(script_arguments(made, resumes=started(attempt, made).resumes_script))
+    first, resumed = ["--lr=0.1"], ["--lr=0.1", "--init_from=resume"]
+    assert given == [first, first, resumed, resumed]
+    notes = [event["text"] for event in events_of_attempt(run.attempt(1)) if event["kind"] == "note"]
+    assert notes == ["the script left a checkpoint: its arguments end with --init_from=resume"]
+
+
+def reaches(attempt, step):
+    reached = attempt.restart(0).reached
+    reached.parent.mkdir(parents=True, exist_ok=True)
+    counter = Reached(reached)
+    counter.set(step)
+    counter.close()
+
+
+@pytest.mark.parametrize(("replaced", "redone"), [(False, [50]), (True, [])])
+def test_steps_of_a_replaced_job_are_not_repeated(job, run, replaced, redone):
+    first = claim_attempt(run)
+    started(first, job())
+    reaches(first, 50)
+    second = claim_attempt(run)  # it ends before its first start of a group
+    if replaced:
+        second.changes.write(JobChanges(0, None, (Change("args.lr", "0.1", "0.01"),)))
+    third = claim_attempt(run)
+    started(third, job())
+    resumed = [event for event in events_of_attempt(third) if event["kind"] == "resumed"]
+    assert [event["redone_steps"] for event in resumed] == redone
