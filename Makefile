@@ -1,5 +1,6 @@
 # Everything is installed into .venv; nothing else on the machine is changed.
 #   make train                        install and train the example
+#   make train ARGS=--fresh           the same with an option of `clustertrain run`
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
 .PHONY: help train test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
@@ -12,14 +13,16 @@ ENGINE ?= $(notdir $(firstword $(shell command -v podman docker)))
 IMAGE ?= localhost/clustertrain:dev
 TARGET ?= cpu
 BIN := $(VENV)/bin
+TRAIN = $(BIN)/clustertrain run $(JOB) $(ARGS)
 # A Ray job starts in 40 s without bytecode, in 15 s with it.
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers
-	$(BIN)/clustertrain run $(JOB)
+# After Ctrl-C the shell waits for the end of the run, which prints how to continue; `Error 75` would say less.
+train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers; ARGS=--fresh to start over
+	@echo "$(TRAIN)"; trap 'interrupted=yes' INT; $(TRAIN); code=$$?; test -n "$$interrupted" || exit $$code
 
 test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones; TESTS=PATHS for some
 	$(BIN)/python -m pytest $(TESTS)

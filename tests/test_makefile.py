@@ -34,6 +34,14 @@ def test_a_job_for_kubernetes_names_its_image_once():
     )
 
 
+def test_options_reach_the_training():
+    done = make("--dry-run", "train", "ARGS=--fresh --set train.epochs=1", "VENV=.elsewhere")
+    *_, training = done.stdout.splitlines()
+    assert (
+        ".elsewhere/bin/clustertrain run examples/digits/job.yaml --fresh --set train.epochs=1;" in training
+    )
+
+
 def packages(tmp_path, *arguments):
     """The packages that make would install from constraints.txt."""
     done = make(f"VENV={tmp_path}", f"{tmp_path}/constraints.txt", *arguments)

@@ -1,0 +1,76 @@
+"""A run that is stopped in `make train` goes on with a job that was changed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from leftovers import living_descendants
+from whole_run import ONE_WORKER
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def venv(tmp_path):
+    """What `make` takes for a finished installation: the program of this Python."""
+    folder = tmp_path / "venv"
+    (folder / "bin").mkdir(parents=True)
+    program = folder / "bin" / "clustertrain"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clustertrain.cli "$@"\n')
+    program.chmod(0o755)
+    (folder / "constraints.txt").touch()
+    (folder / ".installed").touch()
+    return folder
+
+
+def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_run, venv):
+    run = make_run(
+        "corrected",
+        task="faulty:Faulty",
+        args={"step_s": 0.2},
+        train={"epochs": 2, "batch_size": 4, "log_every": 1},
+        **ONE_WORKER,
+    )
+    run.before, run.live, run.attempts_before = set(living_descendants()), None, 0
+    run.process = subprocess.Popen(
+        # A shell in the background, as some CI has it, would pass SIGINT on as ignored.
+        [
+            "env",
+            "--default-signal=INT",
+            "make",
+            "train",
+            f"VENV={venv}",
+            f"JOB={run.job_file}",
+            "ARGS=--fresh",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    run.wait_for_step(2)
+    os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
+    output = run.end(-signal.SIGINT)
+    *_, said, command = output.splitlines()
+    assert said == "The run was stopped and has saved a checkpoint."
+    assert command.startswith("continue:  ") and command.endswith(f"clustertrain run {run.job_file}")
+    assert run.result.exit_code == 75
+    stopped = run.result
+
+    changed = ["--set", "args.step_s=0.0", "--set", "train.batch_size=8"]
+    assert f"clustertrain run {run.job_file} {' '.join(changed)} --accept-changes`" in run.start(
+        *changed
+    ).end(2)
+    output = run.start(*changed, "--accept-changes").end(0)
+    assert "  args.step_s: 0.2 → 0.0\n  train.batch_size: 4 → 8\n" in output
+    assert f"resuming from checkpoint {stopped.checkpoint}" in output
+    status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
+    assert f"changes     step {stopped.step}: args.step_s 0.2 → 0.0\n" in status
+    assert f"step {stopped.step}: train.batch_size 4 → 8\n" in status
