@@ -9,7 +9,7 @@ from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 
 MODULE = """
-from clustertrain.observe.tables import RunRow
+from clustertrain.observe.run_table import RunRow
 
 class Queue:
     name = "queue"

@@ -8,7 +8,7 @@ from clustertrain.launchers import LAUNCHERS, from_storage
 from clustertrain.launchers.find import find
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import launcher_of
-from clustertrain.launchers.listing import list_all
+from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
@@ -155,7 +155,7 @@ def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
     other = load_job("job.yaml", ["name=far", "storage=/nowhere/runs"])
     submitted(other, "slurm", cluster="SLURM cluster sim", job_id="7", host="login1")
     submitted(load_job("job.yaml", ["name=pods"]), "kubernetes", cluster="Kubernetes namespace ml")
-    header, *rows = list_all("runs")
+    header, *rows = list_runs().lines()
     assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES"]
     digits, far, pods, note = rows
     assert digits.split()[:3] == ["digits", "waiting", "0"]
@@ -171,14 +171,14 @@ def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
     submitted(job, "local")
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
-    assert list_all("runs")[1].split()[0] == "digits"
+    assert list_runs().lines()[1].split()[0] == "digits"
 
 
 def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):
     run = started(job)
     submitted(job, "local")
     (tmp_path / "runs" / "digits").rename(tmp_path / "gone")
-    assert len(list_all("runs")) == 1
+    assert len(list_runs().lines()) == 1
     (tmp_path / "gone").rename(tmp_path / "runs" / "digits")
     state = tmp_path / "state" / "clustertrain" / "runs"
     assert list(state.iterdir()) == []
@@ -189,7 +189,7 @@ def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
     started(job)
     other = started(load_job("job.yaml", ["name=other"]))
     other.store.write_atomic(f"{other.attempt(1).key}/result.json", b"{")
-    digits, damaged = list_all("runs")[1:]
+    digits, damaged = list_runs().lines()[1:]
     assert digits.split()[:2] == ["digits", "waiting"]
     assert damaged.split()[:2] == ["other", "unknown"]
     assert "result.json" in damaged

@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
-from clustertrain.launchers.listing import list_storage
+from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.status import find_run
 from clustertrain.observe.tables import next_step, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
@@ -71,7 +71,7 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     write_result(claim_attempt(run), Result("done", "finished", 0, step=40, metrics={"accuracy": 0.98}))
     other = RunDir.newest(str(tmp_path), "other")
     claim_attempt(other)
-    header, first, second = list_storage(str(tmp_path))
+    header, first, second = list_runs(str(tmp_path)).lines()
     assert first.split() == ["digits", "done", "40", "1", "this", "machine", "accuracy", "0.98"]
     assert second.split()[:2] == ["other", "waiting"]
     assert header.index("STATE") == first.index("done")
@@ -155,7 +155,7 @@ def test_a_run_that_was_submitted_and_never_started_is_found(run, tmp_path, no_s
     assert rows["output"] == "/a/digits-12.out"
     assert rows["attempt"] == "none yet"
     assert rows["note"] == "squeue is not on PATH here; this is the state in the storage"
-    lines = list_storage(str(tmp_path))
+    lines = list_runs(str(tmp_path)).lines()
     assert lines[1].split()[:4] == ["digits", "queued", "0", "-"]
     assert lines[2:] == ["note: squeue is not on PATH here; this is the state in the storage"]
 

@@ -175,24 +175,26 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 @click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]")
 @WHERE
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
-def ls(storage: str | None, to: str | None, namespace: str | None) -> None:
+@click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
+@click.option("--metric", multiple=True, metavar="NAME[,…]", help="Add the last and the best: accuracy:max.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
     """List your runs on this machine, on SLURM and on Kubernetes.
 
     With STORAGE or JOBFILE: the runs of that storage. With --to: the runs of that launcher.
     """
-    from clustertrain.job.file import load_job
     from clustertrain.launchers.launcher import launcher_of
-    from clustertrain.launchers.listing import list_all, list_storage
+    from clustertrain.launchers.listing import list_runs
+    from clustertrain.observe.columns import Columns
 
+    columns = Columns.parsed(options["args"], options["metric"])
     if to is not None:
-        lines = launcher_of(to).ls(storage or "runs", namespace)
-    elif storage is None:
-        lines = list_all("runs")
-    elif Path(storage).is_file():
-        lines = list_storage(load_job(Path(storage)).storage.location)
+        table = launcher_of(to).ls(storage, options["namespace"], columns)
     else:
-        lines = list_storage(storage)
-    click.echo("\n".join(lines))
+        table = list_runs(storage, columns)
+    click.echo(table.json() if as_json else "\n".join(table.lines()))
+    for text in table.notes if as_json else ():
+        note(f"note: {text}")
 
 
 @main.command()

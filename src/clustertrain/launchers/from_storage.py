@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Target
+from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.observe.status import Row, RunFiles, Status, read_files, runs_of
-from clustertrain.observe.tables import RunRow, list_lines, rows_of, status_rows
+from clustertrain.observe.run_table import RunRow, Table, rows_of, table_of
+from clustertrain.observe.status import Row, RunFiles, Status, is_known, place_of, read_files, runs_of
+from clustertrain.observe.tables import status_rows
 from clustertrain.run.folder import RunDir
+from clustertrain.storage import Location
+
+DEFAULT_STORAGE = "runs"
+"""The storage of `ls` without an argument: that of a job file without `storage`."""
 
 
 class FromStorage(ABC):
@@ -35,17 +43,55 @@ class FromStorage(ABC):
         return log_lines(target.visible_run(), selection, self.status_of, follow=follow)
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
-        rows = [RunRow(each.name, "unknown", where=each.where, text=_not_visible(each)) for each in known]
+        rows = [
+            RunRow(each.name, "unknown", where=each.where, text=_not_visible(each), job_yaml=each.job)
+            for each in known
+        ]
         return rows, []
 
-    def ls(self, place: str, namespace: str | None) -> list[str]:
+    def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
         if namespace is not None:
             raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
-        return list_lines(*rows_of(self.statuses([read_files(run) for run in runs_of(place)])))
+        runs = runs_of(storage_at(place or DEFAULT_STORAGE))
+        if place is not None and not runs:
+            raise no_run_at(place)
+        rows, notes = rows_of(self.statuses([read_files(run) for run in runs]))
+        return table_of(rows, notes, columns)
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         text = target.text
         raise JobError(f"The storage of {text} is not visible here.\nRun `{command}` where it is mounted.")
+
+
+def storage_at(place: str) -> Location:
+    """The storage that a path, a URI or a job file names.
+
+    Raises:
+        JobError: it is a job file, and it is wrong.
+    """
+    if Path(place).is_file():
+        return load_job(Path(place)).storage.location
+    return Location(place if Location(place).is_s3 else str(Path(place).absolute()))
+
+
+def no_run_at(place: str) -> JobError:
+    """The error for a storage without a run; `place` as for `storage_at`."""
+    storage = storage_at(place)
+    if Path(place).is_file():
+        return JobError(
+            f"{storage.uri}, the storage of {place}, contains no run.\n"
+            f"Start one with `clustertrain run {place}`, or `clustertrain submit`."
+        )
+    if is_known(RunDir.newest(*place_of(place))):
+        return JobError(
+            f"{place} is the folder of one run, and ls takes a storage: a folder of runs.\n"
+            f"Use `clustertrain status {place}`, or `clustertrain ls {place_of(place)[0]}`."
+        )
+    what = "contains no run" if storage.is_s3 or Path(place).exists() else "does not exist"
+    return JobError(
+        f"{storage.uri} {what}.\nName a job file, or the `storage` of one; a plain `clustertrain ls` lists "
+        "your runs in all storages."
+    )
 
 
 def _not_visible(known: KnownRun) -> str:

@@ -17,9 +17,10 @@ from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
+from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row, RunFiles, Status, find_run
-from clustertrain.observe.tables import RunRow
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import RunDir
 
@@ -108,8 +109,15 @@ class Launcher(Protocol):
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         """A row of `ls` for each run in a storage that is not visible on this machine, and notes."""
 
-    def ls(self, place: str, namespace: str | None) -> list[str]:
-        """The lines of `ls --to`: the runs of a storage, or of a namespace."""
+    def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
+        """The table of `ls --to`: the runs of a storage, or of a namespace.
+
+        Args:
+            place: a storage or a job file; None if none is given.
+
+        Raises:
+            JobError: there is no run at `place`, or this launcher has no such columns.
+        """
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         """Run a command such as `ckpt ls` in the cluster that has the run's storage. Yields its output lines.

@@ -1,4 +1,4 @@
-"""`clustertrain ls` without options: the runs of the local storage and this user's known runs, in a table."""
+"""`clustertrain ls` without --to: the runs of a storage and this user's known runs, in a table."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
+from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of
+from clustertrain.observe.columns import NO_COLUMNS, Columns
+from clustertrain.observe.run_table import RunRow, Table, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, read_files, runs_of
-from clustertrain.observe.tables import RunRow, list_lines, rows_of
 from clustertrain.run.folder import RunDir
-from clustertrain.storage import Location
 
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
 
-def list_all(storage: str) -> list[str]:
-    """The lines for the runs of a storage, if that folder exists, and for the known runs."""
+def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
+    """The runs of a storage, and this user's known runs: all of them, or those in the storage of `place`.
+
+    Args:
+        place: a storage or a job file; None for ./runs, which may be missing.
+
+    Raises:
+        JobError: there is no run at `place`.
+        StorageError: the storage refuses.
+    """
+    storage = storage_at(place or DEFAULT_STORAGE)
     known, notes = known_runs()
-    visible = {run.uri: run for run in (runs_of(storage) if Path(storage).is_dir() else [])}
+    visible = {run.uri: run for run in runs_of(storage)}
     remote: dict[str, list[KnownRun]] = {}
     for each in known:
+        if place is not None and not each.is_in(storage):
+            continue
         found = _visible(each)
         if found is None:
             remote.setdefault(each.launcher, []).append(each)
@@ -38,12 +50,9 @@ def list_all(storage: str) -> list[str]:
         more, more_notes = launcher_of(name).runs(group)
         rows += more
         notes += more_notes
-    return list_lines(sorted(rows, key=lambda row: (row.name, row.where)), notes)
-
-
-def list_storage(storage: Location | str) -> list[str]:
-    """The lines for the runs of one storage."""
-    return list_lines(*_rows(runs_of(storage)))
+    if place is not None and not rows:
+        raise no_run_at(place)
+    return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes, columns)
 
 
 def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
@@ -53,7 +62,7 @@ def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
         try:
             read.append(read_files(run))
         except StorageError as error:
-            damaged.append(RunRow(run.name, "unknown", text=str(error)))
+            damaged.append(RunRow(run.name, "unknown", text=str(error), run=run))
     rows, notes = rows_of(statuses_of(read))
     return sorted([*damaged, *rows], key=lambda row: row.name), notes
 

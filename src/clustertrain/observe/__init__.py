@@ -3,7 +3,9 @@
 standing.py     the standing of a run: state, cause, text
 status.py       the standing of a run by its files
 status_json.py  the output of `status --json`, and its parser
-tables.py       the tables of `ls`, `status` and the end of a run, and hints for the next command
+tables.py       the tables of `status` and the end of a run, and hints for the next command
+run_table.py    the table of `ls`, as lines or as JSON
+columns.py      the columns of `ls --args` and `ls --metric`
 logs.py         `clustertrain logs`
 event_lines.py  the line of text for each event
 screen.py       the progress of a run: a bar on a terminal, lines elsewhere

@@ -1,4 +1,4 @@
-"""The tables of `ls`, `status` and the end of a run, and the hints for the next command."""
+"""The tables of `status` and of the end of a run, and the hints for the next command."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from clustertrain.errors import EXIT_STOPPED
@@ -29,7 +28,7 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         rows.append(
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
-    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in _HIDDEN]
+    rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in HIDDEN]
     if result.restarts:
         rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps repeated"))
     if result.train_s is not None:
@@ -42,7 +41,8 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
     return rows
 
 
-_HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
+HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
+"""Measured values that the tables do not show."""
 
 
 def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") -> str:
@@ -150,50 +150,6 @@ def _why_no_runner(status: Status) -> str:
     if status.state == "lost":
         return "its processes are gone; run it again to continue"
     return "no process"
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """A run as a line of `ls`. `where` is the machine or the scheduler's job."""
-
-    name: str
-    state: str
-    step: str = "-"
-    attempt: str = "-"
-    where: str = "this machine"
-    text: str = ""
-
-
-def _row_of(status: Status) -> RunRow:
-    """The line of a run whose storage this machine can access."""
-    metrics = status.result.metrics if status.result else {}
-    figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in _HIDDEN)
-    return RunRow(
-        status.run.name,
-        status.state,
-        step=str(status.step),
-        attempt=str(status.attempt.n) if status.attempt else "-",
-        where=status.where or "this machine",
-        text=figures or status.standing.text,
-    )
-
-
-def list_lines(rows: Sequence[RunRow], notes: Iterable[str]) -> list[str]:
-    """The lines of `ls`, columns aligned, and each note once."""
-    table = [("NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES")]
-    table += [(row.name, row.state, row.step, row.attempt, row.where, _first_line(row.text)) for row in rows]
-    return [*aligned(table), *(f"note: {note}" for note in dict.fromkeys(notes))]
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
-
-
-def rows_of(statuses: Sequence[Status]) -> tuple[list[RunRow], list[str]]:
-    """The lines of `ls` for runs whose storage this machine can access, and notes on missing answers of their
-    schedulers."""
-    notes = [f"{each.no_answer}; this is the state in the storage" for each in statuses if each.note]
-    return [_row_of(each) for each in statuses], notes
 
 
 def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:

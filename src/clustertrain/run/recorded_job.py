@@ -32,3 +32,11 @@ def job_at(run: RunDir, key: str) -> Job | None:
 def job_of(attempt: Attempt) -> Job | None:
     """The job of an attempt; None if the attempt was killed before it wrote the job. Raises as `job_at`."""
     return job_at(attempt.run, attempt.job_key)
+
+
+def newest_job(run: RunDir) -> Job | None:
+    """The job of the newest attempt; without an attempt, of the newest submission. Raises as `job_at`."""
+    if (job := job_at(run, run.job_key)) is not None:
+        return job
+    submissions = run.submissions()
+    return job_at(run, run.snapshot_job_key(submissions[-1].digest)) if submissions else None

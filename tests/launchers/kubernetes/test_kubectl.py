@@ -2,10 +2,13 @@
 real one, and a real API server.
 """
 
+import json
 import os
 
 import pytest
+from click.testing import CliRunner
 
+from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_in_pod
 from clustertrain.launchers.kubernetes.view import error_from_pod
@@ -165,3 +168,18 @@ def test_an_error_in_a_pod_is_not_mistaken_for_the_clusters(fake):
     with pytest.raises(CommandFailed) as caught:
         list(Kubectl().lines("exec", "h"))
     assert caught.value.code == 4
+
+
+def test_ls_lists_the_ray_jobs_of_a_namespace(fake):
+    status = {
+        "jobDeploymentStatus": "Running",
+        "rayClusterStatus": {"readyWorkerReplicas": 1, "desiredWorkerReplicas": 2},
+    }
+    metadata = {"name": "digits", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    fake(0, stdout=json.dumps({"items": [{"metadata": metadata, "spec": {}, "status": status}]}))
+    header, row = CliRunner().invoke(main, ["ls", "--to", "kubernetes"]).stdout.splitlines()
+    assert header.split() == ["NAME", "STATE", "AGE", "PODS", "RAYJOB"]
+    assert row.split()[0] == "digits"
+    assert " 1/2 " in row
+    (listed,) = json.loads(CliRunner().invoke(main, ["ls", "--to", "kubernetes", "--json"]).stdout)
+    assert (listed["name"], listed["pods"]) == ("digits", "1/2")

@@ -13,9 +13,10 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
 from clustertrain.launchers.kubernetes.view import kubectl_for
 from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
+from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row, RunFiles, Status, status_by_files
-from clustertrain.observe.tables import RunRow
 from clustertrain.run.admission import Options
 
 
@@ -57,8 +58,17 @@ class KubernetesLauncher:
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         return status.known_rows(known)
 
-    def ls(self, place: str, namespace: str | None) -> list[str]:
-        return status.list_lines(kubectl_for(place, namespace))
+    def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
+        if columns.headers:
+            raise JobError(
+                "--args and --metric: --to kubernetes lists RayJobs, without their storage.\n"
+                "Use `clustertrain ls` without --to."
+            )
+        if place is not None and not Path(place).is_file():
+            raise JobError(
+                f"{place} is not a job file, and only a job file names the cluster.\nName the job file."
+            )
+        return status.table_of(kubectl_for(place, namespace))
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         return storage.lines_of(_job(target), command, options)

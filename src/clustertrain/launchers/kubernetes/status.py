@@ -13,9 +13,10 @@ from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import POLL_S, RAYJOBS, View, observe_run, read_view
+from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
-from clustertrain.observe.tables import RunRow, print_table
-from clustertrain.units import aligned, time_text
+from clustertrain.observe.tables import print_table
+from clustertrain.units import time_text
 from clustertrain.waiting import wait_until
 
 OUR_LABEL = "app.kubernetes.io/managed-by=clustertrain"
@@ -94,7 +95,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
             there = {name_of(rayjob): Observed(rayjob) for rayjob in kubectl.list(RAYJOBS, OUR_LABEL)}
         except ClusterError as error:
             notes.append(f"{group[0].cluster}: {str(error).splitlines()[0]}")
-            rows += [RunRow(each.name, "unknown", where=each.cluster) for each in group]
+            rows += [RunRow(each.name, "unknown", where=each.cluster, job_yaml=each.job) for each in group]
             continue
         rows += [_known_row(each, there.get(each.name)) for each in group]
     return rows, notes
@@ -107,8 +108,9 @@ def _cluster_of(known: KnownRun) -> Kubectl:
 def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
     if observed is None:
         text = "its RayJob is gone; `clustertrain status` reads its storage"
-        return RunRow(known.name, "unknown", where=known.cluster, text=text)
-    return RunRow(known.name, observed.native.state, where=known.cluster, text=observed.summary)
+        return RunRow(known.name, "unknown", where=known.cluster, text=text, job_yaml=known.job)
+    state, text = observed.native.state, observed.summary
+    return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)
 
 
 def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
@@ -151,18 +153,20 @@ def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
     wait_until(is_over, _END_TIMEOUT_S, poll_s=1.0)
 
 
-def list_lines(kubectl: Kubectl) -> list[str]:
-    """The lines of `ls`: the kit's RayJobs in a namespace. Their storage is not read.
+def table_of(kubectl: Kubectl) -> Table:
+    """The table of `ls`: the kit's RayJobs in a namespace. Their storage is not read.
 
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
     rayjobs = sorted(kubectl.list(RAYJOBS, OUR_LABEL), key=name_of)
-    table = [("NAME", "STATE", "AGE", "PODS", "RAYJOB")]
+    keys = ("name", "state", "age", "pods", "rayjob")
+    rows = []
     for rayjob in rayjobs:
         observed = Observed(rayjob)
         age = time_text(time.time() - observed.created_at)
         cluster = rayjob.get("status", {}).get("rayClusterStatus", {})
         ready, desired = cluster.get("readyWorkerReplicas", 0), cluster.get("desiredWorkerReplicas", 0)
-        table.append((name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.summary))
-    return aligned(table)
+        values = (name_of(rayjob), observed.native.state, age, f"{ready}/{desired}", observed.summary)
+        rows.append(dict(zip(keys, values, strict=True)))
+    return Table({key: key.upper() for key in keys}, rows)

@@ -219,9 +219,9 @@ def _first_line(error: ClusterTrainError) -> str:
     return str(error).splitlines()[0]
 
 
-def kubectl_for(job_file: str, namespace: str | None) -> Kubectl:
-    """The cluster and namespace of a job file; if that file does not exist, of the site file."""
-    if Path(job_file).is_file():
+def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
+    """The cluster and namespace of a job file; without one, of the site file."""
+    if job_file is not None:
         section = with_site(load_job(Path(job_file))).kubernetes
     else:
         site = site_path()

@@ -1,0 +1,128 @@
+"""The columns that `ls --args` and `ls --metric` add: values of the job's args, and of a metric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clustertrain.checkpoints.retention import best_of
+from clustertrain.job.identity import hyperparameters
+from clustertrain.job.model import Job
+from clustertrain.run.folder import RunDir
+from clustertrain.run.history import curve
+
+Cell = str | int | float | None
+"""A value of a table; None if it is unknown."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, and whether its largest ("max") or smallest ("min") value is the best; None: the
+    `checkpoint.keep_best` of each job determines it."""
+
+    name: str
+    mode: str | None = None
+
+    @classmethod
+    def parsed(cls, text: str) -> Metric:
+        """`accuracy`, `accuracy:max` or `loss:min`."""
+        name, _, mode = text.rpartition(":")
+        return cls(name, mode) if mode in ("max", "min") else cls(text)
+
+    @property
+    def last_key(self) -> str:
+        return f"metrics.{self.name}.last"
+
+    @property
+    def best_key(self) -> str:
+        return f"metrics.{self.name}.best"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The selected columns. Their keys are `args.NAME`, `metrics.NAME.last` and `metrics.NAME.best`."""
+
+    args: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+
+    @classmethod
+    def parsed(cls, args: Iterable[str], metrics: Iterable[str]) -> Columns:
+        """From the options; each may contain several names, separated by commas."""
+        return cls(tuple(_split(args)), tuple(Metric.parsed(text) for text in _split(metrics)))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header of each column by its key."""
+        headers = {_key(name): name for name in self.args}
+        for metric in self.metrics:
+            headers |= {metric.last_key: metric.name, metric.best_key: f"best {metric.name}"}
+        return headers
+
+    def values(self, job: Job | None, run: RunDir | None) -> dict[str, Cell]:
+        """The values of a run by their keys.
+
+        Args:
+            job: as the run recorded it; None if it is not known.
+            run: None if this machine does not see its storage.
+
+        Raises:
+            StorageError: the storage refuses.
+        """
+        known = hyperparameters(job) if job is not None else {}
+        values: dict[str, Cell] = {_key(name): known.get(_key(name)) for name in self.args}
+        records = curve(run) if self.metrics and run is not None else []
+        for metric in self.metrics:
+            points = _points(records, metric.name)
+            mode = metric.mode or _mode_of(job, metric.name)
+            best = best_of(points, mode) if mode is not None else None
+            values[metric.last_key] = points[-1][0] if points else None
+            values[metric.best_key] = best[0] if best is not None else None
+        return values
+
+    def notes(self, rows: Sequence[Mapping[str, Cell]]) -> list[str]:
+        """A note for each column that has no value in any of the rows."""
+        if not rows:
+            return []
+        known = {key for row in rows for key, value in row.items() if value is not None}
+        notes = [f"no run has {_key(name)}" for name in self.args if _key(name) not in known]
+        for metric in self.metrics:
+            if metric.last_key not in known:
+                notes.append(f"no run has measured {metric.name}; the last column names what was measured")
+            elif metric.best_key not in known:
+                notes.append(
+                    f"the best {metric.name} is unknown, because no job has it in checkpoint.keep_best; "
+                    f"use --metric {metric.name}:max or --metric {metric.name}:min"
+                )
+        return notes
+
+
+NO_COLUMNS = Columns()
+
+
+def _split(options: Iterable[str]) -> list[str]:
+    return [name.strip() for option in options for name in option.split(",") if name.strip()]
+
+
+def _key(name: str) -> str:
+    """`lr` and `args.lr` are an arg, `train.batch_size` is a key of `train`."""
+    return name if name.startswith(("args.", "train.")) else f"args.{name}"
+
+
+def _points(records: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, int]]:
+    """The values of a metric and their steps: those of the evaluations; if there is none, those of training
+    steps."""
+    for kind in ("eval", "train"):
+        found = [
+            (float(value), int(record["step"]))
+            for record in records
+            if record["kind"] == kind and isinstance(value := record.get(metric), int | float)
+        ]
+        if found:
+            return found
+    return []
+
+
+def _mode_of(job: Job | None, metric: str) -> str | None:
+    best = job.checkpoint.keep_best if job is not None else None
+    return best.mode if best is not None and best.metric == metric else None

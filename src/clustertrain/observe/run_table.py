@@ -1,0 +1,117 @@
+"""The table of `ls`: a row for each run, printed as lines or as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clustertrain.errors import JobError, StorageError
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.observe.columns import Cell, Columns
+from clustertrain.observe.status import Status
+from clustertrain.observe.tables import HIDDEN
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import newest_job
+from clustertrain.units import aligned
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with a value for each key of `headers`, and notes about missing information."""
+
+    headers: Mapping[str, str]
+    rows: Sequence[Mapping[str, Cell]]
+    notes: Sequence[str] = ()
+
+    def lines(self) -> list[str]:
+        """The columns aligned, of each text its first line; then each note once."""
+        cells = [[_text(row.get(key)) for key in self.headers] for row in self.rows]
+        notes = [f"note: {note}" for note in dict.fromkeys(self.notes)]
+        return [*aligned([list(self.headers.values()), *cells]), *notes]
+
+    def json(self) -> str:
+        """An array with an object for each row. A number that is not finite is null, as JSON has none."""
+        rows = [{key: _json_value(row.get(key)) for key in self.headers} for row in self.rows]
+        return json.dumps(rows, indent=1)
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell).partition("\n")[0]
+
+
+def _json_value(cell: Cell) -> Cell:
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as a row of `ls`.
+
+    Attributes:
+        where: the machine, or the scheduler's job.
+        text: the metrics, or the reason of the state.
+        job_yaml: the job as this user started it, if this machine does not see the run.
+        run: None if this machine does not see its storage.
+    """
+
+    name: str
+    state: str
+    step: int | None = None
+    attempt: int | None = None
+    where: str = "this machine"
+    text: str = ""
+    job_yaml: str | None = None
+    run: RunDir | None = None
+
+
+def rows_of(statuses: Sequence[Status]) -> tuple[list[RunRow], list[str]]:
+    """The rows of runs whose storage this machine can access, and notes on missing answers of their
+    schedulers."""
+    notes = [f"{each.no_answer}; this is the state in the storage" for each in statuses if each.note]
+    return [_row_of(each) for each in statuses], notes
+
+
+def _row_of(status: Status) -> RunRow:
+    metrics = status.result.metrics if status.result else {}
+    figures = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if k not in HIDDEN)
+    return RunRow(
+        status.run.name,
+        status.state,
+        step=status.step,
+        attempt=status.attempt.n if status.attempt else None,
+        where=status.where or "this machine",
+        text=figures or status.standing.text,
+        run=status.run,
+    )
+
+
+_BEFORE = {"name": "NAME", "state": "STATE", "step": "STEP", "attempt": "ATTEMPT"}
+_AFTER = {"where": "WHERE", "text": "FIGURES"}
+
+
+def table_of(rows: Sequence[RunRow], notes: Sequence[str], columns: Columns) -> Table:
+    """The table of these runs. If `columns` selects any, reads the recorded job and the metrics of each
+    run."""
+    values: list[dict[str, Cell]] = []
+    unread = []
+    for row in rows:
+        try:
+            values.append(columns.values(_job_of(row), row.run) if columns.headers else {})
+        except (JobError, StorageError) as error:
+            values.append({})
+            unread.append(f"{row.name}: {str(error).splitlines()[0]}")
+    cells = [{key: getattr(row, key) for key in (*_BEFORE, *_AFTER)} for row in rows]
+    for cell, more in zip(cells, values, strict=True):
+        cell.update(more)
+    return Table(_BEFORE | columns.headers | _AFTER, cells, [*notes, *unread, *columns.notes(values)])
+
+
+def _job_of(row: RunRow) -> Job | None:
+    if row.run is not None:
+        return newest_job(row.run)
+    return parse_job(row.job_yaml, f"the job of {row.name}") if row.job_yaml is not None else None

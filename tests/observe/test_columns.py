@@ -1,0 +1,175 @@
+"""`ls --args --metric`: the args and a metric of each run, as a table and as JSON."""
+
+import json
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.job.file import load_job, parse_job
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import Result, ResumePoint
+from clustertrain.run.result import write_result
+from sample_records import sample_submission
+
+KEEP_BEST = {"keep_best": {"metric": "accuracy", "mode": "max"}}
+
+
+@pytest.fixture
+def ls(tmp_path, monkeypatch):
+    """Calls `clustertrain ls` in an empty folder; returns click's result."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, ["ls", *arguments])
+
+
+def job_text(name, lr, **checkpoint):
+    sections = {
+        "name": name,
+        "task": "m:T",
+        "args": {"lr": lr, "model": {"depth": 3}},
+        "train": {"epochs": 2, "batch_size": 8},
+        "checkpoint": checkpoint or None,
+    }
+    return yaml.safe_dump(sections)
+
+
+def trained(name, lr, accuracies, storage="runs", **checkpoint):
+    """A run that has ended, with an evaluation of each accuracy."""
+    run = RunDir.newest(storage, name)
+    attempt = claim_attempt(run)
+    record_job(attempt, parse_job(job_text(name, lr, **checkpoint), "job.yaml"))
+    attempt.restart(0).plan.write(ResumePoint(None, 0))
+    log = EventLog(attempt.restart(0).metrics)
+    for step, accuracy in enumerate(accuracies, 1):
+        log.write("train", step=step, loss=9.0)
+        log.write("eval", step=step, loss=1 / step, accuracy=accuracy)
+    write_result(attempt, Result("done", "finished", 0, step=len(accuracies)))
+    return run
+
+
+def rows_of(result):
+    assert result.exit_code == 0, result.output
+    header, *rows = result.stdout.splitlines()
+    return header, [row.split()[:8] for row in rows]
+
+
+def test_args_and_the_last_and_best_value_of_a_metric(ls):
+    trained("a", 0.1, [0.5, 0.9, 0.7], **KEEP_BEST)
+    trained("b", 0.01, [0.6, 0.8, float("nan")], **KEEP_BEST)
+    header, (a, b) = rows_of(ls("--args", "lr,model.depth", "--metric", "accuracy"))
+    assert header.split()[:8] == ["NAME", "STATE", "STEP", "ATTEMPT", "lr", "model.depth", "accuracy", "best"]
+    assert a == ["a", "done", "3", "1", "0.1", "3", "0.7", "0.9"]
+    assert b == ["b", "done", "3", "1", "0.01", "3", "nan", "0.8"]
+
+
+def test_the_same_in_json(ls):
+    trained("a", 0.1, [0.5, 0.9, float("nan")], **KEEP_BEST)
+    result = ls("runs", "--json", "--args", "lr", "--args", "train.batch_size", "--metric", "accuracy,loss")
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert row == {
+        "name": "a",
+        "state": "done",
+        "step": 3,
+        "attempt": 1,
+        "args.lr": 0.1,
+        "train.batch_size": 8,
+        "metrics.accuracy.last": None,
+        "metrics.accuracy.best": 0.9,
+        "metrics.loss.last": 1 / 3,
+        "metrics.loss.best": None,
+        "where": "this machine",
+        "text": "",
+    }
+    assert "note: the best loss is unknown" in result.stderr
+
+
+def test_the_option_names_what_is_best(ls):
+    trained("a", 0.1, [0.5, 0.9], **KEEP_BEST)
+    result = ls("--metric", "loss:min", "--metric", "accuracy:min")
+    assert rows_of(result)[1][0][4:8] == ["0.5", "0.5", "0.9", "0.5"]
+
+
+def test_the_steps_of_a_function_without_evaluations_count(ls):
+    run = trained("a", 0.1, [])
+    EventLog(run.attempt(1).restart(0).metrics).write("train", step=4, loss=0.25)
+    assert rows_of(ls("--metric", "loss:min"))[1][0][4:6] == ["0.25", "0.25"]
+
+
+def test_what_no_run_has_is_a_note(ls):
+    trained("a", 0.1, [0.5])
+    notes = ls("--args", "lrr", "--metric", "acuracy,accuracy").stdout.splitlines()[2:]
+    assert notes[0] == "note: no run has args.lrr"
+    assert notes[1].startswith("note: no run has measured acuracy")
+    assert notes[2].endswith("use --metric accuracy:max or --metric accuracy:min")
+
+
+def test_a_run_whose_job_this_version_does_not_accept_is_listed(ls):
+    run = trained("a", 0.1, [0.5])
+    trained("b", 0.2, [0.5])
+    run.store.write_atomic(run.job_key, b"name: a\nfunction: m:f\nnew_key: 1\n")
+    lines = ls("--args", "lr").stdout.splitlines()
+    assert [line.split()[4] for line in lines[1:3]] == ["-", "0.2"]
+    assert lines[3].startswith("note: a: ")
+
+
+def test_a_run_that_is_only_submitted_has_args(ls):
+    run = RunDir.newest("runs", "a")
+    run.submission("slurm", "12").write(sample_submission("12"))
+    run.store.write_atomic(run.snapshot_job_key("0" * 16), job_text("a", 0.3).encode())
+    assert "0.3" in ls("--args", "lr", "--metric", "accuracy").stdout.splitlines()[1].split()
+
+
+def test_a_run_in_a_cluster_has_args_and_is_found_by_its_job_file(ls, tmp_path):
+    for name in ("job", "other"):
+        (tmp_path / f"{name}.yaml").write_text(job_text(name, 0.4) + f"storage: runs-of-{name}\n")
+        job = load_job(f"{name}.yaml")
+        assert (
+            record_known_run(KnownRun.of(job, f"{name}.yaml", "kubernetes", "Kubernetes namespace ml"))
+            is None
+        )
+    _, row, *notes = ls("job.yaml", "--args", "lr").stdout.splitlines()
+    assert row.split()[:6] == ["job", "unknown", "-", "-", "0.4", "Kubernetes"]
+    assert all(note.startswith("note: Kubernetes namespace ml") for note in notes)
+    assert [line.split()[0] for line in ls().stdout.splitlines()[1:3]] == ["job", "other"]
+
+
+def test_a_job_file_stands_for_its_storage(ls, tmp_path):
+    (tmp_path / "job.yaml").write_text(job_text("a", 0.1) + "storage: elsewhere\n")
+    trained("a", 0.1, [0.5], storage="elsewhere")
+    for to in ((), ("--to", "local")):
+        assert rows_of(ls("job.yaml", *to))[1][0][0] == "a"
+
+
+@pytest.mark.parametrize(
+    ("place", "found", "remedy"),
+    [
+        ("nothing", "/nothing does not exist", "a plain `clustertrain ls`"),
+        ("empty", "/empty contains no run", "Name a job file"),
+        ("job.yaml", "/runs-of-job, the storage of job.yaml, contains no run", "clustertrain run job.yaml"),
+        ("runs/a", "runs/a is the folder of one run", "clustertrain status runs/a"),
+    ],
+)
+def test_a_place_without_a_run_is_an_error(ls, tmp_path, place, found, remedy):
+    trained("a", 0.1, [0.5])
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "job.yaml").write_text(job_text("job", 0.1) + "storage: runs-of-job\n")
+    for to in ((), ("--to", "local")):
+        result = ls(place, *to)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert found in result.stderr
+        assert remedy in result.stderr
+        assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("arguments", [("nothing",), ("--args", "lr")])
+def test_the_ray_jobs_of_a_namespace_have_neither_a_folder_nor_columns(ls, arguments):
+    result = ls("--to", "kubernetes", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
