@@ -2,6 +2,8 @@
 one that trains, with the rights of k8s/rbac.yaml alone.
 """
 
+import json
+
 import pytest
 
 from clusters.containers import kit_image
@@ -148,7 +150,7 @@ def test_a_run_is_followed_to_its_end(trainer):
 
 
 @pytest.mark.timeout(900)
-def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
+def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_path):
     runs = kube.volume_folder(namespace, "clustertrain") / "runs"
     trainer("submit", "--set", "train.epochs=2000")
     kube.wait_for(lambda: list(runs.glob("digits/g1/attempts/1/metrics-0.jsonl")), 300, "it does not train")
@@ -162,7 +164,7 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
         line.split()[:2] for line in trainer.find("ls", named=False).stdout.splitlines()
     ]
     assert "ready" in trainer.find("data", "ls").stdout  # in the head's pod
-    assert "is in the cluster" in trainer.find("ckpt", "export", code=EXIT_JOB).stderr
+    assert "is in the cluster" in trainer.find("data", "fetch", code=EXIT_JOB).stderr
     said = trainer("stop").stdout
     assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
 
@@ -173,6 +175,8 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace):
     assert "2 workers started" in trainer("logs", "--attempt", "1").stdout
     committed = {path.name for path in runs.glob("digits/g1/checkpoints/[0-9]*")}
     assert committed == {line.split()[0] for line in trainer.find("ckpt", "ls").stdout.splitlines()[1:]}
+    trainer.find("ckpt", "export", "--to", str(tmp_path / "out.safetensors"))  # a reader pod sends the model
+    assert json.loads((tmp_path / "out.json").read_text())["checkpoint"] in committed
     assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
 
 

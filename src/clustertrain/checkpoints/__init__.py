@@ -6,4 +6,5 @@ save.py       copies the state to host memory, writes it in the background; load
 write.py      commits a checkpoint, and removes those that are no longer kept
 retention.py  which checkpoints are kept, and which one is the best
 export.py     exports the weights of one as safetensors
+transfer.py   sends the model of one through a pipe
 """

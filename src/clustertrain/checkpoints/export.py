@@ -13,9 +13,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf
 from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
-from clustertrain.checkpoints.save import MODEL_FILE
 from clustertrain.errors import JobError, StorageError
 
 
@@ -26,15 +25,13 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     for each name: safetensors does not support sharing. The modes of the files follow the umask.
 
     Raises:
-        CheckpointDamaged: the checkpoint does not verify.
+        CheckpointDamaged: the manifest or the model file does not verify.
         JobError: it contains no model, an entry is not a tensor, or a file exists already.
         StorageError: the files cannot be written.
     """
-    page = to.with_suffix(".json")
-    if there := [path for path in (to, page) if path.exists()]:
-        raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
+    page = refuse_to_overwrite(to)
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
-        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought")
+        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", (MODEL_FILE,))
         weights = _weights(checkpoint)
     provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
     try:
@@ -48,6 +45,18 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
                 path.unlink()
         raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
     return to, page
+
+
+def refuse_to_overwrite(to: Path) -> Path:
+    """Returns the path of the JSON file beside `to`.
+
+    Raises:
+        JobError: one of the two exists.
+    """
+    page = to.with_suffix(".json")
+    if there := [path for path in (to, page) if path.exists()]:
+        raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
+    return page
 
 
 def _weights(checkpoint: VerifiedCheckpoint) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from clustertrain.version import __version__
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
+MODEL_FILE = "model.pt"
 _OWN_SHA256 = "manifest_sha256"
 _NAME = re.compile(r"^(\d{8,})-(\d+)\.(\d+)$")
 

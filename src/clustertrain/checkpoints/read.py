@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,23 +37,35 @@ class VerifiedCheckpoint:
     manifest: Manifest
 
 
-def verify(shelf: Shelf, name: CheckpointName | str) -> Manifest:
+def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | None = None) -> Manifest:
     """Read every byte of a checkpoint and compare it with the manifest.
+
+    Args:
+        files: the names of the files to read; None for all.
 
     Raises:
         CheckpointDamaged: names the first file that differs, with both sizes or both checksums.
         StorageError: an S3 server does not answer, or refuses.
     """
     parsed, manifest = _own_manifest(shelf, name)
-    for file, entry in manifest.files.items():
+    for file, entry in _selected(manifest, files).items():
         _read_through(shelf, parsed, file, entry, lambda block: None)
     return manifest
 
 
-def fetch_checkpoint(shelf: Shelf, name: CheckpointName | str, into: Path) -> VerifiedCheckpoint:
+def _selected(manifest: Manifest, files: Collection[str] | None) -> dict[str, dict[str, Any]]:
+    return {file: entry for file, entry in manifest.files.items() if files is None or file in files}
+
+
+def fetch_checkpoint(
+    shelf: Shelf, name: CheckpointName | str, into: Path, files: Collection[str] | None = None
+) -> VerifiedCheckpoint:
     """A verified checkpoint as a folder of this node. On a file system it is verified in place; from S3 it is
     copied into the folder `into` and verified during the copy. An existing copy is used; older ones are
     removed.
+
+    Args:
+        files: the names of the files to verify and to copy; None for all.
 
     Raises:
         CheckpointDamaged: as `verify`.
@@ -62,14 +74,14 @@ def fetch_checkpoint(shelf: Shelf, name: CheckpointName | str, into: Path) -> Ve
     parsed, manifest = _own_manifest(shelf, name)
     in_place = shelf.store.local_folder(f"{shelf.key}/{parsed}")
     if in_place is not None:
-        return VerifiedCheckpoint(parsed, in_place, verify(shelf, parsed))
+        return VerifiedCheckpoint(parsed, in_place, verify(shelf, parsed, files))
     folder = into / str(parsed)
     if (folder / MANIFEST).exists():
         return VerifiedCheckpoint(parsed, folder, manifest)
     shutil.rmtree(into, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
-        for file, entry in manifest.files.items():
+        for file, entry in _selected(manifest, files).items():
             _copy(shelf, parsed, file, entry, folder / file)
         (folder / MANIFEST).write_bytes(manifest.to_bytes())
     except OSError as error:

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 
-MODEL_FILE = "model.pt"
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
 

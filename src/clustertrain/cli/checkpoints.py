@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from clustertrain.checkpoints.manifest import (
     CheckpointDamaged,
@@ -15,7 +18,9 @@ from clustertrain.checkpoints.manifest import (
     read_manifest,
 )
 from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.transfer import receive_model, send_model
 from clustertrain.errors import JobError, StorageError
+from clustertrain.launchers.launcher import Launcher, Target
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
@@ -83,6 +88,32 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
             f"{len(damaged)} of the checkpoints in {shelf} do not verify: {', '.join(damaged)}.\n"
             "A resume skips them. Restore them from a backup, or remove them."
         )
+
+
+def export_model(
+    launcher: Launcher, target: Target, name: str | None, to: Path, *, best: bool
+) -> tuple[Path, Path]:
+    """Export a checkpoint of a run; if only its cluster reads the storage, the model is downloaded first.
+
+    Raises: as `choose`, and as checkpoints.export.export.
+    """
+    from clustertrain.checkpoints.export import export, refuse_to_overwrite
+
+    if launcher.storage_visible:
+        run = target.visible_run()
+        return export(run.checkpoints, choose(run, name, best=best), to)
+    refuse_to_overwrite(to)
+    options = ["--send", *(["--best"] if best else []), *(["--name", name] if name is not None else [])]
+    with TemporaryDirectory(prefix="clustertrain-") as folder, TemporaryFile() as archive:
+        launcher.download(target, "ckpt export", *options, to=archive)
+        archive.seek(0)
+        return export(*receive_model(archive, Path(folder)), to)
+
+
+def send_checkpoint(run: RunDir, name: str | None, *, best: bool) -> None:
+    """Write the model of a checkpoint to stdout, for `export_model` elsewhere. Raises as `choose`."""
+    send_model(run.checkpoints, choose(run, name, best=best), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:

@@ -277,18 +277,18 @@ def ckpt_verify(target: str, to: str | None) -> None:
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
-def ckpt_export(target: str, name: str | None, best: bool, to: str) -> None:
+@click.option("--send", is_flag=True, hidden=True)
+def ckpt_export(target: str, name: str | None, best: bool, to: str, send: bool) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
-    from clustertrain.cli.checkpoints import choose
+    from clustertrain.cli.checkpoints import export_model, send_checkpoint
+    from clustertrain.launchers.find import find
 
-    def export_one(run: RunDir) -> Iterator[str]:
-        checkpoint = choose(run, name, best=best)
-        needs_training("ckpt export")
-        from clustertrain.checkpoints.export import export
-
-        yield "wrote {} and {}".format(*export(run.checkpoints, checkpoint, Path(to)))
-
-    echo_lines(where_visible(target, None, "ckpt export", export_one))
+    launcher, run = find(target, (), None, note)
+    if send:
+        send_checkpoint(run.visible_run(), name, best=best)
+        return
+    needs_training("ckpt export")
+    click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(to), best=best)))
 
 
 def where_visible(

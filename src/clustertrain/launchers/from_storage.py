@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
@@ -59,8 +60,10 @@ class FromStorage(ABC):
         return table_of(rows, notes, columns)
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
-        text = target.text
-        raise JobError(f"The storage of {text} is not visible here.\nRun `{command}` where it is mounted.")
+        raise _run_elsewhere(target, command)
+
+    def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
+        raise _run_elsewhere(target, command)
 
 
 def storage_at(place: str) -> Location:
@@ -91,6 +94,12 @@ def no_run_at(place: str) -> JobError:
     return JobError(
         f"{storage.uri} {what}.\nName a job file, or the `storage` of one; a plain `clustertrain ls` lists "
         "your runs in all storages."
+    )
+
+
+def _run_elsewhere(target: Target, command: str) -> JobError:
+    return JobError(
+        f"The storage of {target.text} is not visible here.\nRun `{command}` where it is mounted."
     )
 
 

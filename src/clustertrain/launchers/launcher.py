@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
@@ -125,6 +125,10 @@ class Launcher(Protocol):
         Raises:
             JobError: this launcher cannot do that; the message names the alternative.
         """
+
+    def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
+        """Run a command as `run_in_cluster` does, and write its binary output to a file. Only for a launcher
+        whose storage is not visible here."""
 
 
 def launcher_of(name: str) -> Launcher:

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from clustertrain.errors import ClusterError
 from clustertrain.units import shortened
@@ -62,6 +63,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     timeout_s: float = 60,
     check: bool = True,
+    stdout: BinaryIO | None = None,
 ) -> Done:
     """Run a command to its end.
 
@@ -70,6 +72,7 @@ def run(
         environ: its whole environment, with the PATH on which it is found; None for that of this process.
         timeout_s: seconds after which the command is killed.
         check: whether a nonzero exit code is an error.
+        stdout: a file for its standard output, which is then not in the result; for large binary output.
 
     Raises:
         CommandMissing: it is not on PATH; the message contains the remedy.
@@ -80,7 +83,8 @@ def run(
             list(argv),
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
+            stdout=subprocess.PIPE if stdout is None else stdout,
+            stderr=subprocess.PIPE,
             env=environ,
             timeout=timeout_s,
             check=False,

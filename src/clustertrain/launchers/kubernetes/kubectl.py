@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.kubernetes import Kubernetes
@@ -69,9 +69,14 @@ class Kubectl:
         return cls(section.namespace, section.context)
 
     def __call__(
-        self, *arguments: str, input: str | None = None, timeout_s: float = ANSWER_S, check: bool = True
+        self,
+        *arguments: str,
+        input: str | None = None,
+        timeout_s: float = ANSWER_S,
+        check: bool = True,
+        stdout: BinaryIO | None = None,
     ) -> Done:
-        """Run kubectl with these arguments.
+        """Run kubectl with these arguments; `stdout`: a file for its output, which is then not in the result.
 
         Raises:
             NotFound, Forbidden, NoAnswer: see these classes.
@@ -83,14 +88,22 @@ class Kubectl:
                 input=None if input is None else input.encode(),
                 timeout_s=timeout_s,
                 check=check,
+                stdout=stdout,
             )
         except CommandFailed as error:
             raise _explained(error, self) from None
 
-    def exec(self, pod: str, container: str, *argv: str, timeout_s: float = ANSWER_S) -> Done:
+    def exec(
+        self,
+        pod: str,
+        container: str,
+        *argv: str,
+        timeout_s: float = ANSWER_S,
+        stdout: BinaryIO | None = None,
+    ) -> Done:
         """Run a command in a pod; the result has its exit code. Raises as `__call__` if it was not run."""
         command = ("exec", pod, f"--container={container}", "--", *argv)
-        done = self(*command, timeout_s=timeout_s, check=False)
+        done = self(*command, timeout_s=timeout_s, check=False, stdout=stdout)
         if done.code and not ended_in_pod(done.stderr):
             how = f"ended with code {done.code}"
             raise _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
@@ -72,6 +73,9 @@ class KubernetesLauncher:
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         return storage.lines_of(_job(target), command, options)
+
+    def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
+        storage.download(_job(target), command, options, to)
 
 
 def _job(target: Target) -> Job:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -25,29 +27,44 @@ def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str
     Raises:
         ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
     """
+    with _pod(job, kubectl, config_map, arguments, _RUN_LIMIT_S) as name:
+        _wait_for(kubectl, name, ("Succeeded", "Failed"), _START_LIMIT_S + _RUN_LIMIT_S)
+        return kubectl("logs", name).stdout
+
+
+@contextmanager
+def waiting_pod(job: Job, kubectl: Kubectl, config_map: str, limit_s: int) -> Iterator[str]:
+    """The name of a reader pod that runs until the block ends, or for `limit_s` seconds. Raises as
+    `read_by_pod`."""
+    with _pod(job, kubectl, config_map, [], limit_s) as name:
+        _wait_for(kubectl, name, ("Running", "Succeeded", "Failed"), _START_LIMIT_S)
+        yield name
+
+
+@contextmanager
+def _pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str], limit_s: int) -> Iterator[str]:
     name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
-    pod = reader_pod(job, config_map, name, arguments, _RUN_LIMIT_S)
+    pod = reader_pod(job, config_map, name, arguments, limit_s)
     kubectl("create", "--filename=-", input=json.dumps(pod))
     try:
-        _wait_for_the_end(kubectl, name)
-        return kubectl("logs", name).stdout
+        yield name
     finally:
         kubectl("delete", "pod", name, "--ignore-not-found", "--wait=false", "--grace-period=1")
 
 
-def _wait_for_the_end(kubectl: Kubectl, name: str) -> None:
+def _wait_for(kubectl: Kubectl, name: str, phases: tuple[str, ...], limit_s: float) -> None:
     started = time.monotonic()
 
-    def has_ended() -> bool:
+    def is_there() -> bool:
         pod = kubectl.get("pod", name)
-        if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        if pod.get("status", {}).get("phase") in phases:
             return True
         if time.monotonic() - started > _BLOCKED_AFTER_S and (blocking := _why_not(kubectl, pod)):
             raise ClusterError(f"the reader pod does not start: {blocking}")
         return False
 
-    if not wait_until(has_ended, _START_LIMIT_S + _RUN_LIMIT_S, _POLL_S):
-        raise ClusterError(f"the reader pod did not end within {_START_LIMIT_S + _RUN_LIMIT_S:.0f} s")
+    if not wait_until(is_there, limit_s, _POLL_S):
+        raise ClusterError(f"the reader pod was not {' or '.join(phases)} within {limit_s:.0f} s")
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:

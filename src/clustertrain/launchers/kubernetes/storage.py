@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import BinaryIO
 
 from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.pod_problems import name_of
-from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.reader_pod import read_by_pod, waiting_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
 from clustertrain.launchers.kubernetes.view import (
     CLI,
     config_map_of,
@@ -19,7 +20,7 @@ from clustertrain.launchers.kubernetes.view import (
     observe_run,
 )
 
-_READ_S = 600.0  # `ckpt verify` reads every byte
+_READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
 _COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")
 
 
@@ -52,3 +53,22 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
     yield from printed.splitlines()
     if error:
         raise error_from_pod(EXIT_STORAGE, error + rest)
+
+
+def download(job: Job, command: str, options: Sequence[str], to: BinaryIO) -> None:
+    """Write the standard output of `clustertrain COMMAND JOBFILE OPTIONS`, run in the cluster, to a file.
+
+    Raises: as `lines_of`.
+    """
+    kubectl = Kubectl.of(job.kubernetes)
+    observed = observe_run(job, kubectl, [])
+    argv = [*CLI, *command.split(), JOB_FILE, *options]
+    if observed.head is not None:
+        done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
+    elif (config := config_map_of(job, kubectl, observed)) is not None:
+        with waiting_pod(job, kubectl, config, int(_READ_S)) as pod:
+            done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
+    else:
+        raise not_submitted(job)
+    if done.code:
+        raise error_from_pod(done.code, done.stderr)

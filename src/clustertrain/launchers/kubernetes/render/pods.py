@@ -27,6 +27,7 @@ from clustertrain.version import __version__
 USER = 1000  # the user of the image
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
+READER_CONTAINER = "reader"
 HEALTH_PORT = 52365  # of Ray's agent
 _MARGIN_S = 30  # after the last save: to write the result and to end all processes
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
@@ -106,10 +107,16 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
 
 
 def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
-    """A pod that reads the storage of a run whose own pods are gone. It may run for `limit_s` seconds."""
+    """A pod that reads the storage of a run whose own pods are gone. It may run for `limit_s` seconds.
+
+    Args:
+        arguments: of `clustertrain`. Without any it waits: `kubectl exec` runs a command in it whose output
+            is too large for the log of a pod.
+    """
+    wait = ["-c", f"import time; time.sleep({limit_s})"]
     container = {
-        **_container(job, "reader"),
-        "command": [_PYTHON, "-m", "clustertrain.cli", *arguments],
+        **_container(job, READER_CONTAINER),
+        "command": [_PYTHON, *(["-m", "clustertrain.cli", *arguments] if arguments else wait)],
         "env": _environment(job, {}),
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "volumeMounts": [*_mounts(job), *_own_mounts(job)],

@@ -1,0 +1,97 @@
+"""Sends the model of a checkpoint through a pipe, from a cluster whose storage this machine cannot read.
+
+The stream is a tar archive: the manifest, then the model file. The receiver detects a stream that was cut,
+because the manifest contains the checksum of the model file.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from clustertrain.checkpoints.manifest import (
+    MANIFEST,
+    MODEL_FILE,
+    CheckpointDamaged,
+    CheckpointName,
+    Shelf,
+    read_manifest,
+)
+from clustertrain.storage import PosixStore
+
+_NAMES = (MANIFEST, MODEL_FILE)
+
+
+def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
+    """Write the manifest and the model file of a checkpoint as a tar archive; without a model, only the
+    manifest.
+
+    Raises:
+        CheckpointDamaged: the manifest does not verify, or the model file has another size.
+        StorageError: the storage refuses.
+    """
+    manifest = read_manifest(shelf, name)
+    with tarfile.open(fileobj=to, mode="w|") as archive:
+        data = manifest.to_bytes()
+        archive.addfile(_member(name, MANIFEST, len(data)), io.BytesIO(data))
+        if (entry := manifest.files.get(MODEL_FILE)) is None:
+            return
+        blocks = shelf.store.blocks(shelf.file_key(name, MODEL_FILE))
+        try:
+            archive.addfile(_member(name, MODEL_FILE, entry["size_bytes"]), _Reader(blocks))
+        except OSError as error:  # tarfile's, if the blocks end early
+            raise CheckpointDamaged(f"{shelf.uri(name, MODEL_FILE)} cannot be read: {error}") from error
+
+
+def _member(name: str, file: str, size_bytes: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(f"{name}/{file}")
+    member.size = size_bytes
+    return member
+
+
+class _Reader(io.RawIOBase):
+    """A file of blocks, as tarfile reads it."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self._rest = blocks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while size < 0 or len(self._rest) < size:
+            if not (block := next(self._blocks, b"")):
+                break
+            self._rest += block
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+
+def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
+    """Write what `send_model` sent below a folder. Returns it as a shelf, and the name of the checkpoint.
+
+    Raises:
+        CheckpointDamaged: the stream was cut, or is none of `send_model`.
+        OSError: the folder cannot be written.
+    """
+    received = None
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                received, _, file = member.name.partition("/")
+                source = archive.extractfile(member)
+                if CheckpointName.parse(received) is None or file not in _NAMES or source is None:
+                    raise CheckpointDamaged(f"{member.name!r} arrived, not a file of a checkpoint.")
+                (folder / received).mkdir(exist_ok=True)
+                with (folder / received / file).open("wb") as target:
+                    while block := source.read(1 << 20):
+                        target.write(block)
+    except tarfile.TarError as error:
+        raise CheckpointDamaged(f"The checkpoint did not arrive completely: {error}\nTry again.") from error
+    if received is None:
+        raise CheckpointDamaged("No checkpoint arrived.\nTry again.")
+    return Shelf(PosixStore(folder.parent), folder.name), received

@@ -1,0 +1,148 @@
+"""`ckpt export` of a run on Kubernetes: a pod sends the model, and this machine writes the file.
+
+The kubectl here is a fake. Its `exec` runs the command on this machine, as a pod that has the storage would;
+tests/kubernetes has a real one.
+"""
+
+import json
+import sys
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.save import Saver
+from clustertrain.checkpoints.write import Writer
+from clustertrain.cli.main import main
+from clustertrain.job.file import load_job
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+
+KUBECTL = """
+import json, subprocess, sys
+FOLDER, JOB_FILE = {folder!r}, {job_file!r}
+argv = sys.argv[1:]
+with open(FOLDER + "/calls", "a") as calls:
+    calls.write(json.dumps(argv) + "\\n")
+if argv[0] == "get":
+    answers = json.load(open(FOLDER + "/answers.json"))
+    if argv[1] not in answers:
+        sys.exit(f'Error from server (NotFound): {{argv[1]}} "digits" not found')
+    print(json.dumps(answers[argv[1]]))
+elif argv[0] == "exec":
+    command = [FOLDER + "/pod.yaml" if word == JOB_FILE else word for word in argv[argv.index("--") + 1 :]]
+    done = subprocess.run([sys.executable, *command[1:]], stdout=subprocess.PIPE)
+    cut = json.load(open(FOLDER + "/cut"))
+    sys.stdout.buffer.write(done.stdout[:cut])
+    sys.stdout.flush()
+    if done.returncode:
+        print(f"command terminated with exit code {{done.returncode}}", file=sys.stderr)
+    sys.exit(done.returncode)
+"""
+RAYJOB = {
+    "metadata": {"name": "digits", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"},
+    "spec": {"rayClusterSpec": {"workerGroupSpecs": []}},
+    "status": {"jobDeploymentStatus": "Running", "rayClusterName": "digits-x"},
+}
+HEAD = {
+    "metadata": {
+        "name": "digits-head",
+        "labels": {"clustertrain.io/role": "head", "ray.io/cluster": "digits-x"},
+    },
+    "status": {"containerStatuses": [{"state": {"running": {}}}]},
+}
+CONFIG_MAP = {"metadata": {"name": "digits-job", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+WHILE_IT_RUNS = {"rayjobs.ray.io": RAYJOB, "pods": {"items": [HEAD]}, "events": {"items": []}}
+AFTER_ITS_END = {
+    "configmaps": {"items": [CONFIG_MAP]},
+    "pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}},
+}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A run on Kubernetes with checkpoints of steps 10 and 20, of which the first one is the best."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    keep_best = {"every": {"steps": 10}, "keep_best": {"metric": "loss", "mode": "min"}}
+    sections = {"name": "digits", "function": "m:f", "image": "registry/a:1", "checkpoint": keep_best}
+    for file, storage in (("job.yaml", "runs"), ("pod.yaml", str(tmp_path / "volume"))):
+        (tmp_path / file).write_text(yaml.safe_dump({**sections, "storage": storage}))
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!{sys.executable}\n" + KUBECTL.format(folder=str(tmp_path), job_file=JOB_FILE))
+    kubectl.chmod(0o755)
+    (tmp_path / "cut").write_text("null")
+    job = load_job("job.yaml")
+    assert record_known_run(KnownRun.of(job, "job.yaml", "kubernetes", "Kubernetes namespace ml")) is None
+    run = RunDir.newest(str(tmp_path / "volume"), "digits")
+    record_job(claim_attempt(run), load_job("pod.yaml"))
+    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
+    saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
+    for step in (10, 20):
+        progress = {"step": step, "epoch": 1, "samples_seen": step, "world_size": 2, "reason": "steps"}
+        state = {"model": {"weight": torch.full((1000,), float(step))}, "optimizer": {"lr": 0.1}}
+        saver.save(state, {**progress, "metrics": {"loss": step / 100}})
+
+    def export(*options, **answers):
+        (tmp_path / "answers.json").write_text(json.dumps(answers))
+        return CliRunner().invoke(main, ["ckpt", "export", "job.yaml", "--to", "out.safetensors", *options])
+
+    export.folder = tmp_path
+    return export
+
+
+def calls(cluster):
+    return [json.loads(line) for line in (cluster.folder / "calls").read_text().splitlines()]
+
+
+def step_of_export(cluster):
+    page = json.loads((cluster.folder / "out.json").read_text())
+    weights = load_file(cluster.folder / "out.safetensors")["weight"]
+    assert weights.equal(torch.full((1000,), float(page["step"])))
+    return page["step"]
+
+
+def test_the_best_is_exported_through_the_head_of_a_run(cluster):
+    result = cluster("--best", **WHILE_IT_RUNS)
+    assert result.exit_code == 0, result.output
+    assert step_of_export(cluster) == 10
+    assert [call[:2] for call in calls(cluster) if call[0] != "get"] == [["exec", "digits-head"]]
+
+
+def test_after_the_end_of_a_run_a_pod_sends_it_and_is_deleted(cluster):
+    result = cluster(**AFTER_ITS_END)
+    assert result.exit_code == 0, result.output
+    assert step_of_export(cluster) == 20
+    create, execute, delete = [call for call in calls(cluster) if call[0] != "get"]
+    assert create[0] == "create"
+    assert execute[0] == "exec"
+    assert delete[:3] == ["delete", "pod", execute[1]]
+
+
+def test_one_of_a_name_that_it_does_not_have(cluster):
+    result = cluster("--name", "7", **WHILE_IT_RUNS)
+    assert result.exit_code == 2
+    assert "contains no checkpoint '7'.\nThere are: 00000010-1.0, 00000020-1.0." in result.stderr
+    assert "exit code" not in result.stderr
+
+
+@pytest.mark.parametrize("cut", [0, 700, 3000])
+def test_a_stream_that_was_cut_is_not_exported(cluster, cut):
+    (cluster.folder / "cut").write_text(str(cut))
+    result = cluster(**WHILE_IT_RUNS)
+    assert result.exit_code == 4, result.output
+    assert not list(cluster.folder.glob("out.*"))
+
+
+def test_an_existing_file_is_refused_before_anything_is_sent(cluster):
+    (cluster.folder / "out.json").touch()
+    result = cluster(**WHILE_IT_RUNS)
+    assert (result.exit_code, "exists already" in result.stderr) == (2, True)
+    assert not (cluster.folder / "calls").exists()
