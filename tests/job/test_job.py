@@ -574,6 +574,7 @@ TRAIN = merged(
         eval_every=either(epochs=COUNTS, steps=COUNTS),
         log_every=COUNTS,
         loader_workers=COUNTS,
+        limit_batches=COUNTS,
     ),
 )
 NAMED_ARGS = some(args=st.dictionaries(WORDS, VALUES, max_size=3))

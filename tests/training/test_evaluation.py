@@ -73,6 +73,39 @@ def test_more_ranks_than_samples(ranks):
     assert answers[0] == pytest.approx(ranks(1).results(_frozen_evaluation, Few())[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_limit_bounds_the_batches_of_an_epoch_and_of_an_evaluation(ranks, world_size):
+    settings = TrainSettings(epochs=2, batch_size=2, limit_batches=2, log_every=1, eval_every_epochs=1)
+    outcomes = ranks(world_size).results(_batches, settings)
+    assert {counts for counts, _, _ in outcomes} == {(4, 4)}, "two epochs of two steps and two batches each"
+    assert len({tuple(metrics.items()) for _, metrics, _ in outcomes}) == 1
+    logs = outcomes[0][2]
+    (warning,) = [record["text"] for record in logs if record["kind"] == "warning"]
+    assert f"an epoch has 2 steps ({4 * world_size} of 32 samples)" in warning
+    assert "not of the whole data" in warning
+    progress = [(r["epoch"], r["epoch_progress"], r["total_steps"]) for r in logs if r["kind"] == "train"]
+    assert progress == [(0, 0.5, 4), (1, 0.0, 4), (1, 0.5, 4), (2, 0.0, 4)]
+
+
+def _batches(rank_info, settings):
+    task, run = Counting(), MemoryRun(rank_info.rank)
+    result = train(task, settings, rank_info, run, {})
+    return (task.trained - (2 if rank_info.world_size > 1 else 0), task.evaluated), result.metrics, run.logs
+
+
+class Counting(Eleven):
+    trained = evaluated = 0
+
+    def loss(self, model, batch):
+        self.trained += 1
+        return super().loss(model, batch)
+
+    def eval_step(self, model, batch):
+        self.evaluated += 1
+        outputs = model(batch[0])
+        return nn.functional.cross_entropy(outputs, batch[1]), outputs, batch[1]
+
+
 class Few(Measured):
     def eval_data(self, data):
         return TensorDataset(*(tensor[:3] for tensor in super().eval_data(data).tensors))

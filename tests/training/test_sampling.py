@@ -8,16 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
-from clustertrain.training.sampling import BatchSizes, Position, TrainOrder, epoch_order, evaluation_order
+from clustertrain.training.sampling import (
+    BatchSizes,
+    Position,
+    TrainOrder,
+    epoch_order,
+    evaluation_order,
+    limited,
+)
 from clustertrain.training.settings import TrainSettings
 
 few = settings(max_examples=60, deadline=None)
 
 
-def orders(world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=None, seed=0):
+def orders(
+    world_size, *, samples, batch_size, accumulate=1, epochs=1, steps=None, start=None, seed=0, limit=None
+):
     sizes = BatchSizes(batch_size, world_size, accumulate)
     return [
-        TrainOrder(sizes, samples, seed, rank, epochs, steps, start or Position())
+        TrainOrder(sizes, samples, seed, rank, epochs, steps, start or Position(), limit)
         for rank in range(world_size)
     ]
 
@@ -88,10 +97,11 @@ def test_what_is_consumed_is_a_prefix_of_the_order_for_any_world_size(shape, sam
 
 
 @few
-@given(shapes, st.integers(1, 5), st.data())
-def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, data):
+@given(shapes, st.integers(1, 5), st.none() | st.integers(1, 9), st.data())
+def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, limit, data):
     world_size, batch_size, accumulate, samples = shape
     shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate, "epochs": epochs}
+    shape["limit"] = limit
     order = orders(world_size, **shape)[0]
     steps = by_step(order)
     assert order.total_steps == len(steps)
@@ -99,6 +109,35 @@ def test_resuming_at_any_step_gives_the_same_steps_and_length(shape, epochs, dat
     rest = orders(world_size, **shape, start=steps[at - 1][1])[0]
     assert by_step(rest) == steps[at:]
     assert rest.total_steps == len(steps)
+
+
+@few
+@given(shapes, st.integers(1, 9), st.integers(1, 3))
+def test_a_limited_epoch_has_the_first_steps_of_a_whole_one(shape, limit, epochs):
+    world_size, batch_size, accumulate, samples = shape
+    shape = {"samples": samples, "batch_size": batch_size, "accumulate": accumulate}
+    whole = by_step(orders(world_size, **shape)[0])
+    order = orders(world_size, **shape, epochs=epochs, limit=limit)[0]
+    steps = by_step(order)
+    assert len(steps) == order.total_steps == epochs * min(limit, len(whole))
+    assert order.steps_per_epoch == min(limit, len(whole))
+    first = steps[: order.steps_per_epoch]
+    assert [ids for ids, _ in first] == [ids for ids, _ in whole[:limit]]
+    assert (first[-1][1].epoch, first[-1][1].offset) == (1, 0)
+
+
+def test_a_limited_epoch_ends_at_once_if_fewer_samples_per_step_have_passed_its_end():
+    """Saved after 2 of 3 steps of 12 samples; with one worker a step has 4, and 3 of them have 12."""
+    order = orders(1, samples=100, batch_size=4, epochs=2, limit=3, start=Position(0, 24, 2, 24))[0]
+    assert [after.step for _, after in by_step(order)] == [3, 4, 5]
+    assert order.total_steps == 5
+
+
+def test_a_limited_evaluation_has_samples_of_the_whole_data():
+    sizes = BatchSizes(batch_size=2, world_size=3, accumulate=5)
+    assert list(limited(list(range(100)), 2, sizes)) == [0, 8, 16, 25, 33, 41, 50, 58, 66, 75, 83, 91]
+    few = list(range(12))
+    assert limited(few, 2, sizes) is few and limited(few, None, sizes) is few
 
 
 def test_steps_bound_a_run_across_epochs():

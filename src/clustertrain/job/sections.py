@@ -139,6 +139,10 @@ class Train(Section):
     loader_workers: CountOrZero = 0
     """Loader processes per worker; with 0 the worker itself loads the data."""
 
+    limit_batches: Count | None = None
+    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
+    results are then not those of the whole data, so a run with another value is another run."""
+
     @model_validator(mode="before")
     @classmethod
     def _lr_is_an_argument(cls, data: Any) -> Any:

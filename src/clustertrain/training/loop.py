@@ -24,7 +24,7 @@ from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
-from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
 
@@ -93,6 +93,7 @@ def train(
         epochs=settings.epochs,
         steps=settings.steps,
         start=Position.of(state),
+        limit_batches=settings.limit_batches,
     )
     if state is not None and order.done(order.settle(order.start)):
         run.finish()
@@ -111,7 +112,7 @@ def train(
         evaluation = Evaluation(
             task=task,
             model=model,
-            dataset=eval_data,
+            dataset=limited(eval_data, settings.limit_batches, sizes),
             collate=collate,
             batch_size=sizes.batch_size,
             settings=settings,
@@ -181,6 +182,13 @@ class _Loop:
 
     def begin(self, state: dict[str, Any] | None) -> None:
         """Load a saved state, and seed every rank's random numbers."""
+        if (limit := self._settings.limit_batches) is not None:
+            self._log(
+                "warning",
+                text=f"train.limit_batches is {limit}: an epoch has {self._order.steps_per_epoch} steps "
+                f"({self._order.epoch_samples} of {self._order.samples} samples), an evaluation at most "
+                f"{limit} batches per worker; the results are of these samples, not of the whole data",
+            )
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
@@ -301,7 +309,7 @@ class _Loop:
             "train",
             **record,
             total_steps=self._order.total_steps,
-            epoch_progress=self.position.offset / self._order.samples,
+            epoch_progress=self.position.offset / self._order.epoch_samples,
         )
 
     def _evaluate(self) -> dict[str, float]:

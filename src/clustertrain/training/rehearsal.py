@@ -85,6 +85,7 @@ def _rehearse(
         epochs=settings.epochs,
         steps=settings.steps,
         start=Position(),
+        limit_batches=settings.limit_batches,
     )
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
         optimization = Optimization(

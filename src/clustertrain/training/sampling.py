@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.data import Subset
 
 from clustertrain.errors import JobError
 from clustertrain.training.rng import derive_seed
@@ -102,6 +103,9 @@ class TrainOrder:
     The ids of a step are cut into `accumulate` pieces of batch_size × world_size, and rank r takes
     [r::world_size] of each piece. The last step of an epoch may be shorter: every rank then takes the same
     smaller number, and fewer than world_size samples per piece are left out of that epoch.
+
+    With `limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its order, so
+    at most limit_batches steps.
     """
 
     sizes: BatchSizes
@@ -111,11 +115,13 @@ class TrainOrder:
     epochs: int | None
     steps: int | None
     start: Position
+    limit_batches: int | None = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
         position = self.settle(self.start)
         while not self.done(position):
-            ids = epoch_order(self.seed, position.epoch, self.samples)[position.offset :]
+            order = epoch_order(self.seed, position.epoch, self.samples)
+            ids = order[position.offset : self.epoch_samples]
             parts = [
                 part[: len(part) // self.sizes.world_size * self.sizes.world_size]
                 for part in torch.split(ids[: self.sizes.global_batch_size], self.sizes.of_ranks)
@@ -141,7 +147,7 @@ class TrainOrder:
 
     def settle(self, position: Position) -> Position:
         """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
-        if self.samples - position.offset < self.sizes.world_size:
+        if self.epoch_samples - position.offset < self.sizes.world_size:
             return replace(position, epoch=position.epoch + 1, offset=0)
         return position
 
@@ -161,13 +167,37 @@ class TrainOrder:
             return start.step
         return (
             start.step
-            + self._steps_in(self.samples - start.offset)
-            + whole_epochs * self._steps_in(self.samples)
+            + self._steps_in(self.epoch_samples - start.offset)
+            + whole_epochs * self.steps_per_epoch
         )
+
+    @property
+    def epoch_samples(self) -> int:
+        """The length of the part of an epoch's order that is used, in samples."""
+        if self.limit_batches is None:
+            return self.samples
+        return min(self.samples, self.limit_batches * self.sizes.global_batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._steps_in(self.epoch_samples)
 
     def _steps_in(self, samples: int) -> int:
         full, rest = divmod(samples, self.sizes.global_batch_size)
         return full + (rest >= self.sizes.world_size)
+
+
+def limited(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
+    """`dataset`, or at most `limit_batches` batches per rank of its samples.
+
+    They have equal distances in the data set: the first samples of a sorted one could have a single class,
+    for which a metric may be undefined.
+    """
+    everything = len(dataset)
+    count = everything if limit_batches is None else min(everything, limit_batches * sizes.of_ranks)
+    if count == everything:
+        return dataset
+    return Subset(dataset, [i * everything // count for i in range(count)])
 
 
 def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:

@@ -30,6 +30,7 @@ class TrainSettings:
     eval_every_steps: int | None = None
     eval_every_epochs: int | None = None
     loader_workers: int = 0  # processes per rank
+    limit_batches: int | None = None  # optimizer steps per epoch, and batches per rank and evaluation
     save_every_steps: int | None = None
     save_every_epochs: int | None = None
     save_every_minutes: float | None = None

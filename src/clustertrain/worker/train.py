@@ -104,6 +104,7 @@ def settings_of(job: Job) -> TrainSettings:
         eval_every_steps=train.eval_every.steps,
         eval_every_epochs=train.eval_every.epochs,
         loader_workers=train.loader_workers,
+        limit_batches=train.limit_batches,
         save_every_steps=job.checkpoint.every.steps,
         save_every_epochs=job.checkpoint.every.epochs,
         save_every_minutes=job.checkpoint.every.minutes,
