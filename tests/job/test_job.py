@@ -574,6 +574,12 @@ TRAIN = merged(
         eval_every=either(epochs=COUNTS, steps=COUNTS),
         log_every=COUNTS,
         loader_workers=COUNTS,
+        early_stop=merged(
+            st.fixed_dictionaries(
+                {"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"]), "patience": COUNTS}
+            ),
+            some(min_delta=st.floats(0, 1e6)),
+        ),
         limit_batches=COUNTS,
     ),
 )

@@ -83,6 +83,14 @@ def refusal(load, tmp_path):
             "must be a whole number, such as 3 or 1e3",
         ),
         (
+            f"{TASK.rstrip()[:-1]}, early_stop: {{metric: loss, mode: min, patience: 0}}}}\n",
+            "job.yaml:3:83: train.early_stop.patience: 0 is not accepted\nmust be at least 1",
+        ),
+        (
+            f"{TASK.rstrip()[:-1]}, early_stop: {{metric: loss, mode: min}}}}\n",
+            "job.yaml:3:35: train.early_stop: the key 'patience' is missing\nit has no default: add it",
+        ),
+        (
             TASK + "failures: {retries: -1}",
             "job.yaml:4:21: failures.retries: -1 is not accepted\nmust be at least 0",
         ),
@@ -467,6 +475,7 @@ def test_what_makes_it_another_run(load, override, line):
         "train.log_every=1",
         "train.eval_every.epochs=2",
         "train.loader_workers=4",
+        "train.early_stop={metric: loss, mode: min, patience: 3}",
         "checkpoint.keep_last=1",
         "resources.workers=4",
         "resources.memory_per_worker=1Gi",

@@ -130,6 +130,15 @@ def test_the_first_line_of_a_run_that_failed_is_the_cause(run, result, first):
     assert status_rows(status_of(run))[0] == first
 
 
+def test_the_reason_of_early_stopping_is_no_error(run, capsys):
+    result = Result("done", "early_stop", 0, text="Early stopping at step 40: …")
+    write_result(claim_attempt(run), result)
+    assert ("text", result.text) in status_rows(status_of(run))
+    print_ending(run, result)
+    output, errors = capsys.readouterr()
+    assert "done (early_stop)" in output and errors == ""
+
+
 # ------------------------------------------------------------ a run of SLURM, where there is no squeue
 # tests/slurm/test_watching.py has those with one, tests/launchers/slurm/test_standing.py every case.
 

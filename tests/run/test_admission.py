@@ -24,13 +24,13 @@ def begun(job, options=None, sizes=(1,), said=None, **more):
     return claim_next_attempt(job, options or Options(), lambda: sizes, echo, launcher="local", **more)
 
 
-def finished(job, state="done", cause="finished"):
+def finished(job, state="done", cause="finished", text=""):
     """The run of a job, as an attempt that has ended left it."""
     run = RunDir.newest(job.storage.uri, job.name)
     attempt = claim_attempt(run, world_size=1)
     for key in (run.job_key, f"{attempt.key}/job.yaml"):
         run.store.write_atomic(key, dump_job(job).encode())
-    write_result(attempt, Result(state, cause, 0, step=10))
+    write_result(attempt, Result(state, cause, 0, text, step=10))
     return run
 
 
@@ -51,6 +51,30 @@ def test_fewer_epochs_of_a_finished_run_train_nothing(job):
 def test_more_epochs_continue_the_training(job):
     assert _trains_more(job(), job(train={"epochs": 3, "batch_size": 8}), None)
     assert not _trains_more(job(), job(), None)
+
+
+EARLY = {"metric": "loss", "mode": "min", "patience": 3}
+
+
+def stopping(job, epochs=2, **early_stop):
+    return job(train={"epochs": epochs, "batch_size": 8, "early_stop": early_stop or None})
+
+
+def test_a_run_that_ended_early_is_left_as_it_is_and_says_how_to_go_on(job):
+    said = []
+    run = finished(stopping(job, **EARLY), cause="early_stop", text="Early stopping at step 10: …\nraise it.")
+    for same in (EARLY, {**EARLY, "min_delta": 1}, {**EARLY, "patience": 2}, {"epochs": 9, **EARLY}):
+        _, result = begun(stopping(job, **same), said=said)
+        assert (result.state, result.cause) == ("done", "early_stop")
+    assert [a.n for a in run.attempts()] == [1]
+    assert "finished by early stopping" in said[0] and said[0].endswith("step 10: …\nraise it.")
+
+
+@pytest.mark.parametrize("change", [{"patience": 4}, {"metric": "accuracy"}, {"mode": "max"}, None], ids=str)
+def test_more_patience_continues_a_run_that_ended_early(job, change):
+    run = finished(stopping(job, **EARLY), cause="early_stop")
+    begun(stopping(job, **({**EARLY, **change} if change else {})))
+    assert [a.n for a in run.attempts()] == [1, 2]
 
 
 def test_a_start_of_an_active_run_is_refused_with_its_pid(job):

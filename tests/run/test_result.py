@@ -65,6 +65,13 @@ def test_a_finished_result_contains_the_report_of_rank_0(attempt):
     assert (result.train_s, result.redone_steps, result.world_size) == (3.0, 7, 2)
 
 
+def test_early_stopping_is_done_with_its_reason(attempt):
+    start(attempt, 0, outcome=Outcome(True, 40, early_stop="Early stopping at step 40: …"))
+    result = of_outcome(attempt)
+    assert (result.state, result.cause, result.exit_code) == ("done", "early_stop", 0)
+    assert result.text == "Early stopping at step 40: …"
+
+
 def test_a_stop_without_a_checkpoint_is_130(attempt):
     start(attempt, 0, outcome=Outcome(False, 3))
     attempt.stop.write(StopRequest("terminated"))

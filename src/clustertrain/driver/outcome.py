@@ -18,7 +18,8 @@ def of_outcome(attempt: Attempt) -> Result:
     restart = attempt.newest_restart()
     outcome = restart.outcome.read() if restart is not None else None
     if outcome is not None and outcome.finished:
-        return ended(attempt, "done", "finished")
+        cause = "early_stop" if outcome.early_stop else "finished"
+        return ended(attempt, "done", cause, text=outcome.early_stop)
     return stopped(attempt)
 
 

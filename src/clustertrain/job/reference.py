@@ -151,8 +151,9 @@ the likely cause.
 
 If a run with the job's name exists, starting the job continues that run. These keys identify a run: `task`,
 `function` or `script`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the keys of
-`train`, except for `epochs`, `steps`, `log_every`, `eval_every` and `loader_workers`. Everything else may
-change between attempts; more `epochs` or `steps` continue a finished run.
+`train`, except for `epochs`, `steps`, `early_stop`, `log_every`, `eval_every` and `loader_workers`.
+Everything else may change between attempts; more `epochs` or `steps` continue a finished run, and a larger
+`early_stop.patience` continues a run that ended by early stopping.
 
 If one of the keys that identify the run has changed:
 
@@ -229,7 +230,7 @@ def _kind_of_type(value: dict[str, Any], path: tuple[str, ...]) -> str:
         case "integer":
             return f"whole number, at least {value['minimum']}"
     return {"number": "number", "boolean": "true or false", "string": "text"}[value["type"]] + (
-        ", more than 0" if "exclusiveMinimum" in value else ""
+        ", more than 0" if "exclusiveMinimum" in value else ", at least 0" if "minimum" in value else ""
     )
 
 

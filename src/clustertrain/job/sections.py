@@ -16,6 +16,7 @@ from clustertrain.job.values import (
     CountOrZero,
     Nodes,
     Positive,
+    PositiveOrZero,
     Refused,
     Seconds,
     Text,
@@ -90,6 +91,23 @@ class EvalEvery(Section):
         return self
 
 
+class EarlyStop(Section):
+    """Ends the run when a metric has not improved in several evaluations in a row. The run saves and is done.
+    After a resume the count continues from the checkpoint; a larger `patience` continues a run that ended."""
+
+    metric: Text
+    """`loss`, or the name of a metric of the evaluation. Another name is refused before the first step."""
+
+    mode: Literal["min", "max"]
+    """Whether smaller or larger values are better."""
+
+    patience: Count
+    """How many evaluations in a row without an improvement end the run. `eval_every` sets their period."""
+
+    min_delta: PositiveOrZero = 0.0
+    """A value is an improvement if it is better than the best one by more than this."""
+
+
 class Train(Section):
     """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
 
@@ -135,6 +153,9 @@ class Train(Section):
 
     eval_every: EvalEvery = EvalEvery(epochs=1)
     """How often to evaluate."""
+
+    early_stop: EarlyStop | None = None
+    """Ends the run early when a metric of the evaluation no longer improves."""
 
     loader_workers: CountOrZero = 0
     """Loader processes per worker; with 0 the worker itself loads the data."""

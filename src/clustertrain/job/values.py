@@ -207,6 +207,7 @@ def written_as(kind: str, *examples: str) -> Any:
 Count = Annotated[int, Field(ge=1), BeforeValidator(units.integer)]
 CountOrZero = Annotated[int, Field(ge=0), BeforeValidator(units.integer)]
 Positive = Annotated[float, Field(gt=0), BeforeValidator(units.number)]
+PositiveOrZero = Annotated[float, Field(ge=0), BeforeValidator(units.number)]
 Seconds = Annotated[
     float,
     Field(gt=0),

@@ -161,7 +161,7 @@ def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> in
 
 def print_ending(run: RunDir, result: Result) -> None:
     """Print the result of a run, the cause of a failure first."""
-    if result.text:
+    if result.text and result.state != "done":  # of a run that is done, the events had the text
         print(f"error: {result.text}", file=sys.stderr, flush=True)
     print_table(summary_rows(run, result))
     sys.stdout.flush()

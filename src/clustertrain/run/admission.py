@@ -144,10 +144,13 @@ def continue_from(
     if old is not None:
         changes = job_changes(run, old, job, accepted=options.accept_changes, command=options.command)
         result = previous.result.read()
-        if result is not None and result.state == "done" and not _trains_more(old, job, changes):
+        early = result is not None and result.cause == "early_stop"
+        trains_more = _is_more_patient(old, job) if early else _trains_more(old, job, changes)
+        if result is not None and result.state == "done" and not trains_more:
             echo(
-                f"{job.name} is already finished; nothing was trained. "
+                f"{job.name} is already finished{' by early stopping' if early else ''}; nothing was trained. "
                 f"To train from the start, use another name or `{options.command} --fresh`."
+                + (f"\n{result.text}" if early else "")
             )
             return Continuation(finished=result)
         continued = Continuation(changes=changes, is_edited=_is_edited(old, job))
@@ -176,6 +179,14 @@ def _trains_more(old: Job, new: Job, changes: JobChanges | None) -> bool:
     more_epochs = (new.train.epochs or 0) > (old.train.epochs or 0)
     more_steps = (new.train.steps or 0) > (old.train.steps or 0)
     return more_epochs or more_steps
+
+
+def _is_more_patient(old: Job, new: Job) -> bool:
+    """Whether a run that ended by early stopping continues: more patience, another metric, or no rule."""
+    before, now = (job.train.early_stop if job.train else None for job in (old, new))
+    if before is None or now is None:
+        return now is None
+    return now.patience > before.patience or (now.metric, now.mode) != (before.metric, before.mode)
 
 
 def check_world_size(run: RunDir, job: Job, world_size: int, options: Options) -> None:

@@ -151,7 +151,7 @@ class Result:
     Attributes:
         state, cause: a row of states.STATES.
         exit_code: that of `clustertrain run`.
-        text: two or three lines for people; empty if there was no error.
+        text: two or three lines for people: the error, or why the run was done early; otherwise empty.
         checkpoint: the newest one.
         best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
         train_s: seconds from the first step to the last.
@@ -247,6 +247,7 @@ class Outcome:
     Attributes:
         finished: nothing is left to train; otherwise a stop was requested.
         step: None for a script, which counts its own.
+        early_stop: why it finished before its last step, in three lines; empty if it did not.
         train_started, train_ended: in seconds since 1970.
     """
 
@@ -254,6 +255,7 @@ class Outcome:
     step: int | None
     epoch: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    early_stop: str = ""
     train_started: float = 0.0
     train_ended: float = 0.0
 

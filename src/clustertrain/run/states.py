@@ -53,7 +53,7 @@ STATES: dict[str, State] = {
         ),
         State("staging", "fetching the data", ("data",), (), False, False),
         State("running", "training", ("training",), (), False, False),
-        State("done", "training is complete", ("finished",), (EXIT_DONE,), True, False),
+        State("done", "training is complete", ("finished", "early_stop"), (EXIT_DONE,), True, False),
         State(
             "failed",
             "ended by an error; the message names it",

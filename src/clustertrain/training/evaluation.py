@@ -158,7 +158,7 @@ def check_reported(key: str, metric: str, task: Task, reported: Collection[str] 
     if reported is None:
         raise JobError(
             f"{key} is {metric!r}, but {name}.eval_data() returned None: nothing is evaluated.\n"
-            f"Return evaluation data, or remove {key}."
+            f"Return evaluation data, or remove {key.removesuffix('.metric')}."
         )
     if metric in reported:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -17,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
+from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.loading import Fetch, Loader
 from clustertrain.training.meter import Meter, check_weights
@@ -66,6 +66,7 @@ class TrainResult:
     epoch: int  # epochs completed
     metrics: Mapping[str, float]  # of the last evaluation; without one, the last loss
     finished: bool  # False: stopped by request
+    early_stop: str = ""  # why it finished before its last step, in three lines
 
 
 def train(
@@ -95,9 +96,14 @@ def train(
         start=Position.of(state),
         limit_batches=settings.limit_batches,
     )
-    if state is not None and order.done(order.settle(order.start)):
+    early_stopping = EarlyStopping(settings.early_stop, rank_info, state)
+    done = order.done(order.settle(order.start))
+    if state is not None and (done or early_stopping.text):
         run.finish()
-        return TrainResult(order.start.step, order.start.epoch, state["metrics"], finished=True)
+        why = "" if done else early_stopping.text
+        return TrainResult(
+            order.start.step, order.start.epoch, state["metrics"], finished=True, early_stop=why
+        )
 
     collate = collate_of(task)
     loader = Loader(
@@ -119,9 +125,10 @@ def train(
             precision=precision,
             rank_info=rank_info,
         )
-    if settings.keep_best is not None:
+    if settings.required_metrics:
         reported = None if evaluation is None else evaluation.of_one_batch()
-        check_reported("checkpoint.keep_best.metric", settings.keep_best, task, reported)
+        for key, metric in settings.required_metrics.items():
+            check_reported(key, metric, task, reported)
     optimization = Optimization(
         task=task,
         model=model,
@@ -142,6 +149,7 @@ def train(
         order=order,
         optimization=optimization,
         evaluation=evaluation,
+        early_stopping=early_stopping,
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
@@ -149,7 +157,8 @@ def train(
         loop.begin(state)
         finished = loop.steps(chain([first], batches))
     run.finish()
-    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished)
+    why = "" if order.done(loop.position) else early_stopping.text
+    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why)
 
 
 class _Loop:
@@ -168,6 +177,7 @@ class _Loop:
         order: TrainOrder,
         optimization: Optimization,
         evaluation: Evaluation | None,
+        early_stopping: EarlyStopping,
     ) -> None:
         self._task, self._settings, self._rank_info, self._run = task, settings, rank_info, run
         self._model, self._wrapped, self._precision = model, wrapped, precision
@@ -175,7 +185,8 @@ class _Loop:
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
         self._reserved = False
-        self._best: dict[str, float] = {}  # the lowest evaluation loss, and its step
+        self._early_stopping = early_stopping
+        self._evaluation_due = False  # a stop request came before it
         self._meter = Meter(rank_info)
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
@@ -194,7 +205,8 @@ class _Loop:
             return
         self._load_model(state["model"])
         self._optimization.load(state)
-        self.metrics, self._best = dict(state["metrics"]), dict(state["best"])
+        self.metrics = dict(state["metrics"])
+        self._evaluation_due = state.get("evaluation_due", False)
         self._meter.load(state["meter"])
         random_states = state["rng_of_ranks"]  # uint8 (world_size, bytes)
         if len(random_states) == self._rank_info.world_size:
@@ -218,7 +230,8 @@ class _Loop:
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`; False if a stop was requested before their end."""
         self._meter.start_clock()
-        for key, batch in batches:
+        ended = self._make_up_evaluation()
+        for key, batch in batches if not ended else ():
             self._accumulate(key, batch)
             if key.after is None:
                 continue
@@ -230,7 +243,16 @@ class _Loop:
                 break
             self._line.broadcast()
         self._line.close()
-        return self._order.done(self.position)
+        return self._order.done(self.position) or bool(self._early_stopping.text)
+
+    def _make_up_evaluation(self) -> bool:
+        """Evaluate if a stop request left it out, as an uninterrupted run did; True if the run ends here."""
+        if self._evaluation_due:
+            self._evaluation_due = False
+            measured = self._evaluate(is_due=True)
+            if self._early_stopping.text:
+                self._save("end", measured)
+        return bool(self._early_stopping.text)
 
     def _reserve(self) -> None:
         """Once, when the optimizer has its state, so that the first save waits no longer than the others."""
@@ -262,10 +284,11 @@ class _Loop:
         if ended or step % self._settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}
-        if ended or (
-            not requests.stop and self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
-        ):
-            measured = self._evaluate()
+        due = self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
+        self._evaluation_due = due and requests.stop and not ended
+        if ended or (due and not requests.stop):
+            measured = self._evaluate(is_due=due)
+            ended = ended or bool(self._early_stopping.text)
         if reason := self._why_save(ended, requests):
             self._save(reason, measured)
         return ended or requests.stop
@@ -312,8 +335,12 @@ class _Loop:
             epoch_progress=self.position.offset / self._order.epoch_samples,
         )
 
-    def _evaluate(self) -> dict[str, float]:
-        """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step."""
+    def _evaluate(self, *, is_due: bool) -> dict[str, float]:
+        """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step.
+
+        Args:
+            is_due: False for an evaluation only because the run ends: with more epochs there would be none.
+        """
         if self._evaluation is None:
             return {}
         self._meter.flush()
@@ -321,11 +348,11 @@ class _Loop:
         with self._meter.paused():
             self._run.phase("evaluation", step)
             self.metrics = self._evaluation.run(step)
-            if math.isfinite(self.metrics["loss"]) and self.metrics["loss"] < self._best.get(
-                "loss", math.inf
-            ):
-                self._best = {"loss": self.metrics["loss"], "step": step}
             self._log("eval", **self.metrics)
+            if is_due:
+                self._early_stopping.add(step, self.metrics)
+                if self._early_stopping.text and not self._order.done(self.position):
+                    self._log("note", text=self._early_stopping.text)
             self._run.phase("step", step)
         return self.metrics
 
@@ -338,8 +365,9 @@ class _Loop:
             state = {
                 **self._tensors(),
                 "rng_of_ranks": gather_rng(self._rank_info),
-                "best": self._best,
                 "metrics": self.metrics,
+                "early_stop": self._early_stopping.state(),
+                "evaluation_due": self._evaluation_due,
                 "meter": self._meter.state(),
                 "position": self.position.as_dict(),
             }

@@ -123,8 +123,8 @@ def _rehearse(
                 rank_info=rank_info,
             )
         names = tuple(evaluation.of_one_batch())
-    if settings.keep_best is not None:
-        check_reported("checkpoint.keep_best.metric", settings.keep_best, task, names)
+    for key_of_job, metric in settings.required_metrics.items():
+        check_reported(key_of_job, metric, task, names)
     return Rehearsal(names or (), built - started, trained - built, time.perf_counter() - trained)
 
 

@@ -9,6 +9,28 @@ from clustertrain.errors import JobError
 
 
 @dataclass(frozen=True)
+class EarlyStop:
+    """The run ends after `patience` evaluations in a row that did not improve `metric` by more than
+    `min_delta`."""
+
+    metric: str  # "loss", or a name of the task's metrics
+    mode: Literal["min", "max"]
+    patience: int
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            JobError: patience is less than 1, or min_delta less than 0.
+        """
+        for key, value, least in (("patience", self.patience, 1), ("min_delta", self.min_delta, 0)):
+            if not value >= least:
+                raise JobError(
+                    f"train.early_stop.{key} is {value}; it must be at least {least}.\nSet a larger value."
+                )
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """The loop's settings: exactly one of `epochs` and `steps`, and one of the two batch sizes."""
 
@@ -29,6 +51,7 @@ class TrainSettings:
     log_every: int = 10  # optimizer steps
     eval_every_steps: int | None = None
     eval_every_epochs: int | None = None
+    early_stop: EarlyStop | None = None
     loader_workers: int = 0  # processes per rank
     limit_batches: int | None = None  # optimizer steps per epoch, and batches per rank and evaluation
     save_every_steps: int | None = None
@@ -46,6 +69,15 @@ class TrainSettings:
         """
         _exactly_one("epochs", self.epochs, "steps", self.steps)
         _exactly_one("batch_size", self.batch_size, "global_batch_size", self.global_batch_size)
+
+    @property
+    def required_metrics(self) -> dict[str, str]:
+        """The metrics that an evaluation must report, by the key of the job that names them."""
+        named = {
+            "checkpoint.keep_best.metric": self.keep_best,
+            "train.early_stop.metric": self.early_stop.metric if self.early_stop is not None else None,
+        }
+        return {key: metric for key, metric in named.items() if metric is not None}
 
 
 def _exactly_one(first: str, value: int | None, second: str, other: int | None) -> None:

@@ -20,7 +20,7 @@ from clustertrain.job.model import Job
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
-from clustertrain.training.settings import TrainSettings
+from clustertrain.training.settings import EarlyStop, TrainSettings
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
@@ -75,7 +75,13 @@ def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
     cls = check_task(job.task or "")
     task = make_task(cls, job)
     result = train(task, settings_of(job), _rank_info(context), run, dict(worker_state.data))
-    return Outcome(result.finished, result.step, result.epoch, dict(result.metrics))
+    return Outcome(
+        result.finished,
+        result.step,
+        result.epoch,
+        dict(result.metrics),
+        early_stop=result.early_stop,
+    )
 
 
 def settings_of(job: Job) -> TrainSettings:
@@ -103,6 +109,7 @@ def settings_of(job: Job) -> TrainSettings:
         log_every=train.log_every,
         eval_every_steps=train.eval_every.steps,
         eval_every_epochs=train.eval_every.epochs,
+        early_stop=EarlyStop(**train.early_stop.model_dump()) if train.early_stop else None,
         loader_workers=train.loader_workers,
         limit_batches=train.limit_batches,
         save_every_steps=job.checkpoint.every.steps,

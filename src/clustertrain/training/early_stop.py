@@ -1,0 +1,85 @@
+"""Early stopping: the number of evaluations in a row that did not improve a metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.settings import EarlyStop
+
+
+@dataclass
+class _Count:
+    """The part of the checkpoint; `metric` and `mode` are those of the values that were compared."""
+
+    metric: str
+    mode: str
+    best: float | None = None  # None: no value was finite
+    best_step: int = 0
+    without_improvement: int = 0  # evaluations in a row
+    step: int = 0  # of the last evaluation that was counted
+
+
+class EarlyStopping:
+    """Whether the run ends early, by the values of its evaluations; the same on every rank.
+
+    The count is saved in the checkpoint, so that a resumed run ends after the same evaluation as an
+    uninterrupted one. It starts again if the metric or its mode changes.
+    """
+
+    def __init__(self, rule: EarlyStop | None, rank_info: RankInfo, state: Mapping[str, Any] | None) -> None:
+        """
+        Args:
+            rule: None for a run that does not end early.
+            state: of the checkpoint to resume from; None on a fresh start.
+        """
+        self._rule, self._rank_info = rule, rank_info
+        self._count = _Count(rule.metric, rule.mode) if rule is not None else None
+        saved = state.get("early_stop") if state is not None else None
+        if rule is not None and saved and (saved["metric"], saved["mode"]) == (rule.metric, rule.mode):
+            self._count = _Count(**saved)
+
+    def state(self) -> dict[str, Any] | None:
+        """For the checkpoint."""
+        return None if self._count is None else asdict(self._count)
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Count the evaluation after `step`. All ranks call it, and rank 0's value counts for all of them."""
+        if self._rule is None or self._count is None:
+            return
+        mine = torch.tensor([metrics[self._rule.metric]], dtype=torch.float64)
+        value = gather_over_ranks(mine, self._rank_info)[0].item()
+        count = self._count
+        count.step = step
+        if self._improves(value):
+            count.best, count.best_step, count.without_improvement = value, step, 0
+        else:
+            count.without_improvement += 1
+
+    def _improves(self, value: float) -> bool:
+        if self._rule is None or self._count is None or not math.isfinite(value):
+            return False
+        if self._count.best is None:
+            return True
+        gain = value - self._count.best if self._rule.mode == "max" else self._count.best - value
+        return gain > self._rule.min_delta
+
+    @property
+    def text(self) -> str:
+        """Why the run ends early, in three lines; empty if it does not."""
+        rule, count = self._rule, self._count
+        if rule is None or count is None or count.without_improvement < rule.patience:
+            return ""
+        least = f" by more than {rule.min_delta:g}" if rule.min_delta else ""
+        best = f"{count.best:.6g} at step {count.best_step}" if count.best is not None else "not finite"
+        return (
+            f"Early stopping at step {count.step}: {rule.metric} did not improve{least} in "
+            f"{count.without_improvement} evaluations in a row.\n"
+            f"The best value (mode {rule.mode}) was {best}.\n"
+            f"To continue, raise train.early_stop.patience above {count.without_improvement}."
+        )
