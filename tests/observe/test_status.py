@@ -6,7 +6,7 @@ from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.status import find_run
-from clustertrain.observe.tables import next_step, status_rows, summary_rows
+from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir

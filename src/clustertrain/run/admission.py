@@ -147,10 +147,10 @@ def continue_from(
         early = result is not None and result.cause == "early_stop"
         trains_more = _is_more_patient(old, job) if early else _trains_more(old, job, changes)
         if result is not None and result.state == "done" and not trains_more:
+            how, text = (" by early stopping", f"\n{result.text}") if early else ("", "")
             echo(
-                f"{job.name} is already finished{' by early stopping' if early else ''}; nothing was trained. "
-                f"To train from the start, use another name or `{options.command} --fresh`."
-                + (f"\n{result.text}" if early else "")
+                f"{job.name} is already finished{how}; nothing was trained. "
+                f"To train from the start, use another name or `{options.command} --fresh`.{text}"
             )
             return Continuation(finished=result)
         continued = Continuation(changes=changes, is_edited=_is_edited(old, job))
