@@ -33,6 +33,9 @@ def code(tmp_path, monkeypatch):
         ("Other = int\n", ["names 'Task'", "It has: Other"]),
         ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
         ("Task = 5\n", ["is 5, not a subclass"]),
+        ("Tusk = int\n", ["Did you mean 'Tusk'?"]),
+        ("import sys\nsys.exit('usage: mine.py')\n", ["SystemExit: usage: mine.py", "mine.py:2"]),
+        ("import json\njson.loads('{')\n", ["JSONDecodeError", "mine.py:2"]),
     ],
 )
 def test_a_class_that_is_no_task_is_named_with_its_place(code, text, said):
@@ -74,14 +77,70 @@ def job(**sections):
 def test_args_that_a_task_does_not_take(code):
     code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, lr): pass\n")
     wrong = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"lrr": 1})
-    with pytest.raises(JobError, match="does not take"):
+    with pytest.raises(JobError, match=r"does not take 'lrr'; did you mean 'lr'?(.|\n)*mine.py:3"):
         make_task(check_task("mine:Task"), wrong)
+    with pytest.raises(JobError, match="does not take 'lrr'"):
+        check_code(wrong)
+
+
+def test_an_init_that_fails_with_its_line(code):
+    code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, n): n + ''\n")
+    right = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": 1})
+    with pytest.raises(JobError, match=r"unsupported operand(.|\n)*mine.py:3"):
+        make_task(check_task("mine:Task"), right)
+
+
+PARAMETERS = {
+    "annotations as text": (
+        "from __future__ import annotations\nclass Task(Base):\n    def __init__(self, n: int): pass\n",
+        "Task declares n: int",
+        "mine.py:4",
+    ),
+    "a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass Task(Base):\n    n: int\n",
+        "Task declares n: int",
+        "mine.py:3",
+    ),
+    "a base class": (
+        "class Other(Base):\n    def __init__(self, *, n: int = 3): pass\nclass Task(Other):\n    pass\n",
+        "Task declares n: int",
+        "mine.py:3",
+    ),
+    "an annotation that fails": (
+        "import math\nclass Task(Base):\n    def __init__(self, n: 'int', o: 'math.no' = 1): pass\n",
+        "Task declares n: int",
+        "mine.py:4",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "what", "where"), PARAMETERS.values(), ids=PARAMETERS)
+def test_the_parameters_of_a_class_that_was_imported(code, text, what, where):
+    base = "from clustertrain import Task as Base\n"
+    head = text.startswith("from __future__")
+    code(text.replace("\n", f"\n{base}", 1) if head else base + text)
+    wrong = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": "3"})
+    with pytest.raises(JobError) as caught:
+        check_code(wrong)
+    assert f'args: n is "3" (text), but {what}.' in str(caught.value)
+    assert where in str(caught.value)
+    check_code(job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": 3}))
 
 
 def test_a_function_that_is_none(code):
     code("train = 5\n")
     with pytest.raises(JobError, match="cannot be called"):
         check_code(job(function="mine:train"))
+
+
+def test_a_function_that_does_not_take_one_argument(code):
+    code("def train(config, rank): pass\ndef fits(config, rank=0): pass\nlength = len\n")
+    with pytest.raises(JobError) as caught:
+        check_code(job(function="mine:train"))
+    assert "takes (config, rank), but it is called with one argument" in str(caught.value)
+    assert "mine.py:1." in str(caught.value)
+    check_code(job(function="mine:fits"))
+    check_code(job(function="mine:length"))
 
 
 def test_a_script_that_is_not_there(tmp_path):

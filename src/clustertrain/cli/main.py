@@ -84,18 +84,21 @@ def init(folder: str) -> None:
 @SETS
 @WHERE
 def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
-    """Check a job file; prints it with every default filled in.
+    """Check a job file, and its code as far as the text shows it; prints every default filled in.
 
     With --to, the checks of that launcher run as well. For kubernetes these are the rules of the operator
     and, if a cluster answers, a check against that cluster; JOBFILE may then be a file of manifests, too.
     """
     from clustertrain.job.file import dump_job, load_job
+    from clustertrain.job.source import check_source
     from clustertrain.launchers.launcher import launcher_of
 
     if to is not None:
         click.echo("\n".join(launcher_of(to).check(job_file, sets)))
         return
-    click.echo(dump_job(load_job(Path(job_file), sets)), nl=False)
+    job = load_job(Path(job_file), sets)
+    check_source(job)
+    click.echo(dump_job(job), nl=False)
 
 
 @main.command()

@@ -9,6 +9,8 @@ values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value
 wording.py      the text of an error: the place, the value, the rule, the nearest valid key
+arguments.py    `args` against the parameters of a task: names, and values of simple types
+source.py       the user's code as text: the module, the class or function, its parameters
 identity.py     which keys decide what is computed, and their hash
 reference.py    docs/job-file.md and the JSON schema, from the models
 site.py         the defaults of a site

@@ -12,7 +12,7 @@ from typing import Any
 from clustertrain.job.model import Job
 
 # Keys of train that change the length or the output of a run, but none of its results.
-FREE_TRAIN_KEYS = {"epochs", "steps", "early_stop", "log_every", "eval_every", "loader_workers"}
+FREE_TRAIN_KEYS = {"epochs", "steps", "early_stop", "log_every", "eval_every", "loader_workers", "sanity"}
 
 
 @dataclass(frozen=True)

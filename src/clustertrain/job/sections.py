@@ -164,6 +164,11 @@ class Train(Section):
     """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
     results are then not those of the whole data, so a run with another value is another run."""
 
+    sanity: StrictBool = True
+    """Before each start, rehearse the task in one process: build the model and the optimizer, one training
+    batch forward and backward, one evaluation batch through every metric. With `false` only the import of the
+    code and `args` are checked."""
+
     @model_validator(mode="before")
     @classmethod
     def _lr_is_an_argument(cls, data: Any) -> Any:

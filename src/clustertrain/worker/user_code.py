@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import typing
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.arguments import Parameter, Parameters
 from clustertrain.job.model import Job
+from clustertrain.job.source import takes_one_argument
 from clustertrain.worker.error_report import shortened
 from clustertrain.worker.user_error import report_of
 
@@ -19,6 +23,10 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that
     from clustertrain.training.task import Task
 
 _OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+class ImportRefused(JobError):
+    """A module of the user does not import. Its __cause__ is the error."""
 
 
 def code_folder(job: Job) -> str:
@@ -30,7 +38,8 @@ def load_object(spec: str, kind: str) -> Any:
     """Import `pkg.module:name`.
 
     Raises:
-        JobError: the import fails; names the line of the user's file.
+        ImportRefused: the import fails; names the line of the user's file.
+        JobError: the module does not have the name; names the nearest one.
         OSError: a file or a server that the module needs cannot be read now.
     """
     module_name, _, attribute = spec.partition(":")
@@ -39,22 +48,30 @@ def load_object(spec: str, kind: str) -> Any:
     except (Exception, SystemExit) as error:
         if isinstance(error, OSError) and not isinstance(error, _OF_FILES):
             raise  # of the storage or the network: another start may help
-        raise JobError(_import_failure(spec, kind, error)) from error
+        raise ImportRefused(_import_failure(spec, kind, error)) from error
     try:
         return getattr(module, attribute)
     except AttributeError:
-        found = ", ".join(sorted(n for n in vars(module) if not n.startswith("_"))[:8])
+        names = sorted(name for name in vars(module) if not name.startswith("_"))
+        near = get_close_matches(attribute, names, n=1)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
         raise JobError(
-            f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\nIt has: {found}."
+            f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\n"
+            f"{hint}It has: {', '.join(names[:8])}."
         ) from None
 
 
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
-    code = str(Path.cwd())
-    report = report_of(error, code)
-    where = str(report.frames[0]) if report.frames else f"`code`, the folder {code}"
+    report = report_of(error, str(Path.cwd()))
+    where = place_of(error) or f"`code`, the folder {Path.cwd()}"
     what = f"{report.name}: {shortened(report.message, lines=3, characters=600)}"
     return f"{kind}: {spec} does not import: {what}\nAt {where}."
+
+
+def place_of(error: BaseException) -> str | None:
+    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code; None if there is none."""
+    frames = report_of(error, str(Path.cwd())).frames
+    return str(frames[0]) if frames else None
 
 
 def check_task(spec: str) -> type[Task]:
@@ -78,10 +95,10 @@ def check_code(job: Job) -> None:
     """Import the task or function that the job names, or find its script; calls none of it.
 
     Raises:
-        JobError: it is missing or does not import; names the line.
+        JobError: it is missing or does not import, or does not take the job's args; names the line.
     """
     if job.task:
-        check_task(job.task)
+        parameters_of(check_task(job.task)).check(_args_by_name(job))
     elif job.function:
         check_function(job.function)
     elif not (Path(code := code_folder(job)) / (job.script or "")).is_file():
@@ -92,7 +109,7 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
     """The function that a job names.
 
     Raises:
-        JobError: it does not import, or cannot be called with one argument.
+        JobError: it does not import, cannot be called, or does not take one argument.
     """
     function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
     if not callable(function):
@@ -101,15 +118,55 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
             "Name a function that takes one argument, args."
         )
     try:
-        inspect.signature(function).bind({})
-    except TypeError as error:
-        raise JobError(
-            f"function: {spec} cannot be called with one argument: {error}.\n"
-            "Name a function that takes one argument, args."
-        ) from None
-    except ValueError:  # it is written in C, and has no signature
-        pass
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a function of C has none
+        return function
+    try:
+        signature.bind({})
+    except TypeError:
+        parameters = str(signature).partition(" -> ")[0][1:-1]
+        raise JobError(takes_one_argument(f"function: {spec}", parameters, _defined_at(function))) from None
     return function
+
+
+def parameters_of(cls: type[Task]) -> Parameters:
+    """What the `__init__` of a task takes."""
+    signature = inspect.signature(cls)
+    try:
+        hints = typing.get_type_hints(cls.__init__)
+    except Exception:  # noqa: BLE001  an annotation may be any expression
+        hints = {}
+    named = [
+        each
+        for each in signature.parameters.values()
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    ]
+    return Parameters(
+        cls.__name__,
+        _defined_at(cls.__init__) if _has_source(cls.__init__) else _defined_at(cls),
+        [Parameter(each.name, hints.get(each.name, each.annotation), each.default) for each in named],
+        takes_any=any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()),
+    )
+
+
+def _defined_at(thing: Any) -> str:
+    """`FILE:LINE` of a class or function."""
+    thing = inspect.unwrap(thing)
+    if _has_source(thing):
+        return f"{thing.__code__.co_filename}:{thing.__code__.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return f"the module {getattr(thing, '__module__', '?')}"
+
+
+def _has_source(function: Any) -> bool:
+    """Whether it is a function from a file; the `__init__` of a dataclass, for example, is not."""
+    return hasattr(function, "__code__") and not function.__code__.co_filename.startswith("<")
+
+
+def _args_by_name(job: Job) -> dict[str, Any]:
+    return dict(job.args) if isinstance(job.args, dict) else {}
 
 
 def make_task(cls: type[Task], job: Job) -> Task:
@@ -118,11 +175,11 @@ def make_task(cls: type[Task], job: Job) -> Task:
     Raises:
         JobError: its __init__ does not take them.
     """
-    args = dict(job.args) if isinstance(job.args, dict) else {}
+    args = _args_by_name(job)
+    parameters_of(cls).check(args)
     try:
         return cls(**args)
     except TypeError as error:
         raise JobError(
-            f"args: {job.task} does not take {sorted(args)}: {error}\n"
-            "Use the names of the parameters of its __init__."
+            f"args: {job.task} with {sorted(args)} fails: {error}\nAt {place_of(error)}."
         ) from error

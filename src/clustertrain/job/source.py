@@ -1,0 +1,233 @@
+"""The user's code as text: the module, the class or function, its parameters, without an import.
+
+It needs no torch and takes milliseconds, so it comes before every other check of the code. What the text does
+not show (a base class in another module, `from x import *`, an installed package) is left to the import in
+worker/check.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from difflib import get_close_matches
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+from clustertrain.errors import JobError
+from clustertrain.job.arguments import EMPTY, Parameter, Parameters
+from clustertrain.job.model import Job
+
+_MOST_FILES = 2000  # in the search for a similar name: `code` may contain a whole environment
+_OWN_BASES = ("Task", "clustertrain.Task")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def check_source(job: Job) -> None:
+    """Check the code of a job as far as its text shows it.
+
+    Raises:
+        JobError: the file is missing or is not Python; it does not define the name; the class does not take
+            the args, or the function does not take one argument. Names file and line, and the nearest name.
+    """
+    code = Path(job.code)
+    if not code.is_dir():
+        remedy = "Give the folder of your code, relative to the job file."
+        raise JobError(f"code: {code} is not a folder.\n{remedy}")
+    if job.script:
+        _check_script(code, job.script)
+        return
+    kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
+    what, (module_name, _, attribute) = f"{kind}: {spec}", spec.partition(":")
+    path = module_file(code, module_name)
+    if path is None:
+        _check_installed(job, what, module_name)
+        return
+    tree = parsed(path, what)
+    definition = _definition(tree, attribute, what, path)
+    if isinstance(definition, ast.ClassDef) and isinstance(job.args, dict):
+        parameters = _parameters_of_class(definition, tree, path)
+        if parameters is not None:
+            parameters.check(job.args)
+    elif isinstance(definition, Function) and job.function and not definition.decorator_list:
+        _check_one_argument(definition, what, path)
+
+
+def _check_script(code: Path, script: str) -> None:
+    path = code / script
+    if not path.is_file():
+        near = _near(script, [each.name for each in code.glob("*.py")])
+        raise JobError(f"script: {script} does not exist in {code}.\n{near}The path is relative to `code`.")
+    parsed(path, f"script: {script}")
+
+
+def module_file(code: Path, module_name: str) -> Path | None:
+    """The file of a module below the folder of the code; None if it is not there."""
+    stem = code.joinpath(*module_name.split("."))
+    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def parsed(path: Path, what: str) -> ast.Module:
+    """The syntax tree of a file.
+
+    Raises:
+        JobError: it is not Python; names line and column.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's code, such as an invalid escape sequence
+            tree = ast.parse(path.read_bytes(), str(path))
+            compile(tree, str(path), "exec", dont_inherit=True)  # `return` outside a function, for example
+    except SyntaxError as error:
+        place = f"{path}:{error.lineno or 1}:{error.offset or 1}"
+        raise JobError(f"{what} is not valid Python: {error.msg}\nAt {place}{_quoted(error.text)}") from None
+    except (ValueError, OSError) as error:
+        raise JobError(f"{what} cannot be read: {error}\nAt {path}.") from None
+    return tree
+
+
+def _quoted(line: str | None) -> str:
+    return f": {line.strip()}" if line and line.strip() else "."
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"Did you mean '{near[0]}'? " if near else ""
+
+
+def _check_installed(job: Job, what: str, module_name: str) -> None:
+    """A module that is not below `code` may be installed, here or where the job runs."""
+    top = module_name.partition(".")[0]
+    code = Path(job.code)
+    is_below = (code / top).is_dir() or (code / f"{top}.py").is_file()
+    if not is_below and (_is_installed(top) or job.image or job.slurm.python):
+        return
+    files = islice(code.glob("**/*.py"), _MOST_FILES)
+    modules = [".".join(path.relative_to(code).with_suffix("").parts) for path in files]
+    where = f"{code} has no {module_name.replace('.', '/')}.py, and no installed package has this name."
+    raise JobError(
+        f"{what}: there is no module {module_name}.\n{where}\n"
+        f"{_near(module_name, modules)}A module is named by its path below `code`, with dots, without .py."
+    )
+
+
+def _is_installed(top: str) -> bool:
+    try:
+        return find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _definition(tree: ast.Module, name: str, what: str, path: Path) -> ast.AST | None:
+    """The class or function of that name; None if the name is there, but its definition is not.
+
+    Raises:
+        JobError: the module does not have the name; names the nearest one.
+    """
+    names: dict[str, ast.AST | None] = {}
+    for node in _top_level(tree.body):
+        if isinstance(node, ast.ClassDef | Function):
+            names[node.name] = node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            if any(alias.name == "*" for alias in node.names):
+                return None
+            names |= {(alias.asname or alias.name).partition(".")[0]: None for alias in node.names}
+        else:
+            stored = (n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+            names |= {each.id: None for each in stored}
+    if name in names or "__getattr__" in names:
+        return names.get(name)
+    defined = [each for each, node in names.items() if node is not None and not each.startswith("_")]
+    has = f"It has: {', '.join(defined[:8])}." if defined else "It defines no class and no function."
+    raise JobError(f"{what} names {name!r}, which {path} does not have.\n{_near(name, defined)}{has}")
+
+
+def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements of a module, with those inside `if`, `try`, `with` and loops."""
+    found: list[ast.stmt] = []
+    for node in body:
+        found.append(node)
+        if not isinstance(node, ast.ClassDef | Function):
+            for field in ("body", "orelse", "finalbody"):
+                found += _top_level(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                found += _top_level(handler.body)
+    return found
+
+
+def _parameters_of_class(cls: ast.ClassDef, tree: ast.Module, path: Path) -> Parameters | None:
+    """What the `__init__` of a class takes; None if this file does not show it."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    owner, seen = cls.name, set()
+    while cls.name not in seen:
+        seen.add(cls.name)
+        if cls.decorator_list or cls.keywords or len(cls.bases) != 1:
+            return None  # a dataclass, a metaclass, several bases
+        methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
+        if "__new__" in methods:
+            return None
+        if (init := methods.get("__init__")) is not None:
+            return None if init.decorator_list else _parameters(owner, init, path)
+        base = ast.unparse(cls.bases[0])
+        if base in classes:
+            cls = classes[base]
+        else:
+            place = f"{path}:{cls.lineno}"
+            return Parameters(owner, place, ()) if base in _OWN_BASES and _is_kits(base, tree) else None
+    return None
+
+
+def _is_kits(base: str, tree: ast.Module) -> bool:
+    """Whether this name is imported from clustertrain."""
+    return any(
+        (isinstance(node, ast.ImportFrom) and node.module == "clustertrain" and base == "Task")
+        or (isinstance(node, ast.Import) and base.startswith("clustertrain."))
+        for node in tree.body
+    )
+
+
+def _parameters(owner: str, init: ast.FunctionDef, path: Path) -> Parameters:
+    spec = init.args
+    positional = [*spec.posonlyargs, *spec.args]
+    defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
+    pairs = list(zip(positional, defaults, strict=True))[max(1, len(spec.posonlyargs)) :]  # without self
+    pairs += list(zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
+    by_name = [
+        Parameter(
+            argument.arg,
+            EMPTY if argument.annotation is None else _annotation_text(argument.annotation),
+            _default(default),
+        )
+        for argument, default in pairs
+    ]
+    return Parameters(owner, f"{path}:{init.lineno}", by_name, takes_any=spec.kwarg is not None)
+
+
+def _annotation_text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value  # an annotation in quotes
+    return ast.unparse(node)
+
+
+def _default(node: ast.expr | None) -> object:
+    if node is None:
+        return EMPTY
+    return None if isinstance(node, ast.Constant) and node.value is None else ...
+
+
+def _check_one_argument(function: Function, what: str, path: Path) -> None:
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    needed = len(positional) - len(spec.defaults)
+    needs_names = any(default is None for default in spec.kw_defaults)
+    if needs_names or needed > 1 or not (positional or spec.vararg):
+        raise JobError(takes_one_argument(what, ast.unparse(spec), f"{path}:{function.lineno}"))
+
+
+def takes_one_argument(what: str, parameters: str, where: str) -> str:
+    """The message for a function that cannot be called with `args` as its one argument."""
+    return (
+        f"{what} takes ({parameters}), but it is called with one argument, the job's `args`.\n"
+        f"Write it as: def train(config)\nAt {where}."
+    )

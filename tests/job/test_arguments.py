@@ -1,0 +1,130 @@
+"""Which values of a job file fit which annotations, and what is said of those that do not."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, Optional, Union
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.job.arguments import EMPTY, Parameter, Parameters, annotation_of, fits
+
+FIT = [
+    (3, int),
+    (3, float),
+    (0.1, float),
+    ("a", str),
+    (True, bool),
+    (None, Optional[int]),  # noqa: UP045  as people write it
+    (3, Union[int, str]),  # noqa: UP007
+    ("a", int | str),
+    ("adam", Literal["adam", "sgd"]),
+    ([1, 2], list[int]),
+    ([1, 2], tuple[int, ...]),
+    ([1, "a"], tuple[int, str]),
+    ([1], Sequence[float]),
+    ("abc", Sequence[str]),
+    ({"a": 1}, dict[str, int]),
+    ("a/b", Path),
+    ("anything", Any),
+    ([3], Decimal),  # not simple
+    ("x", EMPTY),
+]
+UNFIT = [
+    ("0.1", float),
+    (0.1, int),
+    (True, int),
+    (True, float),
+    (1, bool),
+    (1, str),
+    (None, int),
+    (None, str),
+    ("rmsprop", Literal["adam", "sgd"]),
+    (True, Literal[1, 2]),
+    (3, list[int]),
+    ("abc", list[str]),
+    (["a"], list[int]),
+    ([1, 2], tuple[int, str]),
+    ([1], tuple[int, int]),
+    ([1], dict),
+    ({"a": "b"}, dict[str, int]),
+    (5, Path),
+    (0.5, int | None),
+]
+
+
+@pytest.mark.parametrize(("value", "annotation"), FIT)
+def test_a_value_that_fits(value, annotation):
+    assert fits(value, annotation)
+
+
+@pytest.mark.parametrize(("value", "annotation"), UNFIT)
+def test_a_value_that_does_not_fit(value, annotation):
+    assert not fits(value, annotation)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation"),
+    [
+        ("int", int),
+        ("float | None", float | None),
+        ("Optional[int]", Optional[int]),  # noqa: UP045
+        ("typing.Literal['a', -1]", Literal["a", -1]),
+        ("list[dict[str, int]]", list[dict[str, int]]),
+        ("pathlib.Path", Path),
+        ("torch.dtype", EMPTY),
+        ("print('called')", EMPTY),
+        ("[x for x in y]", EMPTY),
+        ("int[", EMPTY),
+        ("int[3]", EMPTY),
+    ],
+)
+def test_an_annotation_in_the_text_of_a_file(text, annotation, capsys):
+    assert annotation_of(text) == annotation
+    assert capsys.readouterr().out == ""
+
+
+DIGITS = Parameters(
+    "Digits",
+    "digits.py:7",
+    [Parameter("lr", float), Parameter("width", int, 64), Parameter("depth", "int", None)],
+)
+
+
+def refused(args, parameters=DIGITS):
+    with pytest.raises(JobError) as caught:
+        parameters.check(args)
+    return str(caught.value).splitlines()
+
+
+def test_args_that_fit():
+    DIGITS.check({"lr": 1, "width": 3, "depth": None})
+
+
+def test_an_unknown_name_has_the_nearest_one_and_all_others():
+    assert refused({"lr": 0.1, "widht": 3}) == [
+        "args: Digits does not take 'widht'; did you mean 'width'?",
+        "It takes: lr (float), width (int), depth (int).",
+        "At digits.py:7.",
+    ]
+    assert refused({"lr": 0.1, "momentum": 0.9})[0] == "args: Digits does not take 'momentum'."
+    assert refused({"a": 1}, Parameters("Plain", "p.py:1", ()))[1] == "It takes no arguments."
+    Parameters("Open", "p.py:1", (), takes_any=True).check({"a": 1})
+
+
+def test_a_missing_name():
+    assert refused({"width": 3}) == [
+        "args: Digits needs lr (float), which is missing.",
+        "Add it: args: {lr: …}",
+        "At digits.py:7.",
+    ]
+
+
+def test_a_value_of_another_type_is_shown_with_its_annotation():
+    assert refused({"lr": "0.1"}) == [
+        'args: lr is "0.1" (text), but Digits declares lr: float.',
+        "Change the value, or the annotation.",
+        "At digits.py:7.",
+    ]
+    assert "(the first of 2 problems)" in refused({"widht": 3, "lr": True})[0]

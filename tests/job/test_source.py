@@ -1,0 +1,177 @@
+"""What the text of the user's code shows, without an import: one test for each mistake, with its message."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.job.source import check_source
+from small_job import job
+
+__all__ = ["job"]
+
+TASK = """
+from clustertrain import Task
+
+
+class Digits(Task):
+    def __init__(self, lr: float, width: int = 64, *, name: "str | None" = None) -> None:
+        self.lr = lr
+
+
+def train(config):
+    pass
+"""
+
+
+@pytest.fixture
+def check(job, tmp_path):
+    """Checks a job on the module `mine`; returns the lines of the refusal."""
+
+    def check(text=TASK, args=None, **sections):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+        sections = sections or {"task": "mine:Digits"}
+        if "task" not in sections:
+            sections |= {"task": None, "train": None}
+        try:
+            check_source(job(args={"lr": 0.1} if args is None else args, **sections))
+        except JobError as error:
+            return str(error).replace(str(tmp_path), "CODE").splitlines()
+        return []
+
+    return check
+
+
+def test_code_that_is_right(check):
+    assert check() == []
+    assert check(args={"lr": 1, "width": 3, "name": None}) == []
+    assert check(function="mine:train") == []
+    assert check(script="mine.py", args=[]) == []
+
+
+def test_a_module_that_is_not_there(check):
+    assert check(task="mien:Digits") == [
+        "task: mien:Digits: there is no module mien.",
+        "CODE has no mien.py, and no installed package has this name.",
+        "Did you mean 'mine'? A module is named by its path below `code`, with dots, without .py.",
+    ]
+    assert "CODE has no mine/inner.py" in check(task="mine.inner:Digits")[1]
+
+
+@pytest.mark.parametrize(
+    "sections", [{"task": "pydantic:BaseModel"}, {"task": "far.away:T", "image": "registry.io/a:1"}]
+)
+def test_a_module_that_is_installed_here_or_may_be_in_the_image_is_left_to_the_import(check, sections):
+    assert check(**sections) == []
+
+
+def test_a_file_that_is_not_python(check):
+    assert check("def broken(:\n    pass\n") == [
+        "task: mine:Digits is not valid Python: invalid syntax",
+        "At CODE/mine.py:1:12: def broken(:",
+    ]
+    assert check("return 3\n", script="mine.py", args=[])[0] == (
+        "script: mine.py is not valid Python: 'return' outside function"
+    )
+    assert "cannot be read: source code string cannot contain null bytes" in check("a = '\0'")[0]
+
+
+def test_a_class_that_is_not_there(check):
+    assert check(task="mine:Digit") == [
+        "task: mine:Digit names 'Digit', which CODE/mine.py does not have.",
+        "Did you mean 'Digits'? It has: Digits, train.",
+    ]
+    assert check("x = 1\n")[1] == "It defines no class and no function."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from elsewhere import Digits\n",
+        "from elsewhere import *\n",
+        "Digits = make()\n",
+        "try:\n    from fast import Digits\nexcept ImportError:\n    class Digits: pass\n",
+        "def __getattr__(name): ...\n",
+        "if True:\n    class Digits(Base): pass\n",
+    ],
+)
+def test_a_name_whose_definition_the_text_does_not_show_is_left_to_the_import(check, text):
+    assert check(text, args={"unknown": 1}) == []
+
+
+def test_args_that_the_class_does_not_take(check):
+    assert check(args={"lr": 0.1, "widht": 3}) == [
+        "args: Digits does not take 'widht'; did you mean 'width'?",
+        "It takes: lr (float), width (int), name (str | None).",
+        "At CODE/mine.py:6.",
+    ]
+    assert check(args={})[0] == "args: Digits needs lr (float), which is missing."
+    assert check(args={"lr": "high"})[0] == 'args: lr is "high" (text), but Digits declares lr: float.'
+
+
+def test_the_init_of_a_base_class_in_the_same_file_counts(check):
+    text = TASK + "\n\nclass Wide(Digits):\n    pass\n"
+    assert check(text, task="mine:Wide", args={"lr": 1, "w": 2})[0].startswith("args: Wide does not take 'w'")
+    bare = "from clustertrain import Task\nclass Digits(Task):\n    pass\n"
+    assert check(bare)[:2] == ["args: Digits does not take 'lr'.", "It takes no arguments."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from elsewhere import Base\nclass Digits(Base):\n    pass\n",
+        "from dataclasses import dataclass\n@dataclass\nclass Digits:\n    a: int\n",
+        "class Digits(A, B):\n    def __init__(self): ...\n",
+        "class Digits(Digits):\n    pass\n",
+        "class Digits:\n    def __init__(self, **rest): ...\n",
+    ],
+)
+def test_an_init_that_the_text_does_not_show_is_left_to_the_import(check, text):
+    assert check(text, args={"unknown": 1}) == []
+
+
+@pytest.mark.parametrize("parameters", ["", "a, b", "*, config", "self, config, rank"])
+def test_a_function_that_does_not_take_one_argument(check, parameters):
+    assert check(f"def train({parameters}): ...\n", function="mine:train") == [
+        f"function: mine:train takes ({parameters}), but it is called with one argument, the job's `args`.",
+        "Write it as: def train(config)",
+        "At CODE/mine.py:1.",
+    ]
+
+
+@pytest.mark.parametrize("parameters", ["config", "config, rank=0", "*args", "config, *, rank=0, **rest"])
+def test_a_function_that_takes_one_argument(check, parameters):
+    assert check(f"def train({parameters}): ...\n", function="mine:train") == []
+
+
+def test_a_script_that_is_not_there(check):
+    assert check(script="mien.py", args=[]) == [
+        "script: mien.py does not exist in CODE.",
+        "Did you mean 'mine.py'? The path is relative to `code`.",
+    ]
+
+
+def test_a_folder_that_is_not_there(job, tmp_path):
+    with pytest.raises(JobError, match="is not a folder"):
+        check_source(job(code=str(tmp_path / "none")))
+
+
+def test_validate_reports_it_without_torch(tmp_path):
+    (tmp_path / "mine.py").write_text(TASK)
+    (tmp_path / "job.yaml").write_text(
+        "name: a\ntask: mine:Digits\nargs: {widht: 1}\ntrain: {epochs: 1, batch_size: 2}\n"
+    )
+    code = (
+        "import sys\nfrom clustertrain.cli.main import main\n"
+        "code = main(['validate', sys.argv[1]], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules\nsys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "job.yaml")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert (
+        "args: Digits does not take 'widht'; did you mean 'width'? (the first of 2 problems)" in done.stderr
+    )
