@@ -21,7 +21,19 @@ def cli(tmp_path, monkeypatch):
 
 def test_help_lists_every_command(cli):
     out = cli("--help").output
-    for command in ("init", "validate", "render", "submit", "run", "ls", "status", "logs", "stop", "ckpt"):
+    for command in (
+        "init",
+        "validate",
+        "check",
+        "render",
+        "submit",
+        "run",
+        "ls",
+        "status",
+        "logs",
+        "stop",
+        "ckpt",
+    ):
         assert f"\n  {command} " in out
 
 

@@ -30,7 +30,7 @@ def test_a_rank_killed_in_every_phase_costs_nothing_but_time(make_run, uninterru
         f"killed-{victim}",
         task="counted:Counted",
         args={"ids": str(tmp_path / "ids"), "step_s": 0.1},
-        train={"epochs": EPOCHS, "batch_size": 4, "log_every": 1},
+        train={"epochs": EPOCHS, "batch_size": 4, "log_every": 1, "sanity": False},  # it would be counted
         data={"text": {"uri": str(tmp_path / "data.txt")}},
         checkpoint={"every": {"steps": EVERY_STEPS}, "keep_last": 2},
         failures={"retries": 2 * len(PHASES)},

@@ -10,39 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
     from clustertrain.run.folder import RunDir
-
-SETS = click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
-)
-JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
-DATA_NAME = click.argument("name", required=False)
-TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]")
-TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="The launcher.")
-WHERE = click.option(
-    "--to",
-    "to",
-    type=click.Choice(list(LAUNCHERS)),
-    help="The launcher that has the run, if it was started on several.",
-)
-
-
-def start_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of every start, by `run` and by `submit`."""
-    for name, help_text in (
-        ("--retry", "Start although the last failures.attempts attempts made no progress."),
-        ("--accept-changes", "Resume although the job has changed since the checkpoint."),
-        ("--allow-world-size-change", "Resume with another number of workers."),
-        ("--takeover", "Start although another start of this run appears to be active."),
-        ("--fresh", "Start over; the old run is kept."),
-    ):
-        command = click.option(name, is_flag=True, help=help_text)(command)
-    return command
 
 
 class _Commands(click.Group):
@@ -99,6 +72,20 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     job = load_job(Path(job_file), sets)
     check_source(job)
     click.echo(dump_job(job), nl=False)
+
+
+@main.command()
+@JOB_FILE
+@SETS
+def check(job_file: str, sets: tuple[str, ...]) -> None:
+    """Import the code of a job, bind its args and rehearse a task on one batch; starts nothing.
+
+    It takes seconds and one process. `run` and `submit` do the same first.
+    """
+    from clustertrain.job.file import load_job
+    from clustertrain.launchers.check import check_code
+
+    check_code(load_job(Path(job_file), sets), click.echo)
 
 
 @main.command()

@@ -1,6 +1,7 @@
 """The launchers: each one is a folder, and its module is imported at its first use.
 
 launcher.py      the interface of every launcher
+check.py         checks the code of a job before it starts
 find.py          finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each
 listing.py       `clustertrain ls`: the runs of all launchers in one table

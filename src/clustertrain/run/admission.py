@@ -62,12 +62,15 @@ def claim_next_attempt(
     launcher: str,
     run: RunDir | None = None,
     allocation: SchedulerStart | None = None,
+    before_claim: Callable[[int], object] | None = None,
 ) -> tuple[RunDir, Attempt | Result]:
     """Claim the next attempt of the job's run. If the run is already finished, returns its result instead.
 
     Args:
         world_sizes: returns the numbers of workers that the resources suffice for, ascending; the last one is
             used. Called only if training is left to do.
+        before_claim: called with the world size after all other checks. It may refuse the start, and it may
+            take seconds: of two starts at the same time, the first to claim runs.
         run: the generation to continue, if it was chosen before. Default: the newest.
         allocation: the scheduler's names for this start, for the claim. An earlier start of the same job of
             the scheduler is known to be over.
@@ -81,9 +84,10 @@ def claim_next_attempt(
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
     previous, continued = run.newest_attempt(), Continuation()
+    runs = False
     if previous is not None:
         if not is_same_start(previous, allocation):
-            check_not_running(previous, takeover=options.takeover)
+            runs = is_running(previous, takeover=options.takeover)
         if options.fresh:
             run = run.fresh()
         else:
@@ -92,8 +96,18 @@ def claim_next_attempt(
                 return run, continued.finished
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
+    newest = run.newest_attempt()
+    if before_claim is not None:
+        before_claim(world_size)
+    if previous is not None and runs:
+        previous.stop.write(StopRequest("user", by="takeover"))
     attempt = claim_attempt(
-        run, world_size=world_size, launcher=launcher, retry=options.retry, allocation=allocation
+        run,
+        number=newest.n + 1 if newest is not None else 1,
+        world_size=world_size,
+        launcher=launcher,
+        retry=options.retry,
+        allocation=allocation,
     )
     if continued.changes is not None:
         attempt.changes.write(continued.changes)
@@ -114,21 +128,19 @@ def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     return claim.allocation.is_same_job(allocation)
 
 
-def check_not_running(previous: Attempt, *, takeover: bool) -> None:
-    """Refuse the start while another process runs the run; with `takeover`, request that process to stop.
+def is_running(previous: Attempt, *, takeover: bool) -> bool:
+    """Whether another process runs the run. Without `takeover` that is refused.
 
     Raises:
         ClusterError: another process runs it; names that process.
     """
     runner = who_runs(previous)
-    if runner is None:
-        return
-    if not takeover:
+    if runner is not None and not takeover:
         raise ClusterError(
             f"{previous.run.name} is already running: attempt {previous.n}, {runner}.\n"
             "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
         )
-    previous.stop.write(StopRequest("user", by="takeover"))
+    return runner is not None
 
 
 def continue_from(

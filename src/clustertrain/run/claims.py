@@ -30,6 +30,7 @@ def heartbeat_period_s(run: RunDir) -> float:
 def claim_attempt(
     run: RunDir,
     *,
+    number: int | None = None,
     world_size: int = 1,
     launcher: str = "local",
     retry: bool = False,
@@ -37,11 +38,16 @@ def claim_attempt(
 ) -> Attempt:
     """The next attempt of a run, claimed for this process.
 
+    Args:
+        number: of the attempt, if it was chosen before; by default one more than the newest.
+
     Raises:
         ClusterError: another process claimed it at the same moment.
     """
-    newest = run.newest_attempt()
-    attempt = run.attempt(newest.n + 1 if newest else 1)
+    if number is None:
+        newest = run.newest_attempt()
+        number = newest.n + 1 if newest else 1
+    attempt = run.attempt(number)
     claim = Claim(
         **asdict(this_process()),
         **asdict(progress_of(run)),

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from multiprocessing.queues import Queue
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -118,11 +119,40 @@ def _started(loader: DataLoader[Any]) -> Iterator[Any]:
     try:
         return iter(loader)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
-        raise JobError(
-            f"train.loader_workers is {loader.num_workers}, but the data set cannot be pickled:\n"
-            f"{error}\n"
-            "Define its classes and functions at the top of a module, or set loader_workers: 0."
-        ) from error
+        raise _unpicklable(loader.num_workers, error) from error
+
+
+def check_pickles(fetch: Fetch, processes: int) -> None:
+    """Check that the data set and the collate function can be sent to loader processes.
+
+    Raises:
+        JobError: one of their objects cannot be pickled.
+    """
+    try:
+        _DryPickler(_Discard()).dump(fetch)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise _unpicklable(processes, error) from error
+
+
+class _DryPickler(ForkingPickler):
+    """Pickles everything but the values of tensors and arrays, which always pickle and may be large."""
+
+    def reducer_override(self, value: Any) -> Any:
+        is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+        return (int, ()) if is_array or isinstance(value, torch.Tensor) else NotImplemented
+
+
+class _Discard:
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def _unpicklable(processes: int, error: Exception) -> JobError:
+    return JobError(
+        f"train.loader_workers is {processes}, but the data set cannot be pickled:\n"
+        f"{error}\n"
+        "Define its classes and functions at the top of a module, or set loader_workers: 0."
+    )
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -17,7 +17,7 @@ import torch
 from clustertrain.training.building import check_gradients, dataset_size, make_model
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.loading import to_device
+from clustertrain.training.loading import Fetch, check_pickles, to_device
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss, described, first_batch, refusing
@@ -97,6 +97,8 @@ def _rehearse(
             scaler=precision.scaler,
         )
     built = time.perf_counter()
+    if settings.loader_workers:
+        check_pickles(Fetch(training_data, collate_of(task)), settings.loader_workers)
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, collate_of(task), key)
     remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."

@@ -10,6 +10,9 @@ user_code.py      imports and checks the user's task or function; errors name th
 user_error.py     an exception of the user's code, as it is sent to the driver
 error_report.py   class, text, causes and user's frames of an exception, and the message made of them
 printed_traceback.py  reads a report from a printed traceback: of a script, or of a loader process
+check.py          checks a job's code before a start: import, args, a rehearsal of a task
+one_rank.py       one rank outside Ray: its environment, device and process group
+local_data.py     the data sets on this machine, outside a run
 gpus.py           whether torch can use the GPUs of this node
 storage_probe.py  tests that every node can write the storage and read the files of the others
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group

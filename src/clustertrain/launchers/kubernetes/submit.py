@@ -1,6 +1,6 @@
 """Checks, renders and applies a job on Kubernetes. It applies exactly the YAML that `render` prints.
 
-manifests ─▶ the operator's rules ─▶ preflight ─▶ dry run ─▶ kubectl apply
+manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run ─▶ kubectl apply
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.job.yaml_reader import text_of
+from clustertrain.launchers.check import check_code
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.preflight import check_cluster
@@ -83,6 +84,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         echo(note)
     if (before := _rayjob(kubectl, job.name)) is not None:
         _check_over(before)
+    check_code(job, echo, elsewhere=True)
     for note in check_admission(objects, kubectl, replaced=before is not None):
         echo(note)
     if before is not None:

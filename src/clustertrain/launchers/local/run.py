@@ -1,4 +1,5 @@
-"""A run on this machine: claims an attempt, starts the driver under its guardian, and shows the progress."""
+"""A run on this machine: checks the code, claims an attempt, starts the driver under its guardian, and shows
+the progress."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import signal
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.check import check_code
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
@@ -26,13 +28,24 @@ _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
 
 
 def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tuple[RunDir, Result]:
-    """Run the job to its end; nothing runs if it is already finished. Returns the run and its result.
+    """Check the job's code and run the job to its end; nothing runs if it is already finished. Returns the
+    run and its result.
 
     Raises:
-        ClusterTrainError: as `claim_next_attempt`.
+        ClusterTrainError: as `claim_next_attempt` and `check_code`.
+        RunStopped: a signal arrived during the check of the code.
     """
+
+    def check(world_size: int) -> None:
+        check_code(job, screen.echo, world_size=world_size, elsewhere=bool(ray_address()))
+
     run, begun = claim_next_attempt(
-        job, options, lambda: _local_world_sizes(job), screen.echo, launcher="local"
+        job,
+        options,
+        lambda: _local_world_sizes(job),
+        screen.echo,
+        launcher="local",
+        before_claim=check,
     )
     if isinstance(begun, Result):
         return run, begun

@@ -1,6 +1,6 @@
 """Submits a job to SLURM. The script that is sent is identical to the output of `render`.
 
-preflight ─▶ may the run start? ─▶ snapshot into the storage ─▶ sbatch ─▶ record in the storage
+preflight ─▶ may the run start? ─▶ check of the code ─▶ snapshot ─▶ sbatch ─▶ record in the storage
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.launchers.check import check_code
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
 from clustertrain.launchers.slurm.queue import cluster_name, query_queue
@@ -64,7 +65,8 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
-        JobError: the storage contains another job with this name, or the Python on the nodes is not known.
+        JobError: the storage contains another job with this name, the Python on the nodes is not known, or
+            the code is wrong.
         ClusterError: SLURM's commands are not on PATH, SLURM does not answer or refuses the job, or the run
             is already queued or running.
         StorageError: the storage or the output folder cannot be written.
@@ -76,6 +78,7 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     chosen = choose_generation(run, job, options, echo)
     if chosen is None:
         return None
+    check_code(job, echo, elsewhere=True)
     own_output = re.compile(rf"{re.escape(job_name(job))}-\d+\.out")
     snapshot = take_snapshot(job, left_out=own_output)
     upload(chosen, snapshot)

@@ -1,0 +1,36 @@
+"""The arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from clustertrain.launchers import LAUNCHERS
+
+SETS = click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
+)
+JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
+DATA_NAME = click.argument("name", required=False)
+TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]")
+TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="The launcher.")
+WHERE = click.option(
+    "--to",
+    "to",
+    type=click.Choice(list(LAUNCHERS)),
+    help="The launcher that has the run, if it was started on several.",
+)
+
+
+def start_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of every start, by `run` and by `submit`."""
+    for name, help_text in (
+        ("--retry", "Start although the last failures.attempts attempts made no progress."),
+        ("--accept-changes", "Resume although the job has changed since the checkpoint."),
+        ("--allow-world-size-change", "Resume with another number of workers."),
+        ("--takeover", "Start although another start of this run appears to be active."),
+        ("--fresh", "Start over; the old run is kept."),
+    ):
+        command = click.option(name, is_flag=True, help=help_text)(command)
+    return command

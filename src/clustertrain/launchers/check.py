@@ -1,0 +1,100 @@
+"""The check of a job's code before anything starts: first as text, then in a process that imports it.
+
+`check`, `run` and `submit` share it. A mistake in the code takes seconds to report, not a start of Ray or a
+place in a queue.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from clustertrain.errors import (
+    EXIT_CLUSTER,
+    EXIT_JOB,
+    EXIT_STORAGE,
+    ClusterError,
+    ClusterTrainError,
+    DataError,
+    JobError,
+    StorageError,
+)
+from clustertrain.job.file import dump_job
+from clustertrain.job.model import Job
+from clustertrain.job.source import check_source
+from clustertrain.node.installed import missing_for_training
+from clustertrain.staging.entry import Entry, data_folder
+from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
+
+DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
+_ERRORS = {EXIT_JOB: JobError, EXIT_CLUSTER: ClusterError, EXIT_STORAGE: StorageError}
+
+
+def check_code(
+    job: Job, echo: Callable[[str], None], *, world_size: int | None = None, elsewhere: bool = False
+) -> None:
+    """Check the code, args and local data of a job, and rehearse a task. Prints the time, and notes on what
+    was not checked.
+
+    Args:
+        world_size: the number of workers; the largest that the job allows if it is not known.
+        elsewhere: the job will run on other machines. What may differ there becomes a note.
+
+    Raises:
+        ClusterTrainError: what is wrong, with file, line and remedy.
+        RunStopped: a signal asked for an end.
+    """
+    started_s = time.monotonic()
+    check_source(job)
+    notes = _check_data(job, elsewhere)
+    if job.script is None:
+        notes += _import_and_rehearse(job, world_size or job.world_sizes[-1], elsewhere)
+    for note in notes:
+        echo(f"note: {note}")
+    echo(f"checked in {time.monotonic() - started_s:.1f} s")
+
+
+def _check_data(job: Job, elsewhere: bool) -> list[str]:
+    """Check that the data sets with a local path exist.
+
+    Raises:
+        DataError: one does not, and the job will run here.
+    """
+    notes = []
+    for name, entry in job.data.items():
+        try:
+            Entry.of(job.data_location(name), entry.sha256, entry.extract, data_folder(None, "node"))
+        except DataError as error:
+            if not elsewhere:
+                raise DataError(f"data.{name}: {error}") from error
+            notes.append(f"data.{name} is not on this machine: {_first_line(str(error))}")
+    return notes
+
+
+def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str]:
+    """Check the code in a process of its own; returns notes.
+
+    Raises:
+        ClusterTrainError: as `check_code`.
+    """
+    if job.task and "torch" in missing_for_training():
+        return ["the code was not imported: torch is not installed here"]
+    request = CheckRequest(dump_job(job), world_size, elsewhere)
+    report = run_check(request, {**os.environ, **job.env}, DEADLINE_S)
+    if not report.ended:
+        ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
+        return [*report.notes, ended]
+    if not report.error:
+        return report.notes
+    if elsewhere and report.of_this_machine:
+        return [*report.notes, f"not all of the code could be checked here: {_first_line(report.error)}"]
+    raise _error_of(report)
+
+
+def _error_of(report: CheckReport) -> ClusterTrainError:
+    return _ERRORS.get(report.exit_code, ClusterTrainError)(report.error)
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0]

@@ -1,0 +1,160 @@
+"""The check of a job's code, in one process and in seconds: import, args, and a rehearsal of a task.
+
+supervise/check_process.py starts it before a run or a submission. It calls the code as a worker does, with
+one rank and without a process group.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.node.limits import read_limits
+from clustertrain.run.folder import JOB_YAML
+from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
+from clustertrain.worker.local_data import data_at_hand
+from clustertrain.worker.one_rank import device_of, enter_code, rank_zero
+from clustertrain.worker.user_code import (
+    ImportRefused,
+    check_function,
+    check_task,
+    make_task,
+    place_of,
+)
+
+if TYPE_CHECKING:
+    from clustertrain.training.task import Task
+
+_LEAST_MEMORY_BYTES = 2 << 30
+_NAMES_A_DEVICE = re.compile(r"cuda|nvidia|gpu|cpu|triton|\bhip\b", re.IGNORECASE)
+REHEARSAL = "rehearsal"
+
+
+def main(folder_text: str) -> None:
+    """Run the check that the folder requests, and write its report there."""
+    folder = CheckFolder(Path(folder_text))
+    request = folder.request()
+    check = _Check(folder, request, parse_job(request.job_yaml, JOB_YAML))
+    try:
+        check.run()
+        check.report(ended=True)
+    except ClusterTrainError as error:
+        prefix = "rehearsal: " if check.phase == REHEARSAL else ""
+        check.report(
+            ended=True,
+            error=f"{prefix}{error}",
+            exit_code=error.exit_code,
+            of_this_machine=check.is_of_this_machine(error),
+        )
+    except (Exception, SystemExit) as error:  # noqa: BLE001  every error of the user's code is reported
+        traceback.print_exc()
+        text = f"The {check.phase} failed: {type(error).__name__}: {error}"
+        check.report(
+            ended=True,
+            error=f"{text}\nAt {place_of(error)}.",
+            exit_code=EXIT_FAILED,
+            of_this_machine=check.is_of_this_machine(error),
+        )
+
+
+@dataclass
+class _Check:
+    folder: CheckFolder
+    request: CheckRequest
+    job: Job
+    phase: str = "start"
+    notes: list[str] = field(default_factory=list)
+
+    def report(self, **fields: object) -> None:
+        self.folder.write_report(CheckReport(self.phase, notes=self.notes, **fields))  # type: ignore[arg-type]
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.report()
+
+    def run(self) -> None:
+        """
+        Raises:
+            ClusterTrainError: what is wrong.
+        """
+        job = self.job
+        if self.request.elsewhere:
+            _limit_memory()
+        self.enter("import of the code")
+        sys.dont_write_bytecode = True  # the check leaves nothing in the folder of the code
+        enter_code(job)
+        if job.function:
+            check_function(job.function)
+            return
+        cls = check_task(job.task or "")
+        self.enter("creation of the task")
+        task = make_task(cls, job)
+        if job.train is None or not job.train.sanity:
+            return
+        data, missing = data_at_hand(job, self.folder.scratch)
+        if missing:
+            self.notes.append(
+                f"the rehearsal was left out, because data is not staged here: {', '.join(missing)}. "
+                "`clustertrain data fetch` stages it."
+            )
+            return
+        self.enter(REHEARSAL)
+        _rehearse(job, task, data, self.request)
+
+    def is_of_this_machine(self, error: BaseException) -> bool:
+        """Whether the error may not occur on the machines of a job that runs elsewhere: another package, file
+        or device may be there."""
+        cause = error.__cause__ or error
+        if isinstance(error, ImportRefused):
+            return not isinstance(cause, SyntaxError | NameError)
+        if isinstance(cause, OSError | MemoryError) or "allocate memory" in str(cause):
+            return True
+        return self._lacks_gpu and cause is not error and bool(_NAMES_A_DEVICE.search(str(cause)))
+
+    @property
+    def _lacks_gpu(self) -> bool:
+        return self.job.resources.gpus_per_worker > 0 and device_of(self.job).type == "cpu"
+
+
+def _rehearse(job: Job, task: Task, data: dict[str, Path], request: CheckRequest) -> None:
+    from clustertrain.training.rehearsal import rehearse
+    from clustertrain.worker.gpus import check_gpus
+    from clustertrain.worker.train import settings_of
+
+    settings = settings_of(job)
+    gpus = job.resources.gpus_per_worker
+    if gpus and not request.elsewhere:
+        check_gpus(request.world_size, gpus)
+    device = device_of(job)
+    if device.type == "cpu" and gpus:  # both need a GPU
+        precision = "fp32" if settings.precision == "fp16" else settings.precision
+        settings = replace(settings, precision=precision, sync_batchnorm=False)
+    with rank_zero(device):
+        rehearse(task, settings, device, data, world_size=request.world_size)
+
+
+def _limit_memory() -> None:
+    """At most half of the available memory: a login node is shared, and a model for many GPUs may not fit."""
+    available_bytes = read_limits().available_bytes
+    if available_bytes is not None:
+        most_bytes = max(_LEAST_MEMORY_BYTES, available_bytes // 2)
+        _, hard_bytes = resource.getrlimit(resource.RLIMIT_DATA)
+        if hard_bytes != resource.RLIM_INFINITY:
+            most_bytes = min(most_bytes, hard_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard_bytes))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads and processes of the user's code end here

@@ -1,0 +1,72 @@
+"""The data sets of a job on this machine, outside a run: for the check of the code, and for `run --debug`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clustertrain.job.model import Job
+from clustertrain.staging.entry import Entry, data_folder, local_folder
+from clustertrain.staging.file_and_http import is_http
+from clustertrain.staging.source import masked
+from clustertrain.staging.stage import stage
+from clustertrain.storage import open_store
+from clustertrain.storage.location import local_path
+
+_UNPACKED_BYTES = 64 << 20  # a larger file is not staged for a check of seconds
+
+
+def stage_here(job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Path]:
+    """The path of each data set of a job, staged where a run on this machine stages it.
+
+    Raises:
+        as clustertrain.staging.stage.stage
+    """
+    return {
+        name: stage(
+            name,
+            job.data_location(name),
+            sha256=entry.sha256,
+            extract=entry.extract,
+            into=_into(job, entry.per),
+            on_event=on_event,
+        )
+        for name, entry in job.data.items()
+    }
+
+
+def data_at_hand(job: Job, scratch: Path) -> tuple[dict[str, Path], list[str]]:
+    """(the paths of the data sets that are here, the names of the others with the reason).
+
+    Reads what is staged and what is local, and downloads nothing. A small local archive is unpacked into
+    `scratch`, so that the check leaves nothing in the job's storage.
+
+    Raises:
+        DataError: a local file does not exist, does not verify, or is no archive.
+    """
+    paths, missing = {}, []
+    for name in job.data:
+        found = _at_hand(job, name, scratch)
+        if found is not None:
+            paths[name] = found
+        else:
+            missing.append(f"{name} ({masked(job.data[name].uri)})")
+    return paths, missing
+
+
+def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
+    data, location = job.data[name], job.data_location(name)
+    entry = Entry.of(location, data.sha256, data.extract, _into(job, data.per))
+    if (ready := entry.ready()) is not None:
+        return ready.path
+    if location.is_s3 or is_http(location.uri):
+        return None
+    path = local_path(location.uri, what="data")
+    if local_folder(location) is None and path.stat().st_size > _UNPACKED_BYTES:
+        return None if data.extract else path.absolute()
+    return stage(name, location, sha256=data.sha256, extract=data.extract, into=scratch)
+
+
+def _into(job: Job, per: str) -> Path:
+    return data_folder(open_store(job.storage.location).local_folder("data"), per)

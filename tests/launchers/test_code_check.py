@@ -1,0 +1,203 @@
+"""The check of the code as `check`, `run` and `submit` call it: a child process, its end, its deadline."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
+from clustertrain.launchers import check
+from clustertrain.launchers.check import check_code
+from clustertrain.launchers.local.run import run_local
+from clustertrain.observe.screen import open_screen
+from clustertrain.run.admission import Options, claim_next_attempt
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
+from small_job import job
+
+__all__ = ["job"]
+
+
+@pytest.fixture(autouse=True)
+def _no_deadline(monkeypatch):
+    """On a busy machine the import of torch may take minutes."""
+    monkeypatch.setattr(check, "DEADLINE_S", 3600.0)
+
+
+@pytest.fixture
+def code(tmp_path):
+    """Writes the module `mine`; returns the sections of a job on its function."""
+
+    def write(text):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+        return {"function": "mine:train", "task": None, "train": None}
+
+    return write
+
+
+def test_it_prints_its_time_and_imports_the_code_in_another_process(job, code):
+    said = []
+    check_code(job(**code("def train(config): pass")), said.append)
+    (line,) = said
+    assert line.startswith("checked in ") and line.endswith(" s")
+    assert "mine" not in sys.modules
+
+
+def test_a_mistake_in_the_text_starts_no_process(job, code, monkeypatch):
+    monkeypatch.setattr(check, "run_check", None)
+    with pytest.raises(JobError, match="is not valid Python"):
+        check_code(job(**code("def train(")), print)
+
+
+def test_the_jobs_environment_is_there_at_the_import(job, code):
+    sections = code("import os\nassert os.environ['SIZE'] == '4'\ndef train(config): pass")
+    check_code(job(**sections, env={"SIZE": 4}), print)
+    with pytest.raises(JobError, match=r"KeyError: 'SIZE'(.|\n)*mine.py:2"):
+        check_code(job(**sections), print)
+
+
+def test_data_that_is_not_there(job, code, tmp_path):
+    sections = code("def train(config): pass")
+    data = {"d": {"uri": str(tmp_path / "none")}}
+    with pytest.raises(DataError, match=r"data\.d: .*none"):
+        check_code(job(**sections, data=data), print)
+    said = []
+    check_code(job(**sections, data=data), said.append, elsewhere=True)
+    assert said[0].startswith("note: data.d is not on this machine: ")
+
+
+def test_code_that_kills_the_process_is_an_error_here_and_a_note_elsewhere(job, code):
+    sections = code("import os, signal\nprint('hello')\nos.kill(os.getpid(), signal.SIGSEGV)")
+    (Path(job().code) / "mine.py").write_text(
+        "import os, signal\nprint('hello', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+        "def train(config): pass\n"
+    )
+    with pytest.raises(ClusterTrainError) as caught:
+        check_code(job(**sections), print)
+    assert str(caught.value).splitlines() == [
+        "The check of the code was killed by signal 11, in the import of the code. Its last lines:",
+        "  | hello",
+    ]
+    said = []
+    check_code(job(**sections), said.append, elsewhere=True)
+    assert said[0].startswith("note: not all of the code could be checked here: The check of the code was")
+
+
+def test_a_check_that_takes_too_long_is_ended_and_the_start_goes_on(job, code, monkeypatch):
+    monkeypatch.setattr(check, "DEADLINE_S", 0.5)
+    said = []
+    check_code(job(**code("import time\ntime.sleep(600)\ndef train(config): pass")), said.append)
+    assert said[0].startswith("note: the check of the code was ended after 0.5 s, in the ")
+
+
+def test_a_signal_ends_it_and_what_it_started(job, code, tmp_path):
+    sections = code(
+        """
+        import os, signal, subprocess, time
+        child = subprocess.Popen(["sleep", "600"])
+        open("pid", "w").write(str(child.pid))
+        os.kill(int(os.environ["PARENT"]), signal.SIGTERM)
+        time.sleep(600)
+        def train(config): pass
+        """
+    )
+    with pytest.raises(RunStopped) as caught:
+        check_code(job(**sections, env={"PARENT": os.getpid()}), print)
+    assert caught.value.exit_code == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_model_that_needs_more_memory_than_half_of_this_machine_is_a_note_elsewhere(job, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom clustertrain import Task\nclass T(Task):\n"
+        "    def model(self): return torch.nn.Linear(1 << 20, 1 << 20)\n"
+        "    def train_data(self, data): return [(torch.zeros(1), 0)] * 9\n"
+    )
+    said = []
+    check_code(job(task="mine:T"), said.append, elsewhere=True)
+    assert said[0].startswith("note: not all of the code could be checked here: rehearsal: T.model()")
+
+
+def test_a_machine_without_torch_says_so_and_goes_on(job, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from clustertrain import Task\nclass T(Task):\n    pass\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    said = []
+    check_code(job(task="mine:T"), said.append, elsewhere=True)
+    assert said[0] == "note: the code was not imported: torch is not installed here"
+
+
+def test_a_run_with_a_mistake_claims_no_attempt(job, code, monkeypatch, tmp_path):
+    """Neither at its first start nor at one that would resume it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    sections = code("import no_such_package\ndef train(config): pass")
+    wrong, screen = job(**sections, resources={"cpus_per_worker": 0.1}), open_screen()
+    with pytest.raises(JobError, match="No module named 'no_such_package'"):
+        run_local(wrong, "job.yaml", Options(), screen)
+    run = RunDir.newest(job().storage.location, "a")
+    assert run.attempts() == []
+    write_result(claim_attempt(run), Result("failed", "error", 1))
+    with pytest.raises(JobError, match="No module named 'no_such_package'"):
+        run_local(wrong, "job.yaml", Options(), screen)
+    assert [attempt.n for attempt in run.attempts()] == [1]
+
+
+def test_a_run_whose_best_metric_is_misspelled_claims_no_attempt(job, tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom clustertrain import Task\nclass T(Task):\n"
+        "    def model(self): return torch.nn.Linear(1, 2)\n"
+        "    def train_data(self, data): return [(torch.zeros(1), 0)] * 9\n"
+        "    eval_data = train_data\n"
+    )
+    best = {"keep_best": {"metric": "acuracy", "mode": "max"}}
+    wrong = job(task="mine:T", checkpoint=best, resources={"cpus_per_worker": 0.1})
+    with pytest.raises(JobError, match=r"rehearsal: checkpoint\.keep_best\.metric(.|\n)*accuracy"):
+        run_local(wrong, "job.yaml", Options(), open_screen())
+    assert RunDir.newest(job().storage.location, "a").attempts() == []
+
+
+def test_a_start_that_claims_during_the_check_runs_and_this_one_is_refused(job):
+    run = RunDir.newest(job().storage.location, "a")
+    with pytest.raises(ClusterTrainError, match="claimed"):
+        claim_next_attempt(
+            job(), Options(), lambda: [1], print, launcher="local", before_claim=lambda _: claim_attempt(run)
+        )
+    assert len(run.attempts()) == 1
+
+
+def test_a_takeover_requests_the_stop_only_after_the_check(job):
+    run = RunDir.newest(job().storage.location, "a")
+    running = claim_attempt(run)  # by this process, which lives
+
+    def refuse(world_size):
+        raise JobError("a mistake")
+
+    with pytest.raises(JobError, match="a mistake"):
+        claim_next_attempt(
+            job(), Options(takeover=True), lambda: [1], print, launcher="local", before_claim=refuse
+        )
+    assert running.stop.read() is None
+    claim_next_attempt(job(), Options(takeover=True), lambda: [1], print, launcher="local")
+    assert running.stop.read() is not None
+
+
+def test_the_command_reports_a_mistake_with_its_exit_code(tmp_path):
+    (tmp_path / "mine.py").write_text("import no_such_package\ndef train(config): pass\n")
+    (tmp_path / "job.yaml").write_text("name: a\nfunction: mine:train\n")
+    command = [sys.executable, "-m", "clustertrain.cli", "check", str(tmp_path / "job.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "No module named 'no_such_package'" in done.stderr
+    assert f"At {tmp_path / 'mine.py'}:1." in done.stderr
+    assert "Traceback" not in done.stderr
+    (tmp_path / "mine.py").write_text("def train(config): pass\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("checked in ")
