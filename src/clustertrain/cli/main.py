@@ -141,7 +141,10 @@ def schema() -> None:
 @JOB_FILE
 @SETS
 @start_options
-def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
+@click.option(
+    "--debug", is_flag=True, help="Train in this process, one rank without Ray: breakpoint() works."
+)
+def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> None:
     """Train on this machine; an existing run of this name continues."""
     from clustertrain.job.file import load_job
     from clustertrain.launchers.local.run import run_local
@@ -151,6 +154,11 @@ def run(job_file: str, sets: tuple[str, ...], **options: bool) -> None:
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
+    if debug:
+        from clustertrain.worker.debug import debug as train_here
+
+        train_here(job)
+        return
     again = start_command("run", job_file, sets=sets)
     try:
         with closing(open_screen()) as screen:

@@ -11,6 +11,7 @@ user_error.py     an exception of the user's code, as it is sent to the driver
 error_report.py   class, text, causes and user's frames of an exception, and the message made of them
 printed_traceback.py  reads a report from a printed traceback: of a script, or of a loader process
 check.py          checks a job's code before a start: import, args, a rehearsal of a task
+debug.py          `run --debug`: rank 0 in this process, without Ray
 one_rank.py       one rank outside Ray: its environment, device and process group
 local_data.py     the data sets on this machine, outside a run
 gpus.py           whether torch can use the GPUs of this node

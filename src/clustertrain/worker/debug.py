@@ -1,0 +1,138 @@
+"""`clustertrain run --debug`: the first worker's training in this process, so that breakpoint() and pdb work.
+
+One rank, no Ray, no guardian, no watchdog, and no files of a run: nothing is saved or resumed. An exception
+of the user's code keeps its traceback, and Ctrl-C raises KeyboardInterrupt as in any Python program.
+"""
+
+from __future__ import annotations
+
+import bdb
+import os
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clustertrain import session, variables
+from clustertrain.job.model import Job
+from clustertrain.observe.screen import Lines
+from clustertrain.training.loop import train
+from clustertrain.training.settings import TrainSettings
+from clustertrain.worker.gpus import check_gpus
+from clustertrain.worker.local_data import stage_here
+from clustertrain.worker.one_rank import device_of, enter_code, rank_zero, set_environment
+from clustertrain.worker.train import settings_of
+from clustertrain.worker.user_code import check_function, check_task, make_task
+
+
+def debug(job: Job) -> None:
+    """Train a job to its end, or until an exception.
+
+    Raises:
+        ClusterTrainError: the data, the GPU or the code is refused, as in a worker.
+        KeyboardInterrupt: Ctrl-C, or `q` in pdb.
+    """
+    screen = Lines(sys.stdout)
+    code = Path(enter_code(job))
+    if job.resources.gpus_per_worker:
+        check_gpus(1, job.resources.gpus_per_worker)
+    screen.echo(f"debug: {_differences(job)}")
+    data = stage_here(job, lambda event: None)
+    try:
+        if job.script:
+            _run_script(job, code, data)
+            return
+        with rank_zero(device_of(job)) as rank_info:
+            run = _NoFiles(screen)
+            if job.function:
+                _run_function(job, rank_info, run, data)
+                return
+            task = make_task(check_task(job.task or ""), job)
+            train(task, _settings(job), rank_info, run, data)
+    except bdb.BdbQuit:
+        raise KeyboardInterrupt from None
+
+
+def _differences(job: Job) -> str:
+    workers = job.world_sizes[-1]
+    which = "the only worker" if workers == 1 else f"rank 0 of {workers} as the only rank"
+    text = f"{which}, in this process: no Ray, no restarts, no checkpoints, nothing resumed"
+    changed = []
+    if job.train is not None and job.train.loader_workers:
+        changed.append("loader_workers 0")
+    if job.train is not None and job.train.compile:
+        changed.append("compile false")
+    return f"{text}; {', '.join(changed)}" if changed else text
+
+
+def _settings(job: Job) -> TrainSettings:
+    """The settings of the first worker. Loader processes have no terminal, and compiled code has no lines."""
+    settings = replace(settings_of(job), loader_workers=0, compile=False)
+    if settings.global_batch_size is None:
+        return settings
+    share = settings.global_batch_size // (job.world_sizes[-1] * settings.accumulate)
+    return replace(settings, batch_size=share, global_batch_size=None)
+
+
+def _run_function(job: Job, rank_info: Any, run: _NoFiles, data: Mapping[str, Path]) -> None:
+    function = check_function(job.function or "")
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    session.start_session(
+        session.Session(
+            run=run,
+            rank_info=rank_info,
+            data=data,
+            args=args,
+            save_every_steps=job.checkpoint.every.steps,
+            save_every_minutes=job.checkpoint.every.minutes,
+        )
+    )
+    function(args)
+
+
+def _run_script(job: Job, code: Path, data: Mapping[str, Path]) -> None:
+    """Run the script as the main program of this process, with the environment of one torchrun worker."""
+    script = code / (job.script or "")
+    sys.argv = [str(script), *(map(str, job.args) if not isinstance(job.args, dict) else ())]
+    sys.path.insert(0, str(script.parent))
+    set_environment()
+    with tempfile.TemporaryDirectory(prefix="clustertrain-debug-") as checkpoints:
+        os.environ |= {
+            variables.CHECKPOINT_DIR: checkpoints,
+            **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in data.items()},
+        }
+        runpy.run_path(str(script), run_name="__main__")
+
+
+class _NoFiles:
+    """training.loop.Run that shows metrics, and neither saves nor restores."""
+
+    rank = 0
+
+    def __init__(self, screen: Lines) -> None:
+        self._screen = screen
+
+    def requests(self) -> tuple[bool, bool]:
+        return False, False
+
+    def restore(self) -> dict[str, Any] | None:
+        return None
+
+    def reserve(self, state: dict[str, Any]) -> None:
+        """Nothing is saved."""
+
+    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        """Nothing is saved."""
+
+    def log(self, record: dict[str, Any]) -> None:
+        self._screen.show([{"time": time.time(), **record}])
+
+    def phase(self, name: str, step: int) -> None:
+        """There is no watchdog."""
+
+    def finish(self) -> None:
+        """Nothing is saved."""
