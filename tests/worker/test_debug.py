@@ -136,7 +136,14 @@ def test_q_and_control_c_end_it_without_a_traceback(debug):
     code, shown = terminal.end()
     assert code == 130
     assert "Traceback" not in shown
-    waits = "import time\ndef train(config):\n    print('in train', config)\n    time.sleep(600)\n"
+    # One long sleep would begin again: a signal between the check of Python and the system call is not seen.
+    waits = """
+        import time
+        def train(config):
+            print('in train', config)
+            while True:
+                time.sleep(0.1)
+        """
     terminal = debug(waits, function="mine:train", args={"a": 1})
     terminal.wait_for("debug: the only worker, in this process")
     terminal.wait_for("in train {'a': 1}")

@@ -10,6 +10,7 @@ loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets
 optimization.py  learning rate, warm-up, clipping, loss scaling, the step
 evaluation.py    one pass over the evaluation data, each sample counted once
+callbacks.py     calls of a task's callbacks
 early_stop.py    counts the evaluations in a row without an improvement
 metrics.py       the kinds of metrics, and how each is computed over all ranks
 gathering.py     outputs and targets of all samples of an evaluation, from all ranks

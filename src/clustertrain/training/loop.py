@@ -10,11 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
+from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -193,13 +195,8 @@ class _Loop:
 
     def begin(self, state: dict[str, Any] | None) -> None:
         """Load a saved state, and seed every rank's random numbers."""
-        if (limit := self._settings.limit_batches) is not None:
-            self._log(
-                "warning",
-                text=f"train.limit_batches is {limit}: an epoch has {self._order.steps_per_epoch} steps "
-                f"({self._order.epoch_samples} of {self._order.samples} samples), an evaluation at most "
-                f"{limit} batches per worker; the results are of these samples, not of the whole data",
-            )
+        if self._order.limit_text:
+            self._log("warning", text=self._order.limit_text)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
@@ -231,13 +228,16 @@ class _Loop:
         """Train on `batches`; False if a stop was requested before their end."""
         self._meter.start_clock()
         ended = self._make_up_evaluation()
+        loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
         for key, batch in batches if not ended else ():
-            self._accumulate(key, batch)
+            loss = loss + self._accumulate(key, batch)
             if key.after is None:
                 continue
             self._optimization.step(key.after.step)
             self.position = key.after
             self._run.phase("step", self.position.step)
+            call_after_step(self._task, self.position, loss, self._optimization)
+            loss = 0.0
             self._reserve()
             if self._between_steps():
                 break
@@ -263,14 +263,20 @@ class _Loop:
     def _tensors(self) -> dict[str, Any]:
         return {"model": self._model.state_dict(), **self._optimization.state()}
 
-    def _accumulate(self, key: MicroBatch, batch: Any) -> None:
-        """One forward and backward pass; ranks exchange gradients only in the last one of a step."""
+    def _accumulate(self, key: MicroBatch, batch: Any) -> torch.Tensor:
+        """One forward and backward pass; ranks exchange gradients only in the last one of a step.
+
+        Returns:
+            the share of this rank's loss of the step, a scalar on the device.
+        """
         with self._exchange_if(key.after is not None):
             with self._precision.autocast():
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)
-            self._optimization.backward(loss * key.share)
+            share = loss * key.share
+            self._optimization.backward(share)
         self._meter.add(self.position.step + 1, loss, len(key.ids))
+        return share.detach().reshape(())
 
     def _exchange_if(self, last: bool) -> AbstractContextManager[None]:
         if last or not isinstance(self._wrapped, DistributedDataParallel):
@@ -349,6 +355,7 @@ class _Loop:
             self._run.phase("evaluation", step)
             self.metrics = self._evaluation.run(step)
             self._log("eval", **self.metrics)
+            call_after_evaluation(self._task, step, self.metrics)
             if is_due:
                 self._early_stopping.add(step, self.metrics)
                 if self._early_stopping.text and not self._order.done(self.position):

@@ -179,6 +179,17 @@ class TrainOrder:
         return min(self.samples, self.limit_batches * self.sizes.global_batch_size)
 
     @property
+    def limit_text(self) -> str:
+        """The warning that limit_batches is set; empty without it."""
+        if self.limit_batches is None:
+            return ""
+        return (
+            f"train.limit_batches is {self.limit_batches}: an epoch has {self.steps_per_epoch} steps "
+            f"({self.epoch_samples} of {self.samples} samples), an evaluation at most {self.limit_batches} "
+            "batches per worker; the results are of these samples, not of the whole data"
+        )
+
+    @property
     def steps_per_epoch(self) -> int:
         return self._steps_in(self.epoch_samples)
 

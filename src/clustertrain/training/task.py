@@ -28,6 +28,11 @@ class Task:
                 return TensorDataset(*torch.load(data["digits"] / "train.pt"))
 
     Every rank creates its own Task and calls the same methods. `__init__` takes the job's `args` by name.
+
+    `on_step`, `on_epoch` and `on_eval` are callbacks: by default they do nothing. Every rank calls them, so a
+    callback that writes to one place checks for `torch.distributed.get_rank() == 0`. They are called before
+    the checkpoint of their step is saved. A run that resumes from a checkpoint repeats the later steps with
+    their callbacks. What a callback changes in the task is not part of a checkpoint.
     """
 
     def model(self) -> nn.Module:
@@ -91,6 +96,23 @@ class Task:
     def collate(self, samples: list[Any]) -> Any:
         """A batch from a list of samples. With loader_workers the task is pickled to the loader processes."""
         return default_collate(samples)
+
+    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Called on every rank after each optimizer step; `step` counts from 1.
+
+        Args:
+            metrics: "loss", this rank's mean loss over its samples of the step; "lr"; with train.clip_norm
+                "grad_norm". Loss and norm are scalar tensors on the rank's device: float() of a tensor on a
+                GPU waits for the GPU.
+        """
+
+    def on_epoch(self, epoch: int) -> None:
+        """Called on every rank after the last step of an epoch, before its evaluation; `epoch` counts the
+        completed epochs, from 1."""
+
+    def on_eval(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Called on every rank after each evaluation, with the values that are logged; they are the same on
+        every rank."""
 
 
 def collate_of(task: Task) -> Callable[[list[Any]], Any]:

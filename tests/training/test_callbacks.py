@@ -1,0 +1,105 @@
+"""The callbacks of a task: when each is called, with which values, and what an exception in one says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain, run_task
+
+SETTINGS = TrainSettings(
+    epochs=2, batch_size=4, accumulate=2, clip_norm=1.0, eval_every_epochs=1, save_every_steps=1, log_every=1
+)
+
+
+class Recording(Plain):
+    """48 samples, 3 steps per epoch with two ranks; each call of a callback becomes a record."""
+
+    def __init__(self):
+        super().__init__(48)
+        self.calls = []
+        self.losses = []
+
+    def eval_data(self, data):
+        return TensorDataset(torch.ones(6, 4), torch.zeros(6, 1))
+
+    def loss(self, model, batch):
+        loss = super().loss(model, batch)
+        self.losses.append(loss.item())
+        return loss
+
+    def on_step(self, step, metrics):
+        assert not metrics["loss"].requires_grad and metrics["loss"].shape == ()
+        self.calls.append(("step", step, {name: float(value) for name, value in metrics.items()}))
+
+    def on_epoch(self, epoch):
+        self.calls.append(("epoch", epoch))
+
+    def on_eval(self, step, metrics):
+        self.calls.append(("eval", step, dict(metrics)))
+        metrics["loss"] = "changed"
+
+
+def recorded(rank_info, state=None):
+    task = Recording()
+    outcome = run_task(rank_info, task, SETTINGS, state)
+    training = task.losses[2 if rank_info.world_size > 1 else 0 :]  # the first two settle the buckets
+    return outcome, task.calls, training
+
+
+def test_every_rank_calls_them_in_order_with_its_values(ranks):
+    answers = ranks(2).results(recorded)
+    for _, calls, _ in answers:
+        assert [call[:2] for call in calls] == [
+            *[("step", 1), ("step", 2), ("step", 3), ("epoch", 1), ("eval", 3)],
+            *[("step", 4), ("step", 5), ("step", 6), ("epoch", 2), ("eval", 6)],
+        ]
+    (outcome, calls, losses), (_, calls_of_1, _) = answers
+    steps = [call[2] for call in calls if call[0] == "step"]
+    assert [step["loss"] for step in steps[:3]] == pytest.approx(
+        [(losses[i] + losses[i + 1]) / 2 for i in (0, 2, 4)]
+    ), "the mean over the two passes of a step"
+    logged = [record for record in outcome.logs if record["kind"] == "train"]
+    assert [(s["lr"], s["grad_norm"]) for s in steps] == [(r["lr"], r["grad_norm"]) for r in logged]
+    evaluated = [record["loss"] for record in outcome.logs if record["kind"] == "eval"]
+    for of_rank in (calls, calls_of_1):
+        assert [call[2]["loss"] for call in of_rank if call[0] == "eval"] == evaluated
+    assert outcome.result.metrics == {"loss": evaluated[-1]}, (
+        "a callback does not change what the run reports"
+    )
+
+
+def test_a_resumed_run_calls_them_for_the_steps_after_its_checkpoint(ranks):
+    ((whole, calls, _),) = ranks(1).results(recorded)
+    ((_, rest, _),) = ranks(1).results(recorded, whole.saves[4])
+    assert rest == calls[calls.index(rest[0]) :] and rest[0][1] == 5
+
+
+class Failing(Recording):
+    def __init__(self, callback):
+        super().__init__()
+        self.callback = callback
+
+    def on_step(self, step, metrics):
+        self.fail("on_step", step == 2)
+
+    def on_epoch(self, epoch):
+        self.fail("on_epoch")
+
+    def on_eval(self, step, metrics):
+        self.fail("on_eval")
+
+    def fail(self, callback, now=True):
+        if now and callback == self.callback:
+            raise ConnectionError("the tracker does not answer")
+
+
+@pytest.mark.parametrize(("callback", "step"), [("on_step", 2), ("on_epoch", 3), ("on_eval", 3)])
+def test_an_exception_in_a_callback_names_it_and_keeps_its_type(ranks, callback, step):
+    (error,) = ranks(1).call(run_task, Failing(callback), replace(SETTINGS, batch_size=8))
+    assert type(error) is ConnectionError and str(error) == "the tracker does not answer"
+    assert error.__notes__[0] == f"Raised in Failing.{callback}() after step {step}."
