@@ -1,1 +1,5 @@
-import no_such_package  # noqa: F401  the point of this file
+import no_such_package
+
+
+class Task(no_such_package.Task):
+    """Its import fails."""
