@@ -75,7 +75,7 @@ def test_a_file_that_is_not_python(check):
     assert check("return 3\n", script="mine.py", args=[])[0] == (
         "script: mine.py is not valid Python: 'return' outside function"
     )
-    assert "cannot be read: source code string cannot contain null bytes" in check("a = '\0'")[0]
+    assert "source code string cannot contain null bytes" in check("a = '\0'")[0]
 
 
 def test_a_class_that_is_not_there(check):

@@ -177,7 +177,8 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     assert committed == {line.split()[0] for line in trainer.find("ckpt", "ls").stdout.splitlines()[1:]}
     trainer.find("ckpt", "export", "--to", str(tmp_path / "out.safetensors"))  # a reader pod sends the model
     assert json.loads((tmp_path / "out.json").read_text())["checkpoint"] in committed
-    assert not kube.items("pods", namespace, "clustertrain.io/role=reader")
+    readers = "clustertrain.io/role=reader"
+    kube.wait_for(lambda: not kube.items("pods", namespace, readers), 60, "a reader pod stays")
 
 
 def cannot_be_admitted(workloads):
