@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -145,18 +145,13 @@ def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else f"{type(error).__name__}."
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    """The frames of the traceback with their lines, the innermost last."""
-    traceback = error.__traceback__
-    while traceback is not None:
-        yield traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
-
-
 def _raising(error: BaseException, task: Task, methods: tuple[str, ...]) -> str:
     """The first of the methods in the traceback; without one, the first of all."""
     codes = {getattr(_function(task, method), "__code__", None): method for method in methods}
-    return next((codes[frame.f_code] for frame, _ in _frames(error) if frame.f_code in codes), methods[0])
+    return next(
+        (codes[frame.f_code] for frame, _ in walk_tb(error.__traceback__) if frame.f_code in codes),
+        methods[0],
+    )
 
 
 def _place(error: BaseException, task: Task, method: str) -> str:
@@ -164,7 +159,7 @@ def _place(error: BaseException, task: Task, method: str) -> str:
     home = Path(_definition(task, method).rpartition(":")[0]).parent
     lines = [
         f"{frame.f_code.co_filename}:{line}"
-        for frame, line in _frames(error)
+        for frame, line in walk_tb(error.__traceback__)  # the innermost last
         if _is_users(Path(frame.f_code.co_filename), home)
     ]
     return lines[-1] if lines else _definition(task, method)

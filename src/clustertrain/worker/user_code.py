@@ -63,7 +63,7 @@ def load_object(spec: str, kind: str) -> Any:
 
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
     report = report_of(error, str(Path.cwd()))
-    where = place_of(error) or f"`code`, the folder {Path.cwd()}"
+    where = report.frames[0] if report.frames else f"`code`, the folder {Path.cwd()}"
     what = f"{report.name}: {shortened(report.message, lines=3, characters=600)}"
     return f"{kind}: {spec} does not import: {what}\nAt {where}."
 

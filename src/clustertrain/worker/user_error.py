@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from types import TracebackType
+from traceback import walk_tb
 
 from clustertrain.worker.error_report import MEMBERS, ErrorReport, Place, user_frames
 from clustertrain.worker.printed_traceback import inner_report
@@ -35,7 +34,7 @@ def _report(error: BaseException, code: str, causes: int) -> ErrorReport:
     classes = tuple(cls.__name__ for cls in type(error).__mro__)
     if (inner := inner_report(message, code)) is not None:
         return replace(inner, classes=classes) if inner.name == name else inner
-    places = list(_places(error.__traceback__))
+    places = _places(error)
     if isinstance(error, SyntaxError):
         message = error.msg or ""
         places.append((error.filename or "?", error.lineno or 0, ""))
@@ -72,8 +71,6 @@ def _message(error: BaseException) -> str:
     return "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
 
 
-def _places(traceback: TracebackType | None) -> Iterator[Place]:
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        yield code.co_filename, traceback.tb_lineno, code.co_name
-        traceback = traceback.tb_next
+def _places(error: BaseException) -> list[Place]:
+    frames = walk_tb(error.__traceback__)
+    return [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
