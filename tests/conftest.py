@@ -18,6 +18,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from clusters.kube_client import is_built
 from costs import Costs, pytest_addoption
 from s3_servers import aws_environment, moto_endpoint, moto_s3, s3, versitygw_endpoint, versitygw_s3
 
@@ -40,6 +41,7 @@ _ONE_BY_ONE = re.compile(
     r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py"
     r"|kubernetes/test_(rayjob|role|pod_faults|kube_dry_run)\.py)"
 )
+_KUBERNETES = "tests/kubernetes/"
 REQUIRED = {name for name in os.environ.get("CLUSTERTRAIN_REQUIRE", "").split(",") if name}
 
 
@@ -58,6 +60,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Scheduling(LoadFileScheduling):
+    """Half of the processes run the tests of Kubernetes as soon as its programs are built. These tests wait
+    for each other: at the end of all tests the cores would be idle meanwhile."""
+
     def _split_scope(self, nodeid: str) -> str:
         return nodeid if _ONE_BY_ONE.match(nodeid) else super()._split_scope(nodeid)
 
@@ -66,6 +71,13 @@ class _Scheduling(LoadFileScheduling):
         if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        first = self.nodes.index(node) < len(self.nodes) / 2 and is_built()
+        wanted = (scope for scope in self.workqueue if scope.startswith(_KUBERNETES) == first)
+        if scope := next(wanted, None):
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Scheduling:
     return _Scheduling(config, log)
@@ -73,8 +85,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Schedu
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs first, and the quick tests fill the gaps at the end. A file of each folder by turns: two of
-    one folder would wait for each other, where a test must have the cluster for itself. Those of Kubernetes
-    are last of the whole runs, when those of docker have built the image, and CI has built the cluster."""
+    one folder would wait for each other, where a test must have the cluster for itself. Tests of Kubernetes
+    that need the image are last of the whole runs: by then those of docker have built it."""
     files: dict[Path, list[Path]] = {}
     for item in items:
         of_folder = files.setdefault(item.path.parent, [])
@@ -85,7 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent
         if folder.name not in _OF_WHOLE_RUNS:
             return math.inf
-        return files[folder].index(item.path) + (len(items) if folder.name == "kubernetes" else 0)
+        needs_image = folder.name == "kubernetes" and "image" in item.fixturenames
+        return files[folder].index(item.path) + (len(items) if needs_image else 0)
 
     items.sort(key=turn)
     for item in items:

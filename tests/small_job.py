@@ -5,10 +5,18 @@ import yaml
 
 from clustertrain.job.file import parse_job
 
+_CODE = """\
+from clustertrain import Task
+class T(Task):
+    def __init__(self, lr=0.1): ...
+"""
+
 
 @pytest.fixture
 def job(tmp_path):
     """Makes it, in a folder of the test's own, with sections changed or added."""
+    (tmp_path / "m.py").write_text(_CODE)
+    (tmp_path / "train.py").touch()
 
     def make(**changes):
         sections = {

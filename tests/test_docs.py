@@ -7,8 +7,10 @@ from urllib.parse import unquote
 
 import grimp
 import pytest
+from click.testing import CliRunner
 
 import clustertrain
+from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
 from clustertrain.run.states import states_markdown
 from clustertrain.variables import variables_markdown
@@ -61,7 +63,7 @@ def test_the_table_of_variables_is_that_of_the_code():
     assert shown == variables_markdown(), "put what variables_markdown() returns between the marks"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/data.md", "docs/migrate.md"])
 def test_the_job_files_shown_are_jobs(page, tmp_path):
     blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
@@ -69,7 +71,34 @@ def test_the_job_files_shown_are_jobs(page, tmp_path):
         rest = "" if block.startswith("name:") else "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 1}\n"
         path = tmp_path / "job.yaml"
         path.write_text(rest + block)
-        assert load_job(path, environ={}).data
+        job = load_job(path, environ={})
+        assert job.data or job.script
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("docs/sweeps.md", ["digits-lr-0-0003", "digits-lr-0-001", "digits-lr-0-003", "digits-lr-0-01"]),
+        ("docs/migrate.md", ["hydra-0-1", "hydra-0-01"]),
+    ],
+)
+def test_the_loops_of_sweeps_start_valid_jobs(page, names, tmp_path, monkeypatch):
+    """Each command of the loop is tried with `validate` in place of `run`."""
+    text = (ROOT / page).read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("examples").symlink_to(ROOT / "examples")
+    if job := re.search(r"^```yaml\n(name: hydra\n.*?)^```", text, re.MULTILINE | re.DOTALL):
+        Path("job.yaml").write_text(job[1])
+        Path("train_hydra.py").touch()
+    loop = re.search(r"^```bash\n(for .*?^done\n)", text, re.MULTILINE | re.DOTALL)[1]
+    show = "clustertrain() { printf '%s\n' \"$@\"; }\n"
+    shown = subprocess.run(["bash", "-euc", show + loop], capture_output=True, text=True, check=True).stdout
+    found = []
+    for arguments in shown.removeprefix("run\n").split("\nrun\n"):
+        done = CliRunner().invoke(main, ["validate", *arguments.splitlines()])
+        assert done.exit_code == 0, done.output
+        found += re.findall(r"^name: (.*)$", done.output, re.MULTILINE)
+    assert found == names
 
 
 def test_the_job_of_the_readme_is_the_example():

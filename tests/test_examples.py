@@ -19,7 +19,7 @@ DIGITS = EXAMPLES / "digits" / "digits.tar.gz"
 @pytest.mark.parametrize("example", sorted(path.parent.name for path in EXAMPLES.glob("*/job.yaml")))
 def test_every_example_validates_and_names_code_that_imports(example, monkeypatch):
     job = load_job(EXAMPLES / example / "job.yaml")
-    monkeypatch.syspath_prepend(job.code)
+    monkeypatch.syspath_prepend(*job.code)
     check_code(job)
     assert (EXAMPLES / example / "README.md").exists()
 

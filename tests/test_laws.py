@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 from clustertrain import variables
@@ -129,6 +130,37 @@ def test_run_folder_names_every_file_of_a_run():
     ]
     assert found == []
     assert len([text for _, text in strings_of(SRC / "run" / "folder.py") if RUN_FILES.search(text)]) >= 20
+
+
+KNOWS_THE_COMMANDS = (
+    "run/command_line.py",
+    "cli/init.py",
+    "job/reference.py",
+    "job/slurm.py",
+    "variables.py",
+)
+"""The first file makes the commands that messages advise; the others describe what a command does."""
+COMMAND = re.compile(r"clustertrain (?:run|submit|status|logs|stop|ckpt|data|render|validate)\b")
+DESCRIPTIONS = (
+    "under `clustertrain run`",
+    "what `clustertrain submit` sets",
+    "The script of `clustertrain submit` starts this program",
+    "On one machine use `clustertrain run`",
+    "The script of `clustertrain render --to slurm` creates one",
+    ": clustertrain render --to slurm ",  # in the script: what rendered it
+)
+
+
+def test_a_message_advises_a_command_as_the_user_typed_it():
+    """With the job file and the overrides of the command line, which only run/command_line.py adds."""
+    found = [
+        f"{path.relative_to(SRC)}:{line}: {text!r}"
+        for path in sorted(SRC.rglob("*.py"))
+        if path.relative_to(SRC).as_posix() not in KNOWS_THE_COMMANDS
+        for line, text in strings_of(path)
+        if COMMAND.search(reduce(lambda rest, part: rest.replace(part, ""), DESCRIPTIONS, text))
+    ]
+    assert found == []
 
 
 def test_python_names_a_variable_of_the_environment_by_its_constant():

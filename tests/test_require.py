@@ -46,13 +46,13 @@ def test_long_of_both(): pass
     ],
 )
 def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local, outcome):
-    for name in ("conftest.py", "costs.py", "s3_servers.py"):
-        shutil.copy(Path(__file__).parent / name, tmp_path)
+    tests = Path(__file__).parent
+    shutil.copy(tests / "conftest.py", tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS.format(skip_local=skip_local))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "CLUSTERTRAIN_REQUIRE": required},
+        env={**os.environ, "CLUSTERTRAIN_REQUIRE": required, "PYTHONPATH": str(tests)},
         capture_output=True,
         text=True,
         check=False,

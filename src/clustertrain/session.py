@@ -42,7 +42,20 @@ class StepRequests:
 
 
 class Session:
-    """One rank's view of the run. `data` maps the names of the job's `data:` to local paths."""
+    """One rank's view of the run. Its attributes stay the same until the function returns.
+
+    Attributes:
+        rank: int, 0 to world_size - 1, unique in the run. Rank 0 writes logs and saves checkpoints.
+        local_rank: int, from 0, unique among the ranks of one node.
+        world_size: int, the number of ranks, which is the number of workers. The process group exists, also
+            with one rank: NCCL on GPUs, gloo on CPUs.
+        device: torch.device, the GPU of this rank, such as cuda:1, which is also the current one; cpu without
+            `resources.gpus_per_worker`. Move the model and each batch to it.
+        data: mapping of the names under the job's `data:` to a pathlib.Path on this node: of a file, or of a
+            folder with `extract: true`.
+        args: mapping, the job's `args`; the function gets the same values as its argument.
+        rank_info: rank, local_rank, world_size and device in one object.
+    """
 
     def __init__(
         self,

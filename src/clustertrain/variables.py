@@ -122,7 +122,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         CODE,
-        "the folder of the job's code on this node",
+        "the folders of the job's code on this node, with colons between them",
         "the node agent; the pod's manifest",
         "the driver, the workers",
     ),

@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 import subprocess
 import sys
 
@@ -7,7 +9,16 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
+from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS
+from clustertrain.observe.tables import finish
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.command_line import typed
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 from clustertrain.version import __version__
 
 
@@ -111,6 +122,85 @@ def test_a_run_that_never_started(cli, command):
     assert result.exit_code == EXIT_JOB
     assert "there is no run" in result.stderr
     assert "clustertrain run" in result.stderr
+
+
+@pytest.fixture
+def runs(cli, tmp_path):
+    """Runs `digits` and `b` of one job file, each of which has stopped; the attempt of `b`."""
+    (tmp_path / "a job.yaml").write_text(
+        "name: digits\nfunction: m:f\nstorage: runs\ndata: {here: {uri: .}}\n"
+    )
+    for name in ("digits", "b"):
+        job = load_job("a job.yaml", [f"name={name}"])
+        attempt = claim_attempt(RunDir.newest(job.storage.location, name))
+        record_job(attempt, job)
+        write_result(attempt, Result("stopped", "interrupt", 75))
+    return attempt
+
+
+COMMANDS = ("status", "logs", "ckpt ls", "ckpt verify", "data ls", "data verify", "data evict", "stop")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_set_names_the_same_run_as_at_its_start(cli, runs, command):
+    result = cli(*command.split(), "a job.yaml", "--set", "name=b")
+    if command == "stop":
+        assert "b is not running" in result.stderr
+    else:
+        assert result.exit_code == 0, result.output
+    if command == "status":
+        assert runs.run.uri in result.output
+    missing = cli(*command.split(), "a job.yaml", "--set", "nmae=b")
+    assert missing.exit_code == EXIT_JOB
+    assert "unknown key 'nmae'" in missing.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("folder", ["runs/b", "runs/b/g1", "runs/b/g1/attempts/1"])
+def test_every_folder_that_a_run_prints_names_it(cli, runs, command, folder):
+    result = cli(*command.split(), folder)
+    if command == "stop":
+        assert "b is not running" in result.stderr
+    else:
+        assert result.exit_code == 0, result.output
+    if command == "status":
+        assert runs.run.uri in result.output
+
+
+def test_logs_of_the_folder_of_an_attempt_are_those_of_the_attempt(cli, runs):
+    EventLog(runs.events).write("note", text="the first")
+    second = claim_attempt(runs.run)
+    EventLog(second.events).write("note", text="the second")
+    write_result(second, Result("stopped", "interrupt", 75))
+    shown = {
+        folder: cli("logs", f"runs/b/g1{folder}").output for folder in ("", "/attempts/1", "/attempts/2")
+    }
+    assert "the second" in shown[""] and "the first" not in shown[""]
+    assert "the first" in shown["/attempts/1"] and "the second" not in shown["/attempts/1"]
+    assert "the second" in shown["/attempts/2"]
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"), [("done", "finished"), ("stopped", "interrupt"), ("failed", "error")]
+)
+def test_the_commands_at_the_end_of_a_run_repeat_its_command_line(cli, runs, state, cause, capsys):
+    """Each is typed into a shell as it is printed."""
+    result = Result(state, cause, 0, metrics={"loss": 1.0})
+    finish(runs.run, result, typed("run", "a job.yaml", ["name=b"]))
+    hints = [shlex.split(line.partition(":")[2]) for line in capsys.readouterr().out.splitlines()]
+    commands = [words for words in hints if words and words[0].endswith("clustertrain")]
+    assert len(commands) == {"done": 2, "stopped": 1, "failed": 3}[state]
+    for _, command, *words in commands:
+        assert command in ("run", "logs")
+        assert words[:3] == ["a job.yaml", "--set", "name=b"]
+        if command == "logs":
+            assert cli(command, *words[:3]).exit_code == 0
+
+
+def test_a_refused_start_advises_the_same_command(cli, runs):
+    for refused in ("render", "submit"):
+        result = cli(refused, "--to", "local", "a job.yaml", "--set", "name=b")
+        assert re.search(r"clustertrain (validate|run) 'a job\.yaml' --set name=b", result.stderr)
 
 
 def test_ls_of_nothing(cli):

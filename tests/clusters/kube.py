@@ -17,7 +17,6 @@ One ends with the last process that uses it, however that ends (see kube_site.sh
 """
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -32,7 +31,7 @@ from urllib3.exceptions import HTTPError
 
 from clusters.kube_addons import Addons
 from clusters.kube_api import Api, Refused
-from clusters.kube_client import TOOLS, USERS_CLUSTER, path
+from clusters.kube_client import TOOLS, USERS_CLUSTER, is_built, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
 from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
 from clusters.kube_images import empty_image, program_image
@@ -64,8 +63,7 @@ def why_not() -> str | None:
     """What this machine lacks for a cluster. Waits while `make kube-tools` runs."""
     if os.geteuid() != 0:
         return f"a Kubernetes of processes needs root; {USERS_CLUSTER}= names a cluster of yours"
-    with contextlib.suppress(FileNotFoundError), (TOOLS / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    is_built(wait=True)
     missing = [package for package, programs in _PACKAGES.items() if not all(map(_is_there, programs))]
     if missing:
         return f"missing: apt-get install --no-install-recommends {' '.join(missing)}"

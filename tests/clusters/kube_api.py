@@ -73,6 +73,12 @@ class Api:
         """
         return json.loads(self.text(method, path, body, content, **query))
 
+    def metadata(self, path: str, **query: str) -> list[dict]:
+        """All objects there are, without their specs."""
+        wanted = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+        answer = self._open("GET", path, query, headers=wanted, timeout=_ANSWERS_WITHIN_S)
+        return json.loads(answer.data)["items"] or []
+
     def text(self, method: str, path: str, body: object = None, content: str = "json", **query: str) -> str:
         sent = body if body is None or isinstance(body, str) else json.dumps(body)
         kind = {"Content-Type": f"application/{content}"}

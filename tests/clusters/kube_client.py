@@ -10,6 +10,8 @@ cluster.delete_namespace(namespace)
 A resource has the name that its URL has, in plural: cluster.get("pods", "name", namespace).
 """
 
+import contextlib
+import fcntl
 import functools
 import os
 import secrets
@@ -90,6 +92,10 @@ class Kubernetes:
     def items(self, resource: str, namespace: str = "", selector: str = "") -> list[dict]:
         """Of all namespaces, where none is named."""
         return self.api.send("GET", place(resource, namespace), **_selected(selector))["items"]
+
+    def metadata(self, resource: str, namespace: str = "") -> list[dict]:
+        """As `items`, with nothing of each but its metadata: a small part of the bytes."""
+        return self.api.metadata(place(resource, namespace))
 
     def patch(self, resource: str, name: str, change: Mapping, namespace: str = "", part: str = "") -> None:
         """`part`: such as `status`."""
@@ -250,3 +256,13 @@ def _deletion(grace_s: float | None) -> dict:
 def path() -> str:
     """Where the programs are: those of `make kube-tools` first."""
     return f"{TOOLS / 'bin'}:{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+def is_built(*, wait: bool = False) -> bool:
+    """Whether no `make kube-tools` runs now; waits until then, if asked to."""
+    with contextlib.suppress(FileNotFoundError), (TOOLS / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+    return True

@@ -11,7 +11,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.history import events_of_attempt
 from clustertrain.run.records import JobChanges
 from clustertrain.run.step_counter import Reached
-from clustertrain.worker.train import script_arguments
+from clustertrain.worker.script_command import script_arguments
 from small_job import job
 
 __all__ = ["job"]
@@ -41,11 +41,14 @@ def test_a_script_gets_its_resume_args_once_it_has_left_a_checkpoint(job, run):
             (folder / file).touch()
         elif given:
             attempt = claim_attempt(run)
-        given.append(script_arguments(made, resumes=started(attempt, made).resumes_script))
+        given.append(script_arguments(made, {}, resumes=started(attempt, made).resumes_script))
     first, resumed = ["--lr=0.1"], ["--lr=0.1", "--init_from=resume"]
     assert given == [first, first, resumed, resumed]
     notes = [event["text"] for event in events_of_attempt(run.attempt(1)) if event["kind"] == "note"]
-    assert notes == ["the script left a checkpoint: its arguments end with --init_from=resume"]
+    assert notes == [  # none at the first start
+        "there is no file in the script's checkpoint folder: it is unknown whether it resumes",
+        "the script has files in its checkpoint folder: its arguments end with --init_from=resume",
+    ]
 
 
 def reaches(attempt, step):

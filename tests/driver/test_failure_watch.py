@@ -6,12 +6,15 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
+from clustertrain.errors import RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import StopRequest
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
@@ -104,6 +107,27 @@ def test_the_steps_of_a_script_are_not_known_and_its_files_show_progress(attempt
         fails(attempt, watch, restart, signature="code 7: no", error="ScriptFailed", step=0)
     with pytest.raises(StopRetrying):
         fails(attempt, watch, 2, signature="code 7: no", error="ScriptFailed", step=0)
+
+
+def test_after_a_stop_request_nothing_is_restarted_and_no_failure_is_shown(attempt):
+    watch = watch_of(attempt, retries=9)
+    attempt.stop.write(StopRequest("interrupt"))
+    with pytest.raises(RunStopped):
+        fails(attempt, watch, 0, transient=True)
+    assert shown_events(attempt) == []
+    with pytest.raises(StopRetrying):
+        fails(attempt, watch, 1, fatal=True)  # such as a last save on a full disk
+
+
+def test_the_restarts_of_a_script_are_counted_without_claims_on_its_steps(attempt):
+    record_job(attempt, parse_job("name: a\nscript: train.py\n", "job.yaml"))
+    watch = watch_of(attempt, retries=1)
+    fails(attempt, watch, 0, text="no", error="ScriptFailed", step=0)
+    assert shown_events(attempt) == ["no\nrestarting the workers (1 of at most 1)"]
+    with pytest.raises(
+        StopRetrying, match=r"All 1 restarts of this start are used up .* steps are unknown\."
+    ):
+        fails(attempt, watch, 1, error="ScriptFailed", step=0)
 
 
 def test_a_failure_is_shown_with_its_restart_and_one_that_ends_the_run_is_in_the_result(attempt):

@@ -5,7 +5,6 @@ import pytest
 from clustertrain.driver.recurrence import (
     is_certain,
     is_certain_of_script,
-    is_collateral,
     is_transient,
     signature,
     signature_of,
@@ -87,6 +86,9 @@ def test_a_printed_name_is_known_by_pythons_own_classes():
         (2, "train.py: error: unrecognized arguments: --lrr", True),
         (2, "the error: is elsewhere", False),
         (1, "train.py: error: no", False),
+        (1, "/usr/bin/python3: No module named package.trian", True),
+        (1, "python: No module named a.__main__; 'a' is a package and cannot be directly executed", True),
+        (1, "ModuleNotFoundError: No module named 'a'", False),  # its report shows that
         (126, "", True),
         (127, "sh: 1: trian: not found", True),
         (7, "", False),
@@ -139,9 +141,3 @@ def test_the_line_is_part_of_the_signature_and_the_rank_is_not():
     assert signature_of(report) == "ValueError at task.py:7 in loss: no"
     other = ErrorReport("ValueError", "no", frames=(Frame("task.py", 8, "loss"),))
     assert signature_of(other) != signature_of(report)
-
-
-def test_a_lost_connection_is_collateral():
-    assert is_collateral("DistBackendError", "x")
-    assert is_collateral("RuntimeError", "[gloo/transport/tcp/pair.cc:1] Read error")
-    assert not is_collateral("ValueError", "x")

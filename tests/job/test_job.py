@@ -15,6 +15,7 @@ from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
 TASK = {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 4}}
 FUNCTION = {"name": "a", "function": "m:f"}
 SCRIPT = {"name": "a", "script": "train.py"}
+MODULE = {"name": "a", "module": "package.train"}
 
 
 def refusal(**keys) -> str:
@@ -72,15 +73,21 @@ def test_not_a_name_of_data(name):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"name": "a"}, "none of task, function and script is given"),
+        ({"name": "a"}, "none of task, function, script and module is given"),
         (TASK | {"script": "a.py"}, "both task and script are given"),
         (SCRIPT | {"function": "m:f"}, "both function and script are given"),
+        (MODULE | {"script": "a.py"}, "both script and module are given"),
         (TASK | SCRIPT | FUNCTION, "task and function and script are given"),
         ({"name": "a", "task": "m:C"}, "the section train is missing"),
         (FUNCTION | {"train": TASK["train"]}, "is given together with function"),
         (SCRIPT | {"train": TASK["train"]}, "is given together with script"),
         (SCRIPT | {"checkpoint": {}}, "is given together with script"),
         (SCRIPT | {"args": {"lr": 1}}, "a script takes a list"),
+        (MODULE | {"args": {"lr": 1}}, "a module takes a list"),
+        (MODULE | {"checkpoint": {}}, "a module saves its own checkpoints"),
+        (MODULE | {"module": "p/train.py"}, "a file is named by the key script: p/train.py"),
+        (MODULE | {"module": "p.train:main"}, "a function is named by the key function: p.train:main"),
+        (MODULE | {"module": "p..train"}, "must be package.module, as `python -m` takes it"),
         (TASK | {"args": ["--lr", 1]}, "a task takes its arguments by name"),
         (FUNCTION | {"args": []}, "a function takes its arguments by name"),
         (TASK | {"resume_args": ["--resume"]}, "needs no argument to resume"),
@@ -90,6 +97,13 @@ def test_not_a_name_of_data(name):
         (SCRIPT | {"script": "/abs/train.py"}, "must be a file below `code`"),
         (SCRIPT | {"script": "../train.py"}, "must be a file below `code`"),
         (TASK | {"code": "~/x"}, "'~' is not expanded"),
+        (TASK | {"code": [".", "~/x"]}, "'~' is not expanded"),
+        (TASK | {"interpreter": "/p"}, "a task runs in the worker's own process, whose Python needs torch"),
+        (FUNCTION | {"interpreter": "/p"}, "a function runs in the worker's own process"),
+        (SCRIPT | {"interpreter": "~/p"}, "'~' is not expanded"),
+        (TASK | {"code": []}, "must be a folder, or a list of at least one"),
+        (TASK | {"code": [".", "a", "./a/"]}, "names a folder twice"),
+        (TASK | {"code": [".", "a:b"]}, "a folder with ':' cannot be on the import path"),
     ],
 )
 def test_way_in(keys, message):
@@ -543,7 +557,7 @@ SHARED = some(
         partition=st.sampled_from(["gpu,short", "0123", "1e5", "on", "null"]),
         time_limit=SECONDS,
         exclusive=st.booleans(),
-        setup=st.lists(PRINTABLE.map("echo {}".format), max_size=2),
+        setup=st.lists(PRINTABLE.map("echo {};".format), max_size=2),
         environment=st.just(["AWS_PROFILE"]),
         python=PATHS,
         options=st.just(["--nodelist=node[1-3]"]),
@@ -581,6 +595,7 @@ TRAIN = merged(
             some(min_delta=st.floats(0, 1e6)),
         ),
         limit_batches=COUNTS,
+        log=st.lists(st.sampled_from(["tensorboard", "mlflow", "wandb"]), unique=True),
     ),
 )
 NAMED_ARGS = some(args=st.dictionaries(WORDS, VALUES, max_size=3))
@@ -594,7 +609,7 @@ JOBS = st.one_of(
     ),
     merged(st.just({"name": "a", "function": "m:f"}), NAMED_ARGS, checkpoint(), SHARED),
     merged(
-        st.just({"name": "a", "script": "x/train.py"}),
+        st.sampled_from([{"name": "a", "script": "x/train.py"}, {"name": "a", "module": "x.train"}]),
         some(args=st.lists(WORDS, max_size=3), resume_args=st.lists(WORDS, max_size=2)),
         SHARED,
     ),

@@ -69,8 +69,8 @@ def refusal(load, tmp_path):
         ),
         (
             TASK + "zzz: 2",
-            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, args, "
-            "resume_args, data, train, checkpoint, resources, storage, failures, env, code",
+            "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, module, "
+            "args, resume_args, data, train, checkpoint, resources, storage, failures, env, ",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -129,11 +129,11 @@ def refusal(load, tmp_path):
         (
             "name: a\ntask: m:C\nscript: x.py\n",
             "job.yaml:3:1: script: both task and script are given\n"
-            "exactly one of task, function and script is allowed: remove the others",
+            "exactly one of task, function, script and module is allowed: remove the others",
         ),
         (
             "name: a\n",
-            "job.yaml:1:1: none of task, function and script is given\n"
+            "job.yaml:1:1: none of task, function, script and module is given\n"
             "exactly one of them is needed, for example task: package.module:Class",
         ),
         (
@@ -322,7 +322,7 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
     )
     assert (made.storage.uri, made.storage.profile, made.data["d"].uri) == ("s3://b/p", "dev", "/d/x")
     assert made.env == {"A": "b-b", "C": "a$b", "E": "", "F": "f"}
-    assert made.code == str(tmp_path / "src")
+    assert made.code == (str(tmp_path / "src"),)
     assert parse_job(dump_job(made), "x") == made
 
 
@@ -331,7 +331,6 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
     [
         ("name: ${X}\nscript: a.py", "name"),
         ("name: a\nscript: ${X}.py", "script"),
-        ("name: a\nscript: a.py\nargs: ['--out=${X}']", "args.0"),
         (TASK + "args: {a: {b: '${X}'}}", "args.a.b"),
         (TASK + "data: {d: {uri: x, sha256: '${X}'}}", "data.d.sha256"),
         (TASK + "failures: {grace: '${X}'}", "failures.grace"),
@@ -340,8 +339,7 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    rule = "${NAME} is replaced only in storage, data.*.uri, env, code, image and the paths of slurm"
-    assert rule in message
+    assert "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the" in message
 
 
 def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
@@ -354,9 +352,17 @@ def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
 
 def test_paths_are_relative_to_the_file(load, tmp_path):
     made = load(TASK + "code: ./src\ndata: {d: {uri: ../x}, e: {uri: 's3://b/k'}, f: {uri: /abs}}\n")
-    assert (made.code, made.storage.uri) == (str(tmp_path / "src"), str(tmp_path / "runs"))
+    assert (made.code, made.storage.uri) == ((str(tmp_path / "src"),), str(tmp_path / "runs"))
     assert [entry.uri for entry in made.data.values()] == [str(tmp_path.parent / "x"), "s3://b/k", "/abs"]
-    assert load(TASK).code == str(tmp_path)
+    assert load(TASK).code == (str(tmp_path),)
+    own = load("name: a\nscript: t.py\ninterpreter: .venv\n")
+    assert own.interpreter == str(tmp_path / ".venv")
+    own = load("name: a\nscript: t.py\ninterpreter: ${ENVS}/mine/bin/python\n", ENVS="/envs")
+    assert own.interpreter == "/envs/mine/bin/python"
+    assert parse_job(dump_job(own), "x") == own
+    several = load(TASK + "code: [., ../lib, '${LIB}/b']\n", LIB="/x")
+    assert several.code == (str(tmp_path), str(tmp_path.parent / "lib"), "/x/b")
+    assert parse_job(dump_job(several), "x") == several
 
 
 # ------------------------------------------------------------------------------------- writing it

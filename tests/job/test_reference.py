@@ -11,6 +11,7 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import job_schema, load_job
+from clustertrain.job.identity import FREE_TRAIN_KEYS
 from clustertrain.job.model import sections
 from clustertrain.job.reference import EXAMPLE, reference_markdown
 
@@ -40,6 +41,11 @@ def test_every_key_stands_in_its_section_with_a_meaning():
             assert row, f"{'.'.join(path)}.{name} has no row"
             assert info.description, f"{'.'.join(path)}.{name} has no docstring"
             assert (row[2] == "**required**") == info.is_required()
+
+
+def test_the_free_keys_of_train_are_those_of_the_code():
+    (sentence,) = re.findall(r"`train`, except for its keys ([^.]*)\.", reference_markdown())
+    assert set(re.findall(r"`(\w+)`", sentence)) == FREE_TRAIN_KEYS
 
 
 def test_every_link_leads_to_a_section():

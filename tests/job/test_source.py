@@ -153,6 +153,52 @@ def test_a_script_that_is_not_there(check):
     ]
 
 
+def test_a_module_for_python_m(check, tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "train.py").write_text("print('trains')\n")
+    assert check(module="mine", args=[]) == check(module="package.train", args=[]) == []
+    assert check(module="torch.distributed.run", args=[]) == []  # installed
+    assert check(module="package.trian", args=[]) == [
+        "module: package.trian: there is no module package.trian.",
+        "CODE has no package/trian.py, and no installed package has this name.",
+        "Did you mean 'package.train'? A module is named by its path below `code`, with dots, without .py.",
+    ]
+    (package / "__init__.py").touch()
+    assert check(module="package", args=[]) == [
+        "module: package is a package without __main__.py, which `python -m` cannot run.",
+        "Name one of its modules: package.train.",
+    ]
+    (package / "__main__.py").write_text("return 3\n")
+    assert check(module="package", args=[])[0] == (
+        "module: package is not valid Python: 'return' outside function"
+    )
+
+
+def test_the_syntax_of_another_python_is_left_to_it(check):
+    newer = "type Vector = list[float]\n"  # of Python 3.12
+    own = {"script": "mine.py", "args": [], "interpreter": "/envs/newer/bin/python"}
+    assert check(newer, **own) == []
+    assert check(newer, **{**own, "script": None, "module": "mine"}) == []
+    assert check(**{**own, "script": None, "module": "installed.there"}) == []
+
+
+def test_code_in_several_folders(check, job, tmp_path):
+    (tmp_path / "lib" / "inner").mkdir(parents=True)
+    (tmp_path / "lib" / "inner" / "other.py").write_text(TASK)
+    both = {"code": [str(tmp_path), str(tmp_path / "lib")]}
+    assert check(task="inner.other:Digits", **both) == []
+    assert check(module="inner.other", args=[], **both) == []
+    assert check(task="inner.ohter:Digits", **both)[1:] == [
+        "CODE and CODE/lib have no inner/ohter.py, and no installed package has this name.",
+        "Did you mean 'inner.other'? A module is named by its path below `code`, with dots, without .py.",
+    ]
+    assert check(script="inner/other.py", args=[], **both) == [
+        "script: inner/other.py does not exist in CODE.",
+        "The path is relative to the first folder of `code`. It is in CODE/lib: name that first.",
+    ]
+
+
 def test_a_folder_that_is_not_there(job, tmp_path):
     with pytest.raises(JobError, match="is not a folder"):
         check_source(job(code=str(tmp_path / "none")))

@@ -23,7 +23,13 @@ def slow(step_s: float = 0.5) -> dict:
 
 
 # The job of `uninterrupted`, which waits in mid-epoch for a file: see `RayJobRun.go_on`.
-HELD = {**FAULTY, "task": "held:Held", "args": {"until": f"/mnt/{CLAIM}/go"}}
+# It may wait longer than a step may take by default.
+HELD = {
+    **FAULTY,
+    "task": "held:Held",
+    "args": {"until": f"/mnt/{CLAIM}/go"},
+    "failures": {"watchdog": {"step": "1h"}},
+}
 HELD_STEP = 3  # which is done by then
 
 

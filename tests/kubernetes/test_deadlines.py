@@ -85,7 +85,10 @@ def goes_its_way(user, name):
     user.waits_for(never.early, DEADLINE_S - 10)
     assert first_row(user).startswith("waiting ")
     assert name in user("ls").stdout
-    assert never.early in user("logs").stdout
+    # Between two tries it says that there will be another.
+    user.kube.wait_for(
+        lambda: never.early in user("logs").stdout, DEADLINE_S, f"{name}: no reason in its logs"
+    )
 
     user.kube.watch("rayjobs", user.namespace, have_failed, 180, f"{name} does not end", name=name)
     ended = user.kube.get("rayjobs", name, user.namespace)

@@ -166,7 +166,10 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
         names |= dict(zip(("worker", "worker 2"), sorted(run.pods("worker")), strict=True))
         inside = {role: pod_of(kube, run.namespace, name) for role, name in names.items()}
         _assert_only_the_documented_flows_pass(kube, inside, outside)
-        _assert_only_the_documented_ports_answer(kube, inside, outside["stranger"])
+        before = run.events
+        seen = _what_answers(kube, inside, outside["stranger"])
+        assert run.events == before  # no rank failed meanwhile
+        _assert_documented(seen)
         run.go_on()
         run.wait()
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
@@ -215,7 +218,7 @@ def _assert_only_the_documented_flows_pass(
         },
         ("pods of the run", "anywhere", "53, DNS"): {(name, ("DNS", 53)) for name in inside},
         (
-            "pods of the run, where storage or data is on S3 or HTTP",
+            "pods of the run, where storage or data is on S3 or HTTP, or `env` names a logger's server",
             "anywhere",
             "the port of each endpoint, 443 for https",
         ): {(name, ("twin", WEB)) for name in ray},
@@ -250,20 +253,25 @@ def _reached(pod: Pod, targets: Mapping[Port, str]) -> Iterable[Port]:
 # Ports
 
 
-def _assert_only_the_documented_ports_answer(
+def _what_answers(
     kube: KubeCluster, inside: Mapping[str, Pod], stranger: Pod
-) -> None:
-    """Every port that takes a connection is a row of the table, and every row is there."""
+) -> set[tuple[str, tuple[str, ...]]]:
+    """The row of each port that takes a connection from the stranger, by the role of its pod."""
     head = inside["head"]
     kube.apply(LET_IN, namespace=stranger.namespace)
     gets_in = json.dumps([(head.address, 6379)])
     kube.wait_for(lambda: stranger.within("reach", gets_in), 60, "nobody lets the stranger in")
-    seen = {
+    assert not list(_listeners(inside["submitter"]))
+    return {
         (role, door.row)
         for role, pod in inside.items()
         if role != "submitter"
         for door in _doors(role.removesuffix(" 2"), pod, stranger)
     }
+
+
+def _assert_documented(seen: set[tuple[str, tuple[str, ...]]]) -> None:
+    """Every port that answers is a row of the table, and every row is there."""
     assert {door.row for door in DOORS} == documented(
         "listener | in the pod of | address | port | who gets an answer without the token"
     )
@@ -273,7 +281,6 @@ def _assert_only_the_documented_ports_answer(
     of_each = {door.row for door in DOORS if door.row[1] != HEAD}
     of_rank_0 = {row for row in of_each if row[0].endswith("of rank 0")}
     assert sorted(in_workers, key=len) == [of_each - of_rank_0, of_each]
-    assert not list(_listeners(inside["submitter"]))
 
 
 def _doors(role: str, pod: Pod, stranger: Pod) -> Iterable[Door]:
@@ -283,7 +290,8 @@ def _doors(role: str, pod: Pod, stranger: Pod) -> Iterable[Door]:
     order = {"uid": None, "targets": targets, "scan": pod.address}
     found = stranger.python(ATTACKER, json.dumps(order))
     later = _listeners(pod)
-    lasting = [each for each in before if each in later]
+    still = {(each.address, each.port) for each in later}  # a worker's command line names what it runs now
+    lasting = [each for each in before if (each.address, each.port) in still]
     ports = {each.port for each in lasting}
     assert ports <= set(found["open"]) <= {each.port for each in (*before, *later)}
     for each in lasting:

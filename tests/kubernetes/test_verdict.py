@@ -21,6 +21,7 @@ from launchers.kubernetes.right_manifests import NAMES, RIGHT, rayjob
 from launchers.kubernetes.wrong_manifests import NEEDS, WRONG
 
 _QUIET_S = 5.0  # the operator looks again every 2 or 3 s
+_POLL_S = 2.0  # to list everything takes a second of CPU
 _LONGEST_S = 300.0  # on a machine that has more to do
 _AT_ONCE = 4
 _POD_FAILURES = {
@@ -54,7 +55,7 @@ class Court:
         time is up, for the test to show what is missing."""
         ends, since, before = time.monotonic() + _LONGEST_S, time.monotonic(), ""
         while time.monotonic() < ends and not (expected() and time.monotonic() - since > _QUIET_S):
-            time.sleep(0.5)
+            time.sleep(_POLL_S)
             if (now := self._look(taken)) != before:
                 since, before = time.monotonic(), now
 
@@ -85,9 +86,9 @@ class Court:
 
     def _look(self, taken: dict[str, str]) -> str:
         """Everything that the operator has done so far, as a text."""
-        jobs, clusters, pods, submitters, events = (
-            self.kube.items(resource, self.namespace)
-            for resource in ("rayjobs", "rayclusters", "pods", "jobs", "events")
+        jobs, events = (self.kube.items(resource, self.namespace) for resource in ("rayjobs", "events"))
+        clusters, pods, submitters = (
+            self.kube.metadata(resource, self.namespace) for resource in ("rayclusters", "pods", "jobs")
         )
         for job in jobs:
             status = job.get("status", {})

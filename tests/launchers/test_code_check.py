@@ -10,8 +10,10 @@ import pytest
 
 from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
 from clustertrain.launchers import check
-from clustertrain.launchers.check import check_code
+from clustertrain.launchers.check import check_code, check_loggers
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
+from clustertrain.node import installed
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
@@ -73,7 +75,7 @@ def test_data_that_is_not_there(job, code, tmp_path):
 
 def test_code_that_kills_the_process_is_an_error_here_and_a_note_elsewhere(job, code):
     sections = code("import os, signal\nprint('hello')\nos.kill(os.getpid(), signal.SIGSEGV)")
-    (Path(job().code) / "mine.py").write_text(
+    (Path(*job().code) / "mine.py").write_text(
         "import os, signal\nprint('hello', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n"
         "def train(config): pass\n"
     )
@@ -201,3 +203,59 @@ def test_the_command_reports_a_mistake_with_its_exit_code(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("checked in ")
+
+
+def with_loggers(job, *names, **sections):
+    return job(train={"epochs": 1, "batch_size": 1, "log": [*names]}, **sections)
+
+
+def test_a_logger_that_is_not_installed_is_an_error_here_and_a_note_elsewhere(job, monkeypatch):
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "wandb" else object())
+    with pytest.raises(JobError, match="wandb: not installed here") as refused:
+        check_code(with_loggers(job, "tensorboard", "wandb"), print)
+    assert str(refused.value).endswith("\npip install 'clustertrain[wandb]'")
+    (note,) = check_loggers(with_loggers(job, "wandb"), elsewhere=True)
+    assert note.endswith("not installed here; the nodes need it: pip install 'clustertrain[wandb]'")
+    assert check_loggers(with_loggers(job, "mlflow")) == []
+
+
+def test_storage_on_s3_needs_a_server_of_mlflow_and_a_folder_of_wandb(job, monkeypatch):
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_DIR", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    server, s3 = {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}, "s3://b/p"
+    assert check_loggers(with_loggers(job, "mlflow")) == []
+    for elsewhere in (False, True):
+        with pytest.raises(JobError, match=r"env: \{MLFLOW_TRACKING_URI: https://…\}"):
+            check_loggers(with_loggers(job, "mlflow", storage=s3), elsewhere=elsewhere)
+        assert check_loggers(with_loggers(job, "mlflow", storage=s3, env=server), elsewhere=elsewhere) == []
+    secret = {"secrets": ["mlflow"]}
+    assert check_loggers(with_loggers(job, "mlflow", storage=s3, kubernetes=secret), elsewhere=True) == []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
+    assert check_loggers(with_loggers(job, "mlflow", storage=s3)) == []
+    with pytest.raises(JobError, match="MLFLOW_TRACKING_URI is not set"):
+        check_loggers(with_loggers(job, "mlflow", storage=s3), elsewhere=True)
+    passed = {"environment": ["MLFLOW_TRACKING_URI"]}
+    assert check_loggers(with_loggers(job, "mlflow", storage=s3, slurm=passed), elsewhere=True) == []
+    assert check_loggers(with_loggers(job, "wandb", storage=s3)) == []
+    with pytest.raises(JobError, match=r"env: \{WANDB_DIR: /…\}"):
+        check_loggers(with_loggers(job, "wandb", storage=s3, env={"WANDB_MODE": "offline"}))
+    offline = {"WANDB_MODE": "offline", "WANDB_DIR": "/shared"}
+    assert check_loggers(with_loggers(job, "wandb", storage=s3, env=offline)) == []
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "kubernetes"])
+def test_validate_for_a_cluster_checks_the_loggers_as_well(tmp_path, monkeypatch, launcher):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no kubectl
+    (tmp_path / "m.py").touch()
+    job_file = tmp_path / "job.yaml"
+    job_file.write_text(
+        "{name: a, task: 'm:T', train: {epochs: 1, batch_size: 1, log: mlflow},"
+        " storage: 's3://b/p', image: 'i:1'}"
+    )
+    check_it = launcher_of(launcher).check
+    with pytest.raises(JobError, match="MLFLOW_TRACKING_URI is not set"):
+        check_it(str(job_file), ())
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "mlflow" else object())
+    notes = check_it(str(job_file), ("env.MLFLOW_TRACKING_URI=http://mlflow:5000",))
+    assert notes[0].startswith("note: train.log: mlflow: not installed here; the nodes need it")

@@ -5,13 +5,14 @@ import pytest
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS, from_storage
-from clustertrain.launchers.find import find
+from clustertrain.launchers.find import find, find_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import Target, launcher_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.status import NotStarted
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
 from sample_records import sample_submission
 
 FUTURE = 4e9
@@ -193,3 +194,75 @@ def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
     assert digits.split()[:2] == ["digits", "waiting"]
     assert damaged.split()[:2] == ["other", "unknown"]
     assert "result.json" in damaged
+
+
+# ------------------------------------------------------------------------------------- folders of a run
+
+
+FOLDERS = {"": 2, "/g1": 1, "/g2": 2, "/g1/attempts": 1, "/g1/attempts/1": 1, "/g2/attempts/1/": 2}
+
+
+@pytest.mark.parametrize(("folder", "generation"), FOLDERS.items())
+def test_every_folder_of_a_run_names_it(job, folder, generation):
+    run = started(job)
+    claim_attempt(run.fresh())
+    launcher, target = found(f"runs/digits{folder}")
+    assert launcher == "local"
+    assert target.visible_run() == run.at(generation)
+    assert target.attempt == (1 if "attempts/1" in folder else None)
+
+
+def test_a_run_with_the_name_of_a_generation_is_found(job):
+    run = started(load_job("job.yaml", ["name=g1"]))
+    assert found("runs/g1")[1].visible_run() == run
+    assert found("runs/g1/g1")[1].visible_run() == run
+
+
+def test_an_s3_uri_has_the_endpoint_of_the_known_run(job):
+    options = ["storage={uri: s3://b/runs, endpoint: 'http://127.0.0.1:9'}", "image=registry/a:1"]
+    submitted(load_job("job.yaml", options), "kubernetes")
+    for text in ("s3://b/runs/digits", "s3://b/runs/digits/g3/attempts/2"):
+        launcher, target = found(text)
+        assert launcher == "kubernetes"
+        assert target.submitted_job.storage.endpoint == "http://127.0.0.1:9"
+
+
+def test_a_folder_that_a_pod_printed_names_its_run(job):
+    submitted(job, "kubernetes", storage_there="/storage/runs")
+    launcher, target = found("/storage/runs/digits/g1/attempts/2")
+    assert (launcher, target.known.name, target.attempt) == ("kubernetes", "digits", 2)
+    with pytest.raises(NotStarted):
+        find("/elsewhere/runs/digits/g1", (), None, print)
+
+
+def test_set_names_the_run_of_another_name(job):
+    started(job)
+    other = started(load_job("job.yaml", ["name=b"]))
+    assert found("job.yaml", "name=b")[1].visible_run() == other
+    with pytest.raises(NotStarted, match=r"clustertrain run job\.yaml --set storage=new`"):
+        find("job.yaml", ["storage=new"], None, print)
+
+
+def test_a_submitted_run_is_followed_by_its_record(job):
+    """`submit --wait --set name=b` follows b, and not the run of the unchanged job file."""
+    started(job)
+    other = load_job("job.yaml", ["name=b"])
+    run = started(other)
+    target = Target("job.yaml", other, KnownRun.of(other, "job.yaml", "slurm"), sets=("name=b",))
+    assert target.visible_run() == run
+    assert target.command("run").of("status").endswith("clustertrain status job.yaml --set name=b")
+
+
+def test_the_job_of_a_run_is_the_one_that_ran(job):
+    run = started(load_job("job.yaml", ["data.train.uri=/data"]))
+    with pytest.raises(JobError, match="contains no job"):
+        find_job("runs/digits", (), None, print)
+    record_job(run.attempt(1), load_job("job.yaml", ["data.train.uri=/data"]))
+    for folder in ("runs/digits", "runs/digits/g1", "runs/digits/g1/attempts/1"):
+        assert list(find_job(folder, (), None, print).data) == ["train"]
+    assert list(find_job("job.yaml", ["data.test.uri=/data"], None, print).data) == ["test"]
+
+
+def test_a_missing_job_file_says_how_to_create_one(job):
+    with pytest.raises(JobError, match="clustertrain init"):
+        find("jbo.yaml", (), None, print)

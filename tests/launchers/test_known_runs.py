@@ -8,7 +8,8 @@ import stat
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.known_runs import KnownRun, folder, known_runs, record_known_run, remove_known_run
+from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run, remove_known_run
+from clustertrain.node.cache import known_runs_folder
 
 
 @pytest.fixture(autouse=True)
@@ -130,4 +131,4 @@ def test_two_writers_of_one_run_never_tear_its_file(tmp_path, state):
         assert not notes
         assert len(runs) <= 1
     assert [writer.exitcode for writer in writers] == [0, 0]
-    assert len(list(folder().iterdir())) == 1
+    assert len(list(known_runs_folder().iterdir())) == 1

@@ -52,6 +52,19 @@ def test_a_rank_of_a_node(run, attempt):
     assert shown(run, driver=True) == ["driven"]
 
 
+def test_a_progress_bar_is_one_line_in_its_last_state(run, attempt):
+    put(
+        attempt,
+        "node1",
+        "rank-0.log",
+        "\n\r 10%\r 20%clustertrain: output ends\n\x1b[31mred\x07" + "x" * 20_000,
+    )
+    ends = ["and goes", " 20%", "clustertrain: output ends", "red" + "x" * 20_000]
+    assert shown(run, rank=0) == ["here is 0", *ends]
+    prefixed = ["rank-0 |  20%clustertrain: output ends", "rank-0 | red" + "x" * 20_000]
+    assert [line for line in shown(run, node="node1") if line.startswith("rank-0")][-2:] == prefixed
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [

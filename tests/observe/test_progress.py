@@ -68,6 +68,14 @@ def test_the_line_of_the_last_save_mentions_the_stop():
     assert line_of(record("checkpoint", reason="stop", **fields)) == f"{told}; stopping as requested"
 
 
+def test_a_stop_is_said_as_the_entry_point_takes_it():
+    assert "finish this step and save" in line_of(
+        record("stop_requested", cause="interrupt", of_script=False)
+    )
+    of_script = line_of(record("stop_requested", cause="interrupt", of_script=True))
+    assert of_script == "a stop was requested; a second request ends the run at once"
+
+
 def test_a_stream_that_is_no_terminal_gets_lines():
     assert isinstance(open_screen(io.StringIO()), Lines)
 

@@ -3,16 +3,19 @@ from dataclasses import replace
 import pytest
 
 from clustertrain.errors import JobError
+from clustertrain.job.file import parse_job
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.status import find_run
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, SchedulerStart
-from clustertrain.run.result import write_result
-from sample_records import sample_submission
+from clustertrain.run.result import stopped, write_result
+from sample_records import sample_restart_claim, sample_submission
 
 
 @pytest.fixture
@@ -77,6 +80,19 @@ def test_ls_shows_state_step_and_figures(run, tmp_path):
     assert header.index("STATE") == first.index("done")
 
 
+def test_no_step_of_a_script_is_claimed(run):
+    attempt = claim_attempt(run)
+    record_job(attempt, parse_job("name: digits\nscript: train.py\n", "job.yaml"))
+    assert list_runs(run.store.uri("")).lines()[1].split()[:3] == ["digits", "waiting", "-"]
+    attempt.restart(1).claim.create(sample_restart_claim())
+    result = write_result(attempt, stopped(attempt))
+    assert (result.step, result.redone_steps, result.exit_code) == (None, None, 130)
+    rows = dict(summary_rows(run, result))
+    assert rows["restarts"] == "1"
+    assert "step" not in rows
+    assert list_runs(run.store.uri("")).lines()[1].split()[:3] == ["digits", "stopped", "-"]
+
+
 def test_the_summary_has_state_and_cause(run):
     result = Result(
         "done",
@@ -104,12 +120,20 @@ def test_the_summary_has_state_and_cause(run):
             "has saved a checkpoint.\ncontinue:  ",
         ),
         (Result("stopped", "interrupt", 130), "before it had a checkpoint.\nstart again:  "),
+        (
+            Result("stopped", "interrupt", 75, step=None),
+            "The script has files in its checkpoint folder.\ncontinue:  ",
+        ),
+        (
+            Result("stopped", "interrupt", 130, step=None),
+            "checkpoint folder: it is unknown whether it resumes.\nstart again:  ",
+        ),
         (Result("failed", "error", 1, checkpoint="00000010-1.0"), "clustertrain run j.yaml --accept-changes"),
     ],
-    ids=["stopped", "nothing saved", "failed"],
+    ids=["stopped", "nothing saved", "of a script", "of a script that saved nothing", "failed"],
 )
 def test_the_end_names_how_to_go_on(run, result, said):
-    hint = next_step(run, result, "j.yaml")
+    hint = next_step(run, result, CommandLine("run", "j.yaml"))
     assert said in hint
     assert "clustertrain run j.yaml" in hint
 

@@ -9,6 +9,7 @@ from clustertrain.errors import ClusterError, JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.run.admission import Options, _trains_more, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
@@ -150,3 +151,22 @@ def test_storage_below_a_file_is_refused(job, tmp_path):
         begun(job(storage=str(tmp_path / "file" / "runs")))
     assert str(tmp_path / "file") in str(caught.value)
     assert str(os.getuid()) in str(caught.value)
+
+
+def test_a_refused_start_repeats_the_command_line(job, tmp_path):
+    """Each way out is a command that works as it is printed."""
+    options = Options(command=CommandLine("run", "my job.yaml", ("name=a",)))
+    run = finished(job())
+    checkpoint_of(job(), 2, tmp_path)
+    with pytest.raises(JobError) as caught:
+        begun(job(train={"epochs": 2, "batch_size": 8, "seed": 7}), options)
+    for option in ("--accept-changes", "--fresh"):
+        assert f"`clustertrain run 'my job.yaml' --set name=a {option}`" in str(caught.value)
+    said = []
+    begun(job(), options, said=said)
+    assert "`clustertrain run 'my job.yaml' --set name=a --fresh`" in said[0]
+    claim_attempt(run)  # by this very process, which lives
+    with pytest.raises(ClusterError) as caught:
+        begun(job(), options)
+    assert "`clustertrain stop 'my job.yaml' --set name=a`" in str(caught.value)
+    assert "`clustertrain run 'my job.yaml' --set name=a --takeover`" in str(caught.value)

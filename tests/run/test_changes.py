@@ -7,6 +7,7 @@ from clustertrain.job.identity import Change
 from clustertrain.launchers.find import status_of
 from clustertrain.observe.tables import status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.history import curve
@@ -17,8 +18,9 @@ from small_job import job
 
 __all__ = ["job"]
 
-COMMAND = "clustertrain run job.yaml --set args.lr=0.01"
+COMMAND = CommandLine("run", "job.yaml", ("args.lr=0.01",))
 SCRIPT = {"task": None, "train": None, "script": "train.py"}
+MODULE = {"task": None, "train": None, "module": "train"}
 
 
 def begun(job, **options):
@@ -61,8 +63,9 @@ def changes_shown(run):
         ({"data": {"d": {"uri": "/x"}}}, 'data.d.uri: absent → "/x"'),
         ({"train": {"epochs": 2, "batch_size": 4}}, "train.batch_size: 8 → 4"),
         ({**SCRIPT, "args": ["--lr=1"]}, 'script: absent → "train.py"'),
+        ({**MODULE, "args": ["--lr=1"]}, 'module: absent → "train"'),
     ],
-    ids=["args", "task", "data", "train", "script"],
+    ids=["args", "task", "data", "train", "script", "module"],
 )
 def test_a_run_without_a_checkpoint_starts_over_with_the_corrected_job(job, changed, line):
     first = ended(job(args={"lr": 0.1}))
@@ -117,6 +120,14 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
     assert len(attempt.run.attempts()) == 1
 
 
+def test_a_mistyped_change_after_a_checkpoint_is_a_mistake_and_not_a_change_to_accept(job):
+    attempt = ended(job(args={"lr": 0.1}))
+    commits(attempt.run, 120)
+    with pytest.raises(JobError, match=r"did you mean 'lr'") as caught:
+        begun(job(args={"lrr": 0.1}))
+    assert "--accept-changes" not in str(caught.value)
+
+
 def test_an_accepted_change_is_printed_and_recorded_with_its_step(job):
     first = ended(job(args={"lr": 0.1}))
     commits(first.run, 120)
@@ -165,9 +176,32 @@ def test_the_arguments_of_a_script_change_without_a_flag_and_its_data_do_not(job
     second = ended(job(**SCRIPT, args=["--lr=0.01"], resume_args=["--resume"]))
     assert changes_shown(second.run) == ['attempt 2: args ["--lr=0.1"] → ["--lr=0.01"]']
     moved = {"data": {"d": {"uri": "/x"}}, "args": ["--lr=0.01"]}
-    with pytest.raises(JobError, match=r"has a checkpoint, and the job has changed"):
+    with pytest.raises(JobError, match=r"has files in the checkpoint folder of its script, and"):
         begun(job(**SCRIPT, **moved))
     assert begun(job(**SCRIPT, **moved), accept_changes=True)[0].n == 3
+
+
+def test_a_script_that_becomes_a_module_needs_consent_and_keeps_its_checkpoints(job):
+    first = ended(job(**SCRIPT, args=["--lr=0.1"]))
+    keeps(first.run)
+    with pytest.raises(JobError, match=r'module: absent → "train"'):
+        begun(job(**MODULE, args=["--lr=0.1"]))
+    second, _ = begun(job(**MODULE, args=["--lr=0.1"]), accept_changes=True)
+    assert not second.changes.read().starts_over
+
+
+def test_where_a_changed_script_continues_is_not_claimed(job):
+    first = ended(job(**SCRIPT, args=["--lr=0.1"]))
+    second, said = begun(job(**SCRIPT, args=["--lr=0.2"]))
+    assert (
+        said[0] == "The job has changed. There is no file in the script's checkpoint folder; the script gets:"
+    )
+    write_result(second, Result("failed", "error", 1))
+    keeps(first.run)
+    third, said = begun(job(**SCRIPT, args=["--lr=0.3"]))
+    assert said[0] == "The job has changed. The script has files in its checkpoint folder, and gets:"
+    write_result(third, Result("failed", "error", 1))
+    assert [text.partition(":")[0] for text in changes_shown(first.run)] == ["attempt 2", "attempt 3"]
 
 
 @pytest.mark.parametrize("name", [".partial", ".tmp/model.pt", None], ids=str)

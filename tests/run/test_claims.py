@@ -207,8 +207,9 @@ def test_a_scripts_own_checkpoints_are_its_progress(run):
     (folder / "mine.pt").write_bytes(b"first")
     check_progress(run, 1)
     ends(run)
-    with pytest.raises(ClusterTrainError):
-        check_progress(run, 1)
+    changed_nothing = r"visible progress of the script \(its checkpoint folder has not changed\)\."
+    with pytest.raises(ClusterTrainError, match=changed_nothing):
+        check_progress(run, 1, of_script=True)
     (folder / ".mine.pt.tmp").write_bytes(b"begun")
     with pytest.raises(ClusterTrainError):
         check_progress(run, 1)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.run.folder import RunDir, run_names
+from clustertrain.run.folder import RunDir
+from clustertrain.run.place import run_names
 from clustertrain.storage import open_store
 from sample_records import sample_claim, sample_restart_claim
 

@@ -17,6 +17,7 @@ import yaml
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.job.file import dump_job, load_job
 from clustertrain.run import snapshot
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Cancellation
 from clustertrain.run.snapshot import take_snapshot, unpack
@@ -170,10 +171,31 @@ def test_code_that_is_not_there(job, tmp_path):
         take_snapshot(job(code=str(tmp_path / "nothing")))
 
 
+def test_several_folders_of_code(job, code, tmp_path):
+    for name in ("lib", "code/src"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
+    made = job(code=[str(code), "lib", "code/src"])
+    files = {path: found[0] for path, found in unpacked(take_snapshot(made), tmp_path).items() if found}
+    assert files == {
+        "1/train.py": b"print(1)\n",
+        "1/src/train.py": b"name = 'code/src'\n",
+        "2/train.py": b"name = 'lib'\n",
+    }
+    with pytest.raises(JobError, match=r"none is not an existing folder"):
+        take_snapshot(job(code=[str(code), "none"]))
+    (code / ".venv" / "lib").mkdir(parents=True)
+    with pytest.raises(JobError, match=r"lib lies in a folder that is not sent with the job"):
+        take_snapshot(job(code=[str(code), "code/.venv/lib"]))
+    (tmp_path / "lib" / "weights.bin").write_bytes(bytes(101_000_000))
+    with pytest.raises(StorageError, match=r"The largest: weights.bin 101\.0 MB"):
+        take_snapshot(made)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not read")
 def test_code_that_cannot_be_read_names_the_file(job, code):
     (code / "mine.py").touch(mode=0)
-    made = job(storage="s3://bucket/prefix").model_copy(update={"code": "."})
+    made = job(storage="s3://bucket/prefix").model_copy(update={"code": (".",)})
     child = os.fork()
     if child == 0:
         os.chdir(code)  # pytest's folders are closed to others, but not to one who is inside
@@ -360,3 +382,15 @@ def test_the_snapshot_has_the_modes_of_the_umask(job, tmp_path, umask):
     for path in folder.rglob("*"):
         full = 0o777 if path.is_dir() else 0o666
         assert stat.S_IMODE(path.stat().st_mode) == full & ~umask, path
+
+
+def test_the_command_that_submitted_it_comes_back(run, job):
+    submission = submission_of(run, take_snapshot(job()), command=CommandLine("run", "a b.yaml", ("name=a",)))
+    assert Submission.from_text(submission.to_text()) == submission
+
+
+def test_a_submission_without_its_command_is_accepted(run, job):
+    """An earlier version wrote it."""
+    fields = json.loads(submission_of(run, take_snapshot(job())).to_text())
+    del fields["command"]
+    assert str(Submission.from_text(json.dumps(fields)).command) == "clustertrain run JOBFILE"

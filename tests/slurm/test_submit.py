@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -85,7 +86,7 @@ def test_the_nodes_get_the_snapshot_and_its_job(login, cluster, tmp_path):
 
 def test_it_is_written_down_where_status_finds_it(login, tmp_path):
     before = time.time()
-    printed = login.submit("--set", "slurm.dependency=afterany:1")  # a job of before, or of nobody
+    printed = login.submit("--set", "slurm.dependency=singleton")  # jobs of other tests may be queued
     job_id = job_id_of(printed)
     (record,) = login.records()
     assert record["scheduler"] == "slurm"
@@ -93,16 +94,18 @@ def test_it_is_written_down_where_status_finds_it(login, tmp_path):
     assert record["output"] == str(tmp_path / f"digits-{job_id}.out")
     assert before - 1 < record["time"] < time.time() + 1
     assert record["output"] in printed
-    folder = tmp_path / "runs" / "digits"
-    for command in ("status", "logs --follow", "stop"):
-        assert re.search(rf"clustertrain {command} {folder}$", printed, re.MULTILINE)
-    assert job_id in login("status", str(folder)).stdout
+    for folder in ("runs/digits", "runs/digits/g1"):
+        assert job_id in login("status", str(tmp_path / folder)).stdout
 
 
-def test_the_commands_to_type_name_the_job_file(login):
-    printed = login.submit("./job.yaml")
-    for command in ("status", "logs --follow", "stop"):
-        assert re.search(rf"clustertrain {command} \./job\.yaml$", printed, re.MULTILINE)
+def test_the_commands_to_type_are_those_of_the_command_line(login):
+    overrides = ("--set", "args.note=a b", "--set", "slurm.dependency=singleton")
+    printed = login.submit("./job.yaml", *overrides)
+    words = ["./job.yaml", *overrides]
+    advised = re.findall(r"^(?:status|logs|stop): +(.*)", printed, re.MULTILINE)
+    commands = [shlex.split(command)[1:] for command in advised]
+    assert commands == [["status", *words], ["logs", *words, "--follow"], ["stop", *words]]
+    assert job_id_of(printed) in login(*commands[0]).stdout
 
 
 def test_the_same_job_again_is_not_uploaded_again(login, cluster, tmp_path):

@@ -1,13 +1,14 @@
 """Training on a real cluster: what two nodes compute, what SLURM's signals bring about, what is left."""
 
 import re
+import sys
 import time
 from datetime import datetime
 
 import pytest
 
 from slurm.trained import FAULTY, ON_TWO, Submitted, preempt, slow
-from whole_run import same_weights
+from whole_run import CODE, same_weights
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -21,12 +22,19 @@ def make(cluster, tmp_path):
 
 
 def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_nothing(
-    make, cluster, uninterrupted
+    make, cluster, uninterrupted, tmp_path
 ):
-    """A task and a script. Measured once: 2.8 s from scancel to the end of a job, its save included; 20 s are
-    for busy machines."""
+    """A task and a module, which is in the second folder of its code and has an interpreter of its own.
+    Measured once: 2.8 s from scancel to the end of a job, its save included; 20 s are for busy machines."""
+    (tmp_path / "project").mkdir()
     script = make(
-        "script", script="torchrun_script.py", resources={"cpus_per_worker": 1}, slurm=ON_TWO
+        "script",
+        module="torchrun_script",
+        code=[str(tmp_path / "project"), str(CODE)],
+        interpreter=sys.executable,
+        args=["${CLUSTERTRAIN_CHECKPOINT_DIR}"],
+        resources={"cpus_per_worker": 1},
+        slurm=ON_TWO,
     ).submit()
     task = make("task", **slow(), slurm=ON_TWO)
     done = task.command("submit", "--to", "slurm", "--wait", str(task.job_file))
@@ -47,6 +55,8 @@ def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_noth
     ports = [run.attempt.rendezvous.read().ports for run in (task, script)]
     assert ports[0] != ports[1]
     assert script.result.state == "done", output
+    assert "rank 0 prints here" in output
+    assert f"sum over 2 ranks: 3; ray: False; args: ['{script.checkpoints}']" in output
     assert_the_script_met_its_ranks(script)
 
 

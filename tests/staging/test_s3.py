@@ -92,10 +92,11 @@ def bytes_requested(proxy):
 # -------------------------------------------------------------------------------------------- two servers
 
 
-def test_an_object_arrives(s3, into):
-    s3.client().put_object(Bucket=s3.bucket, Key="a/f b.bin", Body=BODY)
-    path = bring(s3.location("a/f b.bin"), into)
-    assert path.name == "f_b.bin"
+@pytest.mark.parametrize("name", ["f.bin", "größe datei%20 100%.bin"])
+def test_an_object_arrives_under_its_name(s3, into, name):
+    s3.client().put_object(Bucket=s3.bucket, Key=f"a/{name}", Body=BODY)
+    path = bring(s3.location(f"a/{name}"), into)
+    assert path.name == name
     assert path.read_bytes() == BODY
     assert unfinished(into) == []
 

@@ -191,13 +191,6 @@ def test_what_is_missing_is_named(tmp_path, into, monkeypatch):
     assert not into.exists() or unfinished(into) == []
 
 
-@pytest.mark.parametrize(
-    ("uri", "name"), [("/f%2e%2e?x=/../y", "f.."), ("/", "data"), ("/.hidden", "hidden"), ("/a%2Fb c", "b_c")]
-)
-def test_file_names_from_urls_are_plain(web, into, uri, name):
-    assert Entry.of(Location(web.url + uri), SHA256, False, into).file_name == name
-
-
 def test_a_wrong_checksum_leaves_nothing(web, into):
     with pytest.raises(DataError, match=f"(?s)expected sha256 {'0' * 64}.*received sha256 {SHA256}"):
         get(f"{web.url}/f", into, "0" * 64)

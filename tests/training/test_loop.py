@@ -240,7 +240,7 @@ class Wider(Plain):
 
 def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(ranks):
     saves = ranks(1).results(run_task, Plain(), replace(SETTINGS, steps=2))[0].saves
-    with pytest.raises(JobError, match="`clustertrain run JOBFILE --fresh`") as caught:
+    with pytest.raises(JobError, match="start over with --fresh, which keeps this run") as caught:
         ranks(1).results(run_task, Wider(), SETTINGS, saves[2])
     assert re.search(r"size mismatch for weight: .*\[1, 4\].*\[2, 4\]", str(caught.value))
 

@@ -14,10 +14,11 @@ SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=1, cli
 
 
 @pytest.mark.parametrize(
-    ("world_size", "accumulate", "processes"), [(1, 1, 0), (2, 1, 2), (2, 2, 0), (3, 1, 0), (3, 2, 0)]
+    ("world_size", "accumulate", "processes", "limit"),
+    [(1, 1, 0, None), (2, 1, 2, None), (2, 2, 0, None), (2, 1, 0, 3), (3, 1, 0, None), (3, 2, 0, None)],
 )
-def test_resume_in_mid_epoch_is_bit_identical(ranks, world_size, accumulate, processes):
-    settings = replace(SETTINGS, accumulate=accumulate, loader_workers=processes)
+def test_resume_in_mid_epoch_is_bit_identical(ranks, world_size, accumulate, processes, limit):
+    settings = replace(SETTINGS, accumulate=accumulate, loader_workers=processes, limit_batches=limit)
     group = ranks(world_size)
     whole = group.results(run_task, Classify(), replace(settings, loader_workers=0))
     middle = 2

@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from clustertrain.run.history import curve
+from curves import mlflow_client, mlflow_points, wandb_points
 from leftovers import living_descendants
 from whole_run import ONE_WORKER
 
@@ -29,12 +31,29 @@ def venv(tmp_path):
     return folder
 
 
-def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_run, venv):
+def assert_one_curve(run, mlflow):
+    """MLflow and W&B have the curve of both attempts as one run, with each step once."""
+    steps = [record["step"] for record in curve(run.run_dir) if record["kind"] == "train"]
+    (found,) = mlflow.search_runs(["0"])
+    points = mlflow_points(mlflow, found.info.run_id, "train/loss")
+    assert [step for step, _ in points] == steps
+    assert found.info.status == "FINISHED"
+    assert found.data.params["train.batch_size"] == "4"
+    assert found.data.tags["changed.train.batch_size"] == "8"
+    files = sorted(run.run_dir.local_path(run.run_dir.key).glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2
+    assert files[0].name == files[1].name
+    assert sorted(step for file in files for step, _ in wandb_points(file, "train/loss")) == steps
+    assert not [event for event in run.events if event["kind"] == "warning"]
+
+
+def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_run, venv, monkeypatch):
     run = make_run(
         "corrected",
         task="faulty:Faulty",
         args={"step_s": 0.2},
-        train={"epochs": 2, "batch_size": 4, "log_every": 1},
+        train={"epochs": 2, "batch_size": 4, "log_every": 1, "log": ["tensorboard", "mlflow", "wandb"]},
+        env={"WANDB_MODE": "offline"},
         **ONE_WORKER,
     )
     run.before, run.live, run.attempts_before = set(living_descendants()), None, 0
@@ -74,3 +93,4 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
     status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
     assert f"changes     step {stopped.step}: args.step_s 0.2 → 0.0\n" in status
     assert f"step {stopped.step}: train.batch_size 4 → 8\n" in status
+    assert_one_curve(run, mlflow_client(run.run_dir.mlflow_path, monkeypatch))

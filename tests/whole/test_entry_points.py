@@ -1,10 +1,13 @@
 """A function with its own loop, an unchanged script, and an existing Ray cluster."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -51,7 +54,79 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
         assert "TORCHELASTIC_RESTART_COUNT=1" in log
         assert "sum over 2 ranks: 3; ray: False; args: ['--fail-at-first', '0.1']\n" in log
         assert "args: ['--fail-at-first', '0.1', '--resume']\n" in log
-    assert "the script left a checkpoint: its arguments end with --resume" in output
+    assert "restarting the workers (1 of at most 1)\n" in output
+    assert "the script has files in its checkpoint folder: its arguments end with --resume" in output
+    assert "step" not in output.partition("rank 0 prints here")[2], "clustertrain knows no steps of a script"
+
+
+def test_a_script_is_seen_at_work_and_what_it_loses_at_a_stop_is_no_failure(make_run):
+    run = make_run("bar", script="bar.py", args=[], failures={"grace": "20s"})
+    run.start().wait_for_event("group_started")
+    begun = time.monotonic()
+    while "5/600" not in rank_log(run, 0):
+        assert time.monotonic() - begun < run.patience_s
+        time.sleep(0.05)
+    run.process.send_signal(signal.SIGINT)
+    output = run.end(75)
+    assert f"clustertrain logs {run.job_file} --rank 1`" in output
+    assert "rank 0 begins\n" in output
+    assert "rank 1 begins" not in output
+    assert output.count("/600") == 2, "the bar in its last state: when it was saved, and at the end"
+    assert "stopping: sent SIGTERM to the script; 20 s until SIGKILL\n" in output
+    assert "saved\n" in output
+    assert "gloo/transport" in rank_log(run, 0), "rank 1 ended first"
+    for word in ("gloo", "Traceback", "error", "restart", "warning"):
+        assert word not in output, output
+    assert "The script has files in its checkpoint folder.\ncontinue: " in output
+    assert (run.result.cause, run.result.step, run.result.restarts) == ("interrupt", None, 0)
+
+
+def test_a_module_of_several_folders_in_an_environment_of_its_own_gets_its_paths_as_arguments(
+    make_run, tmp_path
+):
+    """The environment has no package: neither torch nor Ray."""
+    venv.create(tmp_path / "environment")
+    files = {
+        "project/package/__init__.py": "",
+        "project/package/train.py": """
+            import os, sys
+            from pathlib import Path
+            from .names import project
+            from names import lib
+            assert (project, lib) == ("project", "lib")
+            assert not any("site-packages" in path and "environment" not in path for path in sys.path)
+            out = Path(sys.argv[2])
+            print(sys.prefix, os.getcwd(), Path(sys.argv[1], "words.txt").read_text(), sys.argv[3:])
+            print(os.environ["WORDS"], os.environ["WORLD_SIZE"], os.environ["MASTER_PORT"].isdigit())
+            if not (out / "done").exists():
+                (out / "done").touch()
+                sys.exit("no more words")
+            """,
+        "project/package/names.py": "project = 'project'",
+        "lib/names.py": "lib = 'lib'",
+        "data/words.txt": "eels",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    run = make_run(
+        "module",
+        module="package.train",
+        code=[str(tmp_path / "project"), str(tmp_path / "lib")],
+        interpreter=str(tmp_path / "environment"),
+        args=["${CLUSTERTRAIN_DATA_WORDS}", "${CLUSTERTRAIN_CHECKPOINT_DIR}", "${now:%H}"],
+        resume_args=["${CLUSTERTRAIN_ATTEMPT}.${CLUSTERTRAIN_RESTART}"],
+        data={"words": {"uri": str(tmp_path / "data")}},
+        env={"WORDS": "in ${CLUSTERTRAIN_DATA_words}"},
+        failures={"retries": 1},
+        **ONE_WORKER,
+    )
+    output = run.start().end(0)
+    assert "package.train ended with exit code 1 on rank 0" in output
+    log = rank_log(run, 0)
+    where = f"{tmp_path}/environment {tmp_path}/project eels"
+    assert f"{where} ['${{now:%H}}']\nin {tmp_path}/data 1 True\nno more words" in log
+    assert f"{where} ['${{now:%H}}', '1.1']\n" in log
 
 
 def start_ray(folder, name, environment, *arguments, within=()):

@@ -27,7 +27,7 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
     text = (
         f"rank 1, faulty.py:{line_of('raise ValueError')} in strike: ValueError: the sensor is upside down\n"
         f"  called from faulty.py:{line_of('self.strike(loss)')} in loss\n"
-        "The whole traceback: clustertrain logs raises --rank 1"
+        f"The whole traceback: clustertrain logs {run.attempt.uri} --rank 1"
     )
     assert f"error: {text}\n" in output
     assert output.count("the sensor is upside down") == 1

@@ -177,7 +177,7 @@ def test_data_that_is_not_staged_leaves_the_rehearsal_out_with_one_line(checked,
     assert report.error == ""
     assert report.notes == [
         "the rehearsal was left out, because data is not staged here: d (https://example.org/d.tar). "
-        "`clustertrain data fetch` stages it."
+        "`clustertrain data fetch JOBFILE` stages it."
     ]
 
 

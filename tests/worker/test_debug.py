@@ -160,16 +160,36 @@ def test_a_script_is_the_main_program_and_its_exception_keeps_its_traceback(debu
 
     if __name__ == "__main__":
         dist.init_process_group("gloo")
-        print("rank", dist.get_rank(), "of", dist.get_world_size(), sys.argv[1:])
+        print("rank", dist.get_rank(), "of", dist.get_world_size(), sys.argv[1:3])
         dist.destroy_process_group()
         assert os.path.isdir(os.environ["CLUSTERTRAIN_CHECKPOINT_DIR"])
+        assert sys.argv[3:] == [os.environ["CLUSTERTRAIN_CHECKPOINT_DIR"] + "/${now}"]
+        assert os.environ["START"] == "1.0"
         raise ValueError("the sensor is upside down")
     """
-    done = debug(script, by_terminal=False, script="mine.py", args=["--lr", 0.1])
+    done = debug(
+        script,
+        by_terminal=False,
+        script="mine.py",
+        args=["--lr", 0.1, "${CLUSTERTRAIN_CHECKPOINT_DIR}/${now}"],
+        env={"START": "${CLUSTERTRAIN_ATTEMPT}.${CLUSTERTRAIN_RESTART}"},
+    )
     assert "rank 0 of 1 ['--lr', '0.1']" in done.stdout
     assert done.returncode == 1
-    assert 'mine.py", line 10' in done.stderr
+    assert 'mine.py", line 12' in done.stderr
     assert "ValueError: the sensor is upside down" in done.stderr
+
+
+def test_a_module_is_the_main_program_and_another_interpreter_is_refused(debug, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "other.py").write_text("x = 1\n")
+    job = {"module": "mine", "args": ["--n=1"], "code": [".", "lib"], "interpreter": sys.executable}
+    module = "import sys, other\nprint(__name__, sys.argv[1:], other.x)\n"
+    done = debug(module, by_terminal=False, **job)
+    assert done.returncode == 2
+    assert "cannot be used with --debug" in done.stderr
+    done = debug(module, by_terminal=False, **{**job, "interpreter": None})
+    assert "__main__ ['--n=1'] 1\n" in done.stdout
 
 
 def test_a_function_has_its_session_and_saves_nothing(debug, tmp_path):

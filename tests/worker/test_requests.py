@@ -8,7 +8,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.record_file import encoded
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.worker import requests
-from clustertrain.worker.requests import RequestPoller
+from clustertrain.worker.requests import RequestPoller, wait_for_all_s
 from fault_proxy import FaultProxy, stall
 
 
@@ -39,6 +39,14 @@ def test_each_save_request_is_returned_once(attempt):
         assert poller.take() == (False, False)
         attempt.save.write(SaveRequest(time=2.0))
         assert taken_within(poller) == (False, True)
+
+
+def test_ranks_that_find_a_stop_at_different_times_signal_their_scripts_together(attempt):
+    assert wait_for_all_s(attempt) == 0
+    within_s = 3.0 if attempt.run.is_spooled else 1.0
+    for seconds_ago, least, most in ((0.0, 0.2, within_s), (10.0, 0.0, 0.0), (-1000.0, 0.2, within_s)):
+        attempt.stop.write(StopRequest("user", time=time.time() - seconds_ago))  # -1000: of another clock
+        assert least <= wait_for_all_s(attempt) <= most
 
 
 def test_a_request_of_an_earlier_start_is_old_news(attempt):

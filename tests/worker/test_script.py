@@ -7,31 +7,45 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.errors import JobError
+from clustertrain.job.model import Job
 from clustertrain.worker.error_report import ErrorReport
 from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
+from clustertrain.worker.script_command import program_of
 from leftovers import left_after, living_descendants
+
+SCRIPT = Job(name="a", script="train.py")
 
 
 @pytest.fixture
 def run(tmp_path, capfd):
     """Runs a script's text as rank 1; returns (finished, what it printed)."""
 
-    def run_text(text, *args, stop=lambda: False, grace_s=5.0, environment=None):
-        script = tmp_path / "train.py"
-        script.write_text(text)
+    def run_text(text, *args, stop=lambda: False, grace_s=5.0, environment=None, rank=1, **more):
+        (tmp_path / "train.py").write_text(text)
         finished = run_script(
-            script,
-            args,
-            rank=1,
+            program_of(SCRIPT, [tmp_path], args),
+            rank=rank,
             environment=environment or {},
             cwd=tmp_path,
             stop_requested=stop,
             grace_s=grace_s,
+            **more,
         )
         return finished, capfd.readouterr().out
 
     return run_text
+
+
+def start_worker(folder, **options):
+    """A process that runs train.py of the folder as a worker does."""
+    source = (
+        "import sys; from pathlib import Path; from clustertrain.worker.script import run_script\n"
+        "from clustertrain.worker.script_command import Program\n"
+        f"folder = Path({str(folder)!r})\n"
+        "program = Program('train.py', (sys.executable, '-u', str(folder / 'train.py')))\n"
+        "run_script(program, rank=0, environment={}, cwd=folder, stop_requested=lambda: False, grace_s=1)"
+    )
+    return subprocess.Popen([sys.executable, "-c", source], **options)
 
 
 def test_a_script_gets_its_arguments_environment_and_folder(run, tmp_path):
@@ -104,19 +118,6 @@ def test_a_failure_can_be_pickled():
     assert (error.last_line, error.report) == ("end", ErrorReport("E", "no"))
 
 
-def test_a_script_that_is_not_there(tmp_path):
-    with pytest.raises(JobError, match="does not exist"):
-        run_script(
-            tmp_path / "no.py",
-            [],
-            rank=0,
-            environment={},
-            cwd=tmp_path,
-            stop_requested=lambda: False,
-            grace_s=1,
-        )
-
-
 TIDY = """
 import signal, sys, pathlib, time
 def end(number, frame):
@@ -128,33 +129,87 @@ time.sleep(600)
 """
 
 
-def test_a_stop_is_one_sigterm(run, tmp_path):
-    finished, _ = run(TIDY, stop=(tmp_path / "ready").exists)
+@pytest.fixture
+def notes():
+    return []
+
+
+def noted_in(notes):
+    return lambda kind, text: notes.append((kind, text))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stop_is_one_sigterm_and_rank_0_says_so(run, tmp_path, notes, rank):
+    finished, _ = run(TIDY, rank=rank, stop=(tmp_path / "ready").exists, note=noted_in(notes))
     assert not finished
     assert (tmp_path / "saved").read_text() == "15"
+    said = ("note", "stopping: sent SIGTERM to the script; 5 s until SIGKILL")
+    assert notes == ([said] if rank == 0 else [])
 
 
-def test_a_script_that_ignores_the_stop_is_killed_after_the_grace_time(run, tmp_path):
+def test_a_script_that_ignores_the_stop_is_killed_after_the_grace_time(run, tmp_path, notes):
     deaf = TIDY.replace("signal.SIGTERM, end", "signal.SIGTERM, signal.SIG_IGN")
     started = time.monotonic()
-    finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5)
+    finished, _ = run(deaf, stop=(tmp_path / "ready").exists, grace_s=0.5, note=noted_in(notes))
     assert not finished
     assert time.monotonic() - started < 60
+    assert notes == [("warning", "rank 1: the script was killed, 0.5 s after SIGTERM")]
+
+
+CUT_OFF = "raise RuntimeError('[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41')"
+
+
+def test_a_rank_that_loses_its_peers_before_it_finds_the_stop_has_not_failed(run, notes):
+    finished, out = run(CUT_OFF, stop_exists=lambda: True, note=noted_in(notes))
+    assert not finished
+    assert notes == []
+    assert "Connection closed by peer" in out  # the log has it
+    with pytest.raises(ScriptFailed):
+        run(CUT_OFF)
+
+
+def test_the_signal_waits_until_all_ranks_have_found_the_request(run, tmp_path, notes):
+    started = time.monotonic()
+    run(TIDY, stop=(tmp_path / "ready").exists, stop_in_s=lambda: 1.5)
+    assert time.monotonic() - started >= 1.5
+    finished, _ = run("print('the end')", stop=lambda: True, stop_in_s=lambda: 60)  # it ends by itself
+    assert finished
+
+
+def test_an_error_of_its_own_after_the_stop_is_a_warning(run, notes):
+    assert not run("raise OSError('the disk is full')", stop_exists=lambda: True, note=noted_in(notes))[0]
+    assert notes == [
+        (
+            "warning",
+            "rank 1, train.py:1: OSError: the disk is full\nThe script ended with it after the stop request.",
+        )
+    ]
+
+
+def test_its_output_comes_through_as_it_is_written(tmp_path):
+    """A progress bar has no newline for hours; and bytes that are no text stay as they are."""
+    (tmp_path / "train.py").write_text(
+        "import os, sys, time\n"
+        "print('10%', end='\\r', flush=True)\n"
+        "os.write(2, b'\\xff\\x00')\n"
+        "print(os.environ['PYTHONUNBUFFERED'], end='')\n"
+        "time.sleep(600)\n"
+    )
+    worker = start_worker(tmp_path, stdout=subprocess.PIPE)
+    wanted, read = b"10%\r\xff\x001", b""
+    while len(read) < len(wanted):
+        more = worker.stdout.read1()
+        assert more, read
+        read += more
+    worker.kill()
+    worker.communicate()
+    assert read == wanted
 
 
 def test_a_script_dies_with_a_killed_worker(tmp_path):
     (tmp_path / "train.py").write_text("import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)")
     before = set(living_descendants())
-    worker = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from pathlib import Path; from clustertrain.worker.script import run_script\n"
-            f"folder = Path({str(tmp_path)!r})\n"
-            "run_script(folder / 'train.py', [], rank=0, environment={}, cwd=folder,"
-            " stop_requested=lambda: False, grace_s=1)",
-        ]
-    )
+    worker = start_worker(tmp_path)
     ends = time.monotonic() + 20
     while not (tmp_path / "up").exists():
         assert time.monotonic() < ends

@@ -6,7 +6,7 @@ from tensorboard.plugins.hparams import metadata
 
 from clustertrain.job.identity import hyperparameters
 from clustertrain.run.folder import RunDir
-from clustertrain.worker.tensorboard import Board
+from curves import write_curve
 from small_job import job
 
 __all__ = ["job"]
@@ -19,10 +19,7 @@ def run(tmp_path):
 
 def board(attempt, first_step, values, **sections):
     """One start of the worker group: it writes `values`, by step."""
-    writer = Board(attempt.tensorboard, first_step, sections)
-    for step, value in values.items():
-        writer.add("train", step, {"loss": value})
-    writer.close()
+    write_curve(attempt, {"train/loss": values}, "tensorboard", first_step=first_step, **sections)
 
 
 def read(run):

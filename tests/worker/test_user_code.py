@@ -146,3 +146,5 @@ def test_a_function_that_does_not_take_one_argument(code):
 def test_a_script_that_is_not_there(tmp_path):
     with pytest.raises(JobError, match="does not exist"):
         check_code(job(script="train.py", code=str(tmp_path)))
+    with pytest.raises(JobError, match=r"there is no module far\.train"):
+        check_code(job(module="far.train", code=str(tmp_path)))

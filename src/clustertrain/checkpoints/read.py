@@ -168,6 +168,6 @@ def newest_verified(
     if candidates:
         raise StorageError(
             f"None of the {len(candidates)} checkpoints in {shelf} verifies.\n"
-            "Restore one from a backup, or start over with `clustertrain run --fresh`, which keeps these."
+            "Restore one from a backup, or start over with --fresh, which keeps these."
         )
     return None

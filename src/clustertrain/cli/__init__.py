@@ -3,6 +3,8 @@
 __main__.py     `python -m clustertrain.cli`
 main.py         every command, a few lines each
 options.py      the arguments and options that several commands have
+complete.py     what the shell completes: job files, runs, data sets
+where.py        where a command reads a storage: here, or in the cluster
 init.py         `clustertrain init`: a job file and a Task to start from
 checkpoints.py  `clustertrain ckpt`: list and verify checkpoints, select the one to export
 data.py         `clustertrain data`: list, fetch, verify and remove data sets

@@ -22,6 +22,7 @@ from clustertrain.checkpoints.transfer import receive_model, send_model
 from clustertrain.errors import JobError, StorageError
 from clustertrain.launchers.launcher import Launcher, Target
 from clustertrain.run.best import best_checkpoint
+from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.records import BestCheckpoint
@@ -147,8 +148,8 @@ def _best(run: RunDir) -> str:
     if keep_best is None:
         raise JobError(
             f"The job of {run.uri} has no checkpoint.keep_best, so none of its checkpoints is the best.\n"
-            "Choose one with --name (`clustertrain ckpt ls` shows their metrics), or run the job with\n"
-            "checkpoint.keep_best: {metric: accuracy, mode: max}."
+            f"Choose one with --name: `{command_on(run.uri, 'ckpt ls')}` shows their metrics.\n"
+            "Or run the job with checkpoint.keep_best: {metric: accuracy, mode: max}."
         )
     best = best_checkpoint(run, job)
     if best is None:

@@ -19,6 +19,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
@@ -152,8 +153,8 @@ class _ProgressLines:
         return line
 
 
-def verify_data(sets: list[DataSet]) -> Iterator[str]:
-    """Read every byte of the staged data sets; yields a line for each.
+def verify_data(sets: list[DataSet], command: CommandLine) -> Iterator[str]:
+    """Read every byte of the staged data sets; yields a line for each. `command` names the job.
 
     Raises:
         DataError: at the end, if any of them differs from what was staged.
@@ -175,9 +176,10 @@ def verify_data(sets: list[DataSet]) -> Iterator[str]:
             yield f"{each.name}  differs: {wrong}"
     if differ:
         names = ", ".join(differ)
+        evict = ", ".join(f"`{command.of('data evict', name)}`" for name in differ)
         raise DataError(
             f"{len(differ)} of the data sets differ from what was staged: {names}.\n"
-            "Remove them with `clustertrain data evict`, and the next start fetches them again."
+            f"Remove them with {evict}, and the next start fetches them again."
         )
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
+from clustertrain.run.command_line import typed
 
 JOB_YAML = """\
 # Check it:  clustertrain validate      Run it:  clustertrain run
@@ -87,9 +88,8 @@ def write_scaffold(folder: Path) -> str:
                 file.write(text)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error}\nUse another folder.") from error
-    return (
-        f"wrote {folder / 'job.yaml'} and {folder / 'task.py'}\nnext: clustertrain run {folder / 'job.yaml'}"
-    )
+    job_file = folder / "job.yaml"
+    return f"wrote {job_file} and {folder / 'task.py'}\nnext: {typed('run', str(job_file))}"
 
 
 def _run_name(folder: Path) -> str:

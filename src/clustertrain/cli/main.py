@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from clustertrain.cli.complete import job_files
 from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
+from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
 from clustertrain.version import __version__
-
-if TYPE_CHECKING:
-    from clustertrain.run.folder import RunDir
 
 
 class _Commands(click.Group):
@@ -64,6 +62,7 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
     """
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.job.source import check_source
+    from clustertrain.launchers.check import check_loggers
     from clustertrain.launchers.launcher import launcher_of
 
     if to is not None:
@@ -71,6 +70,7 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None) -> None:
         return
     job = load_job(Path(job_file), sets)
     check_source(job)
+    check_loggers(job)
     click.echo(dump_job(job), nl=False)
 
 
@@ -113,18 +113,18 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.job.file import load_job
     from clustertrain.launchers.known_runs import record_known_run
     from clustertrain.launchers.launcher import Target, launcher_of
-    from clustertrain.observe.tables import start_command
     from clustertrain.run.admission import Options
+    from clustertrain.run.command_line import typed
 
     job, launcher = load_job(Path(job_file), sets), launcher_of(to)
-    again = start_command("submit", "--to", to, job_file, sets=sets)
-    submitted = launcher.submit(job, job_file, Options(**options, command=again), click.echo, sets=sets)
+    start = Options(**options, command=typed(f"submit --to {to}", job_file, sets))
+    submitted = launcher.submit(job, job_file, start, click.echo, sets=sets)
     if submitted is None:
         return
     if (problem := record_known_run(submitted)) is not None:
         note(f"note: {problem}")
     if wait:
-        sys.exit(launcher.follow(Target(job_file, job, submitted), click.echo))
+        sys.exit(launcher.follow(Target(job_file, job, submitted, sets=sets), click.echo))
 
 
 @main.command()
@@ -149,8 +149,9 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
     from clustertrain.job.file import load_job
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
-    from clustertrain.observe.tables import finish, start_command
+    from clustertrain.observe.tables import finish
     from clustertrain.run.admission import Options
+    from clustertrain.run.command_line import typed
 
     job = load_job(Path(job_file), sets)
     needs_training("run")
@@ -159,18 +160,18 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
 
         train_here(job)
         return
-    again = start_command("run", job_file, sets=sets)
+    command = typed("run", job_file, sets)
     try:
         with closing(open_screen()) as screen:
-            run_dir, result = run_local(job, job_file, Options(**options, command=again), screen)
+            run_dir, result = run_local(job, job_file, Options(**options, command=command), screen)
     except KeyboardInterrupt:  # outside the time in which the run handles signals itself
-        note(f"The run was stopped by Ctrl-C. Start it again: `{again}`")
+        note(f"The run was stopped by Ctrl-C. Start it again: `{command}`")
         sys.exit(EXIT_INTERRUPTED)
-    sys.exit(finish(run_dir, result, job_file))
+    sys.exit(finish(run_dir, result, command))
 
 
 @main.command("ls")
-@click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]")
+@click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]", shell_complete=job_files)
 @WHERE
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
@@ -228,6 +229,7 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
     from clustertrain.observe.logs import LogSelection
 
     launcher, run = find(target, sets, to, note)
+    wanted["attempt"] = wanted["attempt"] or run.attempt
     for line in launcher.logs(run, LogSelection(**wanted), follow=follow):
         click.echo(line)
 
@@ -252,53 +254,46 @@ def ckpt() -> None:
 
 @ckpt.command("ls")
 @TARGET
+@SETS
 @WHERE
-def ckpt_ls(target: str, to: str | None) -> None:
+def ckpt_ls(target: str, sets: tuple[str, ...], to: str | None) -> None:
     """List the checkpoints, oldest first."""
     from clustertrain.cli.checkpoints import list_checkpoints
 
-    echo_lines(where_visible(target, to, "ckpt ls", list_checkpoints))
+    about_run(target, sets, to, "ckpt ls", list_checkpoints)
 
 
 @ckpt.command("verify")
 @TARGET
+@SETS
 @WHERE
-def ckpt_verify(target: str, to: str | None) -> None:
+def ckpt_verify(target: str, sets: tuple[str, ...], to: str | None) -> None:
     """Read every byte of every checkpoint; exit 4 if one is damaged."""
     from clustertrain.cli.checkpoints import verify_checkpoints
 
-    echo_lines(where_visible(target, to, "ckpt verify", verify_checkpoints))
+    about_run(target, sets, to, "ckpt verify", verify_checkpoints)
 
 
 @ckpt.command("export")
 @TARGET
+@SETS
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
 @click.option("--send", is_flag=True, hidden=True)
-def ckpt_export(target: str, name: str | None, best: bool, to: str, send: bool) -> None:
+def ckpt_export(
+    target: str, sets: tuple[str, ...], name: str | None, to: str, *, best: bool, send: bool
+) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.find import find
 
-    launcher, run = find(target, (), None, note)
+    launcher, run = find(target, sets, None, note)
     if send:
         send_checkpoint(run.visible_run(), name, best=best)
         return
     needs_training("ckpt export")
     click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(to), best=best)))
-
-
-def where_visible(
-    target: str, to: str | None, command: str, lines: Callable[[RunDir], Iterable[str]]
-) -> Iterable[str]:
-    """The lines about a run, or the output of the command in its cluster if only that reads the storage."""
-    from clustertrain.launchers.find import find
-
-    launcher, run = find(target, (), to, note)
-    if launcher.storage_visible:
-        return lines(run.visible_run())
-    return launcher.run_in_cluster(run, command)
 
 
 @main.group()
@@ -307,81 +302,57 @@ def data() -> None:
 
 
 @data.command("ls")
-@JOB_FILE
+@TARGET
 @DATA_NAME
+@SETS
 @WHERE
-def data_ls(job_file: str, name: str | None, to: str | None) -> None:
+def data_ls(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
     """List the data sets: state, size, source and location."""
     from clustertrain.cli.data import data_sets, list_data
-    from clustertrain.job.file import load_job
 
-    echo_lines(elsewhere(job_file, to, "data ls", name) or list_data(data_sets(load_job(job_file), name)))
+    if (job := job_here(target, sets, to, "data ls", name)) is not None:
+        echo_lines(list_data(data_sets(job, name)))
 
 
 @data.command("fetch")
-@JOB_FILE
+@TARGET
 @DATA_NAME
+@SETS
 @WHERE
-def data_fetch(job_file: str, name: str | None, to: str | None) -> None:
+def data_fetch(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
     """Fetch the data sets now, so that no run has to wait for them."""
     from clustertrain.cli.data import data_sets, fetch_data
-    from clustertrain.job.file import load_job
 
-    if (lines := elsewhere(job_file, to, "data fetch", name)) is not None:
-        echo_lines(lines)
-        return
-    fetch_data(data_sets(load_job(Path(job_file)), name), click.echo)
+    if (job := job_here(target, sets, to, "data fetch", name)) is not None:
+        fetch_data(data_sets(job, name), click.echo)
 
 
 @data.command("verify")
-@JOB_FILE
+@TARGET
 @DATA_NAME
+@SETS
 @WHERE
-def data_verify(job_file: str, name: str | None, to: str | None) -> None:
+def data_verify(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
     """Read every byte of the staged data sets; exit 4 on a difference."""
     from clustertrain.cli.data import data_sets, verify_data
-    from clustertrain.job.file import load_job
+    from clustertrain.run.command_line import typed
 
-    lines = elsewhere(job_file, to, "data verify", name)
-    echo_lines(lines or verify_data(data_sets(load_job(Path(job_file)), name)))
+    if (job := job_here(target, sets, to, "data verify", name)) is not None:
+        echo_lines(verify_data(data_sets(job, name), typed("run", target, sets)))
 
 
 @data.command("evict")
-@JOB_FILE
+@TARGET
 @DATA_NAME
+@SETS
 @WHERE
 @click.option("--force", is_flag=True, help="Also while a run uses them.")
-def data_evict(job_file: str, name: str | None, to: str | None, force: bool) -> None:
+def data_evict(target: str, name: str | None, sets: tuple[str, ...], to: str | None, force: bool) -> None:
     """Remove the staged data sets, and what killed fetches left behind."""
     from clustertrain.cli.data import data_sets, evict_data
-    from clustertrain.job.file import load_job
 
-    if (lines := elsewhere(job_file, to, "data evict", name)) is not None:
-        echo_lines(lines)
-        return
-    job = load_job(Path(job_file))
-    echo_lines(evict_data(job, data_sets(job, name), force=force))
-
-
-def elsewhere(job_file: str, to: str | None, command: str, name: str | None) -> Iterator[str] | None:
-    """The output of the command in the cluster of the job's run; None if its storage is visible here."""
-    from clustertrain.launchers.find import find_elsewhere
-
-    found = find_elsewhere(job_file, to, note)
-    if found is None:
-        return None
-    launcher, run = found
-    return launcher.run_in_cluster(run, command, *([name] if name else []))
-
-
-def echo_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
-
-
-def note(text: str) -> None:
-    """Print a remark to stderr, beside the output of the command."""
-    click.echo(text, err=True)
+    if (job := job_here(target, sets, to, "data evict", name)) is not None:
+        echo_lines(evict_data(job, data_sets(job, name), force=force))
 
 
 def needs_training(command: str) -> None:

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import click
 
+from clustertrain.cli.complete import data_names, job_files, targets
 from clustertrain.launchers import LAUNCHERS
 
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
-JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]")
-DATA_NAME = click.argument("name", required=False)
-TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]")
+JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
+DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
+TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets)
 TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="The launcher.")
 WHERE = click.option(
     "--to",

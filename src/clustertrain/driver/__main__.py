@@ -20,6 +20,7 @@ from clustertrain.driver.ray_cluster import RayCluster, ray_cluster_of
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.job.references import without_references
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
@@ -27,7 +28,7 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.result import write_result
 from clustertrain.worker.gpus import check_gpus
-from clustertrain.worker.user_code import code_folder
+from clustertrain.worker.user_code import enter_code
 
 
 class _CodeCheck(threading.Thread):
@@ -96,10 +97,8 @@ def _run(run: _Run) -> int:
 
 def _fit(run: _Run) -> None:
     os.environ.update(RAY_ENVIRONMENT)
-    os.environ.update(run.job.env)
-    code = code_folder(run.job)
-    sys.path.insert(0, code)
-    os.chdir(code)
+    os.environ.update(without_references(run.job.env))
+    enter_code(run.job)
     import_module("ray")  # before the thread starts: two threads must not import one package at once
     check = _CodeCheck(run.job)
     check.start()
@@ -144,7 +143,7 @@ def _trainer(run: _Run) -> Any:
         torch_config=KitTorchConfig(
             ref=run.ref,
             job_yaml=run.job_yaml,
-            is_script=job.script is not None,
+            is_script=job.is_script,
             # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that
             # it fails.
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),

@@ -165,7 +165,7 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
         checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy)
     step = checkpoint.manifest.step if checkpoint else 0
     reached = _reached_before(restart)
-    if checkpoint is not None or reached:
+    if not config.is_script and (checkpoint is not None or reached):
         events.write(
             "resumed",
             restart=restart.number,
@@ -179,9 +179,19 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
     name = str(checkpoint.name) if checkpoint else None
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     plan = Plan(ref, restart.number, config.job_yaml, name, resumes_script)
-    if resumes_script and (added := plan.job.resume_args):
-        events.write("note", text=f"the script left a checkpoint: its arguments end with {' '.join(added)}")
+    if config.is_script and (restart.number > 0 or attempt.n > 1):
+        events.write("note", text=_script_line(plan))
     return plan
+
+
+def _script_line(plan: Plan) -> str:
+    """What is known of the point from which a script continues; its steps are not."""
+    if not plan.resumes_script:
+        return "there is no file in the script's checkpoint folder: it is unknown whether it resumes"
+    added = " ".join(plan.job.resume_args)
+    return "the script has files in its checkpoint folder" + (
+        f": its arguments end with {added}" if added else ""
+    )
 
 
 def _reached_before(restart: Restart) -> int:

@@ -17,7 +17,7 @@ OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 
 _CLOSE = 0.95  # of a limit
 _SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
-_CONTINUE = "To continue with a changed job: `clustertrain run JOBFILE --accept-changes`"
+_CONTINUE = "To continue with a changed job, start it again with --accept-changes."
 _ON_GPU = "use train.precision: bf16, or GPUs with more memory"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
 _CUDA = re.compile(

@@ -21,12 +21,14 @@ from clustertrain.driver.diagnosis import diagnose
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
+from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.rank_log import start_line
 from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker.error_report import shortened
-from clustertrain.worker.plan import start_line
+from clustertrain.worker.lost_peer import shows_lost_peer
 from clustertrain.worker.script import ScriptFailed
 from clustertrain.worker.user_error import UserCodeFailed
 
@@ -202,7 +204,8 @@ class Group:
         )
 
     def _where_whole(self, rank: int) -> str:
-        return f"The whole traceback: clustertrain logs {self._attempt.run.name} --rank {rank}"
+        logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
+        return f"The whole traceback: {logs}"
 
     def _of_dead_rank(self, rank: int, error: ray.exceptions.RayError) -> Failure:
         """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
@@ -278,7 +281,7 @@ def _base(error: BaseException) -> BaseException:
 def _is_collateral(error: BaseException) -> bool:
     report = getattr(error, "report", None)
     name = report.name if report is not None else type(error).__name__
-    return recurrence.is_collateral(name, str(error))
+    return shows_lost_peer(name, str(error))
 
 
 def _tail(path: Path) -> str:

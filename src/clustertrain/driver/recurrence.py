@@ -14,6 +14,7 @@ from clustertrain.worker.error_report import ErrorReport
 _CERTAIN_CLASSES = {"ImportError", "SyntaxError"}
 # python found no script, and argparse refused the arguments: both end with code 2.
 _CERTAIN_OUTPUT = re.compile(r"^\S+: (?:can't open file|error:) ")
+_NO_MODULE = re.compile(r"^\S+: (?:No module named [\w.]|Error while finding module specification for )")
 _COMMAND_CANNOT_RUN = (126, 127)
 
 # They are OSErrors that only a change of the files ends.
@@ -32,8 +33,6 @@ _TRANSIENT_MESSAGE = re.compile(
     r"gloo/transport/|closed by peer|is killed by signal: Killed|"
     r"HTTP Error (?:429|5\d\d)|\b(?:429 Client|5\d\d Server) Error"
 )
-_COLLATERAL_CLASSES = {"DistBackendError", "DistNetworkError"}
-_COLLATERAL_MESSAGE = re.compile(r"gloo/transport/|closed by peer")
 
 
 def is_certain(report: ErrorReport) -> bool:
@@ -72,12 +71,9 @@ def _is_of_system(report: ErrorReport) -> bool:
 
 def is_certain_of_script(exit_code: int | None, last_line: str) -> bool:
     """Whether the exit code of a script and its last line of output show that it did not start."""
+    if exit_code == 1:  # of `python -m`
+        return _NO_MODULE.search(last_line) is not None
     return exit_code in _COMMAND_CANNOT_RUN or bool(exit_code == 2 and _CERTAIN_OUTPUT.search(last_line))
-
-
-def is_collateral(name: str, message: str) -> bool:
-    """Whether the exception only reports that a connection to another rank was lost."""
-    return name in _COLLATERAL_CLASSES or _COLLATERAL_MESSAGE.search(message) is not None
 
 
 # ------------------------------------------------------------------------------------------- signatures

@@ -15,11 +15,13 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.failures import Group, newest_restart, write_failure
 from clustertrain.driver.ray_cluster import RayCluster
-from clustertrain.errors import ClusterError, ClusterTrainError
+from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import committed_step, progress_of
+from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Failure
 
 
@@ -43,10 +45,15 @@ class Patience:
         self.in_a_row += 1
         return self.in_a_row > self._retries
 
-    def text(self) -> str:
+    def text(self, *, of_script: bool = False) -> str:
         """The reason why there is no other restart; empty if `retries` is 0."""
         if self._retries == 0:
             return ""
+        if of_script:
+            return (
+                f"All {self._retries} restarts of this start are used up (failures.retries). "
+                "All restarts of a script count, because its steps are unknown."
+            )
         at = f"step {self._committed_step}" if self._committed_step else "step 0: there is no checkpoint"
         return (
             f"All {self._retries} restarts in a row without a new committed step are used up "
@@ -87,13 +94,17 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             return
         attempt = self._ref.open()
         failure = self._new_failure(attempt)
+        if (failure is None or not failure.fatal) and attempt.stop.read() is not None:
+            raise RunStopped("A worker ended after the stop request.", checkpointed=False)
         if failure is not None and (cause := self._same_again(attempt, failure)):
             write_failure(attempt, replace(failure, cause=cause))
             raise StopRetrying(failure.text)
-        not_started = "The workers could not be started; `clustertrain logs --driver` shows why."
+        logs = command_on(attempt.uri, "logs", "--driver")
+        not_started = f"The workers could not be started; `{logs}` shows why."
         text = failure.text if failure else not_started
+        of_script = is_of_script(attempt)
         if self._patience.is_over_after(committed_step(attempt.run)):
-            text = f"{text}\n{self._patience.text()}".rstrip()
+            text = f"{text}\n{self._patience.text(of_script=of_script)}".rstrip()
             if failure is not None:
                 cause = "retries_used_up" if self._retries else failure.cause
                 write_failure(attempt, replace(failure, cause=cause, text=text))
@@ -104,6 +115,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             of=self._retries,
             step=failure.step if failure else 0,
             text=text,
+            of_script=of_script,
         )
         self._wait_for_workers(attempt, failure)
 

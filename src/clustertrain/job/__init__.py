@@ -4,14 +4,18 @@ model.py        the whole file as one frozen model, and the rules that join sect
 sections.py     the sections that every launcher has
 places.py       the sections `data` and `storage`
 slurm.py        the section `slurm`
+interpreter.py  the Python of a script's own environment
 kubernetes.py   the section `kubernetes`
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value
 wording.py      the text of an error: the place, the value, the rule, the nearest valid key
 arguments.py    `args` against the parameters of a task: names, and values of simple types
+references.py   ${CLUSTERTRAIN_…} in args and env, which the worker replaces
+code_folders.py  the folders of `code`, and their places in a copy of all of them
 source.py       the user's code as text: the module, the class or function, its parameters
 identity.py     which keys decide what is computed, and their hash
 reference.py    docs/job-file.md and the JSON schema, from the models
+loggers.py      the variables and the servers of the loggers in `train.log`
 site.py         the defaults of a site
 """

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.values import is_secret_key
@@ -66,7 +67,7 @@ def parse_job(text: str, name: str) -> Job:
 
 def dump_job(job: Job) -> str:
     """The job as YAML with every default, in the order of the reference; parse_job reads it back."""
-    unusable = {"checkpoint"} if job.script else {"resume_args"}
+    unusable = {"checkpoint"} if job.is_script else {"resume_args"}
     return yaml.dump(
         _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
         Dumper=JobDumper,
@@ -100,7 +101,7 @@ def _read_file(text: str, source: str) -> Document:
         refuse(
             position(1, 1),
             "the job file is empty",
-            "it needs at least name and task, function or script; clustertrain init writes an example",
+            "it needs name and one of task, function, script and module; clustertrain init writes an example",
         )
     if not isinstance(document.data, dict):
         what = f"the job file is {shown(document.data)}"
@@ -126,7 +127,7 @@ def expected_at(path: Keys) -> Expected:
 def _override(document: Document, override: str, number: int) -> None:
     """Applies one `--set a.b=value`; errors give its text as the place."""
     keys, separator, value = override.partition("=")
-    here = TextPosition((LARGEST_FILE_BYTES, number), f"--set {shortened(_without_credentials(override))}")
+    here = TextPosition((LARGEST_FILE_BYTES, number), f"--set {shortened(without_credentials(override))}")
     path = tuple(keys.split("."))
     if not separator or not all(re.fullmatch(r"[\w-]+", key) for key in path):
         refuse(here, "is not KEY=VALUE", "name a key of the job file, such as --set train.epochs=3")
@@ -149,11 +150,13 @@ def _override(document: Document, override: str, number: int) -> None:
     document.positions = kept | part.positions
 
 
-def _without_credentials(text: str) -> str:
-    keys, _, _ = text.partition("=")
+def without_credentials(override: str) -> str:
+    """A `--set` option for messages and records: without the value of a secret key, and without user,
+    password and query of a URI."""
+    keys, _, _ = override.partition("=")
     if is_secret_key(keys.rpartition(".")[2]):
         return f"{keys}=…"
-    return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", text)
+    return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", override)
 
 
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
@@ -161,9 +164,19 @@ _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 
 def _may_expand(path: Keys) -> bool:
     match path:
-        case ("code" | "storage" | "image",) | ("storage" | "env", _) | ("data", _, "uri"):
+        case ("code" | "interpreter" | "storage" | "image",) | ("code", int()):
+            return True
+        case ("storage" | "env", _) | ("data", _, "uri"):
             return True
         case ("slurm", "python" | "output") | ("slurm", "mounts", _):
+            return True
+    return False
+
+
+def _is_expanded_later(path: Keys) -> bool:
+    """Whether the shell on the node, the worker or the script itself replaces ${…}."""
+    match path:
+        case ("slurm", "setup", *_) | ("args" | "resume_args", int()):
             return True
     return False
 
@@ -185,6 +198,8 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         name, default = match[1], match[2]
         if match[0] == "$$":
             return "$"
+        if name is not None and name.startswith(variables.PREFIX) and path[0] == "env":
+            return match[0]  # the worker has the value
         if name is None:
             what = f"{dotted(path)}: a '$' that does not start ${{NAME}}"
             refuse(position, what, "write ${NAME}, or $$ for a '$'")
@@ -196,11 +211,12 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
 
     if _may_expand(path):
         return _VARIABLE.sub(replacement, value)
-    if "${" in value and environ is not None and path[:2] != ("slurm", "setup"):  # the shell expands that
+    if "${" in value and environ is not None and not _is_expanded_later(path):
         refuse(
             position,
             f"{dotted(path)}: {shown(value)} is not accepted",
-            "${NAME} is replaced only in storage, data.*.uri, env, code, image and the paths of slurm",
+            "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the paths of "
+            f"slurm, and ${{{variables.PREFIX}…}} in the args of a script",
             "set another key on the command line: --set KEY=VALUE",
         )
     return value
@@ -223,7 +239,8 @@ def _absolute(job: Job, folder: Path) -> Job:
 
     return job.model_copy(
         update={
-            "code": absolute(job.code),
+            "code": tuple(map(absolute, job.code)),
+            "interpreter": absolute(job.interpreter) if job.interpreter else None,
             "storage": job.storage.model_copy(update={"uri": absolute(job.storage.uri)}),
             "data": {
                 name: entry.model_copy(update={"uri": absolute(entry.uri)})

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.job.model import Job
+from clustertrain.job.values import is_secret_text
 
 # Keys of train that change the length or the output of a run, but none of its results.
-FREE_TRAIN_KEYS = {"epochs", "steps", "early_stop", "log_every", "eval_every", "loader_workers", "sanity"}
+FREE_TRAIN_KEYS = {
+    *("epochs", "steps", "early_stop", "log_every", "log", "eval_every", "loader_workers", "sanity")
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ def identity(job: Job) -> dict[str, Any]:
     """
     dumped = job.model_dump(mode="json", by_alias=True)
     parts = {
-        key: dumped[key] for key in ("task", "function", "script", "args", "data", "train") if dumped[key]
+        key: dumped[key]
+        for key in ("task", "function", "script", "module", "args", "data", "train")
+        if dumped[key]
     }
     for name, entry in dumped["data"].items():
         where = "sha256" if entry["sha256"] else "uri"
@@ -46,9 +51,9 @@ def identity(job: Job) -> dict[str, Any]:
 
 def hyperparameters(job: Job) -> dict[str, str | int | float]:
     """The args and the keys of `train`, by the names that `--set` takes, such as `args.lr`. Lists and
-    booleans are JSON; keys without a value are left out."""
+    booleans are JSON; keys without a value are left out, and a secret is shown as `***`."""
     dumped = job.model_dump(mode="json", by_alias=True)
-    flat = _flat({key: dumped[key] for key in ("args", "train") if isinstance(dumped[key], dict)})
+    flat = _flat({key: _masked(dumped[key]) for key in ("args", "train") if isinstance(dumped[key], dict)})
     return {
         key: value if isinstance(value, str | int | float) and not isinstance(value, bool) else as_json(value)
         for key, value in flat
@@ -69,7 +74,7 @@ def identity_difference(old: Job, new: Job) -> list[Change]:
 def needs_consent(change: Change, job: Job) -> bool:
     """Whether a run with a checkpoint continues with this change only if the user accepts it. The arguments
     of a script may change: the script itself decides what they mean for its checkpoints."""
-    return job.entry_point != "script" or change.key != "args"
+    return not job.is_script or change.key != "args"
 
 
 def job_hash(job: Job) -> str:
@@ -79,6 +84,15 @@ def job_hash(job: Job) -> str:
 
 def as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _masked(value: Any, name: str = "") -> Any:
+    """The value with `***` for each text that is a secret by its name, or contains one."""
+    if isinstance(value, dict):
+        return {key: _masked(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked(inner, name) for inner in value]
+    return "***" if isinstance(value, str) and is_secret_text(name, value) else value
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
-from clustertrain.job.values import Bytes, CountOrZero, Positive, Refused, Seconds, Text, written_as
+from clustertrain.job.values import (
+    ONE_AS_TEXT,
+    Bytes,
+    CountOrZero,
+    Positive,
+    Refused,
+    Seconds,
+    Text,
+    one_or_several,
+    several_folders,
+    written_as,
+)
 
 KIT_FOLDER = "/clustertrain"
 """The folder of the job file and the code in a pod; no volume may be mounted over it."""
@@ -75,6 +86,9 @@ ObjectName = Annotated[str, AfterValidator(_object_name), written_as("name")]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 LabelValue = Annotated[str, AfterValidator(_label_value)]
 Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
+MountedCode = Annotated[
+    tuple[Mount, ...], AfterValidator(several_folders), one_or_several(Mount), ONE_AS_TEXT
+]
 WholeSeconds = Annotated[Seconds, AfterValidator(_grace)]
 
 
@@ -220,8 +234,9 @@ class Kubernetes(Section):
     allow_host_path: StrictBool = False
     """Allow `host_path` volumes. Whoever can write to them can take over the node."""
 
-    code_in_image: Mount | None = None
-    """Folder of the image that contains your code. By default the folder `code` is sent with the job."""
+    code_in_image: MountedCode | None = None
+    """Folder of the image that contains your code, or a list of folders, in place of `code`. By default
+    `code` is sent with the job."""
 
     secrets: tuple[ObjectName, ...] = ()
     """Secrets whose keys become environment variables of head and workers, such as AWS_ACCESS_KEY_ID.

@@ -14,15 +14,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from clustertrain import variables
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.places import DataEntry, Storage
+from clustertrain.job.references import check_references
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section, Train
 from clustertrain.job.slurm import Image, Slurm, check_container
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,
     Argument,
+    CodeFolders,
     Environment,
     Identifier,
     ImportPath,
+    ModuleName,
     Name,
     Path,
     Refused,
@@ -31,6 +34,7 @@ from clustertrain.job.values import (
 )
 from clustertrain.storage.location import Location
 
+_ENTRY_POINTS = ("task", "function", "script", "module")
 StorageText = Annotated[str, written_as("path or URI")]
 
 
@@ -46,7 +50,7 @@ class Job(Section):
 
     task: ImportPath | None = None
     """A `Task` class, `package.module:Class`, for clustertrain's training loop. Exactly one of `task`,
-    `function` and `script`."""
+    `function`, `script` and `module`."""
 
     function: ImportPath | None = None
     """A function `train(config)`, `package.module:function`, with its own training loop."""
@@ -54,9 +58,14 @@ class Job(Section):
     script: ScriptPath | None = None
     """An unchanged torchrun script: a path below `code`."""
 
+    module: ModuleName | None = None
+    """A module that runs like a script: `package.train`, started as `python -m package.train`. It is below
+    `code`, or installed where the job runs. In this page, what is said of a script is also true of it."""
+
     args: Args = Field(default_factory=dict)
     """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For
-    `script`: a list of command line arguments."""
+    `script`: a list of command line arguments. In these, `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each
+    worker: see "Environment variables" above."""
 
     resume_args: tuple[Argument, ...] = ()
     """More arguments for `script`, added after `args` at every start that finds something in the script's
@@ -67,7 +76,7 @@ class Job(Section):
     """Data sets by name (a-z, 0-9 and '_')."""
 
     train: Train | None = None
-    """The training loop. Required for `task`, refused for `function` and `script`."""
+    """The training loop. Required for `task`, refused for the other entry points."""
 
     checkpoint: Checkpoint = Checkpoint()
     """When to save and what to keep. Refused for `script`, which saves its own checkpoints."""
@@ -84,11 +93,17 @@ class Job(Section):
     """Restarts, time limits and the grace period."""
 
     env: Environment = Field(default_factory=dict)
-    """Environment variables of the workers. They are recorded with the run: put no secrets here."""
+    """Environment variables of the workers. They are recorded with the run: put no secrets here.
+    `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables" above."""
 
-    code: Path = "."
-    """Folder of your code, relative to the job file. It is on the import path and is the working
-    directory."""
+    code: CodeFolders = (".",)
+    """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
+    import path, in this order. The first one is the working directory, and a `script` is below it."""
+
+    interpreter: Path | None = None
+    """The Python that starts a `script` or `module`, if its packages are in another environment than
+    clustertrain's: `/envs/mine/bin/python`, or the folder of a virtual environment. It is a path of the
+    machines that run the job, or relative to the job file. It needs neither Ray nor clustertrain."""
 
     image: Image | None = None
     """The container image, for every target that uses one: `registry.example.org/team/train:1.0`, or a `.sif`
@@ -105,7 +120,8 @@ class Job(Section):
     def _defaults_of_the_entry_point(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        if data.get("script") is not None and data.get("args") is None:
+        is_script = data.get("script") is not None or data.get("module") is not None
+        if is_script and data.get("args") is None:
             return {**data, "args": []}
         checkpoint = data.get("checkpoint") or {}
         if data.get("function") is not None and isinstance(checkpoint, dict):
@@ -114,8 +130,9 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        self._exactly_one_of("task", "function", "script", example="task: package.module:Class")
+        self._exactly_one_of(*_ENTRY_POINTS, example="task: package.module:Class")
         _check_entry_point(self)
+        _check_references(self)
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
@@ -124,8 +141,13 @@ class Job(Section):
 
     @property
     def entry_point(self) -> str:
-        """The key that names it: task, function or script."""
-        return self._given("task", "function", "script")[0]
+        """The key that names it: task, function, script or module."""
+        return self._given(*_ENTRY_POINTS)[0]
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the workers start it as a child process: a script or a module."""
+        return self.script is not None or self.module is not None
 
     @property
     def world_sizes(self) -> tuple[int, ...]:
@@ -159,18 +181,25 @@ class Job(Section):
 def _check_entry_point(job: Job) -> None:
     """Sections that the entry point cannot use are refused, not ignored."""
     entry_point = job.entry_point
-    if entry_point == "script" and isinstance(job.args, dict):
-        rule = "a script takes a list of command line arguments: args: [--lr, 0.1]"
-        raise Refused(f"a mapping is given together with script\n{rule}", "args")
-    if entry_point != "script" and not isinstance(job.args, dict):
+    if job.is_script and isinstance(job.args, dict):
+        rule = f"a {entry_point} takes a list of command line arguments: args: [--lr, 0.1]"
+        raise Refused(f"a mapping is given together with {entry_point}\n{rule}", "args")
+    if not job.is_script and not isinstance(job.args, dict):
         rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
         raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
-    if entry_point != "script" and job.resume_args:
+    if not job.is_script and job.resume_args:
         raise Refused(
             f"this key is given together with {entry_point}\n"
             f"a {entry_point} gets its state from clustertrain and needs no argument to resume\n"
             "leave it out",
             "resume_args",
+        )
+    if not job.is_script and job.interpreter is not None:
+        raise Refused(
+            f"this key is given together with {entry_point}\n"
+            f"a {entry_point} runs in the worker's own process, whose Python needs torch and Ray\n"
+            "install your packages there, or run a script or module",
+            "interpreter",
         )
     if entry_point == "task" and job.train is None:
         raise Refused(
@@ -194,12 +223,24 @@ def _check_entry_point(job: Job) -> None:
             "every",
             "epochs",
         )
-    if entry_point == "script" and "checkpoint" in job.model_fields_set:
+    if job.is_script and "checkpoint" in job.model_fields_set:
         raise Refused(
-            "this section is given together with script\na script saves its own checkpoints\n"
+            f"this section is given together with {entry_point}\na {entry_point} saves its own checkpoints\n"
             f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
             "checkpoint",
         )
+
+
+def _check_references(job: Job) -> None:
+    args = enumerate(job.args) if not isinstance(job.args, dict) else ()
+    texts: list[tuple[str, str | int, str]] = [("args", index, text) for index, text in args]
+    texts += [("resume_args", index, text) for index, text in enumerate(job.resume_args)]
+    texts += [("env", name, text) for name, text in job.env.items()]
+    for key, item, text in texts:
+        try:
+            check_references(text, job.data, job.entry_point, is_script=job.is_script)
+        except Refused as error:
+            raise Refused(str(error), key, item) from None
 
 
 def _check_device(train: Train, resources: Resources) -> None:

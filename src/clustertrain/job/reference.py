@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from clustertrain import variables
 from clustertrain.job.file import job_schema
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
@@ -20,7 +21,7 @@ from clustertrain.units import duration_text
 EXAMPLE = """\
 # yaml-language-server: $schema=job.schema.json
 name: cifar-resnet
-task: training.cifar:Cifar            # or function: module:train, or script: train.py
+task: training.cifar:Cifar            # or function: module:train, script: train.py, module: package.train
 args:
   lr: 1e-3                            # arguments of your class
   augment: true
@@ -92,6 +93,7 @@ ignored.
 | `task` | a `Task` class; clustertrain runs the training loop | a mapping | required | optional |
 | `function` | a function `train(config)` with its own loop | a mapping | refused | optional |
 | `script` | an unchanged torchrun script | a list of arguments | refused | refused: it saves its own |
+| `module` | a script as a module: `python -m` | a list of arguments | refused | refused: it saves its own |
 
 ## Setting a key from the command line
 
@@ -105,10 +107,38 @@ missing sections are created, and the last `--set` of a key wins:
 ## Environment variables
 
 `${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in
-these keys: `storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `image`, and `python`, `output`
-and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else it is refused.
-`${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an unset variable is an
-error. `$$` is a plain `$`.
+these keys: `storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `interpreter`, `image`, and
+`python`, `output` and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else
+it is refused. `${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an unset
+variable is an error. `$$` is a plain `$`.
+
+Two kinds of `${{…}}` are not replaced from that environment. In the `args` and `resume_args` of a script
+every `${{…}}` except those below passes through unchanged, such as `${{now:%H-%M}}` for Hydra: write the
+value itself in place of `${{HOME}}`. And `${{{variables.PREFIX}…}}` there and in `env.*` is replaced in each
+worker:
+
+| written | value |
+|---|---|
+| `${{{variables.DATA_PREFIX}TRAIN}}` or `…_train}}` | the local path of the data set `train` on this node |
+| `${{{variables.CHECKPOINT_DIR}}}` | the folder, or on S3 the URI, for the checkpoints; only for a script |
+| `${{{variables.ATTEMPT}}}` | the number of the attempt, from 1 |
+| `${{{variables.RESTART}}}` | the number of the start of the workers in this attempt, from 0 |
+
+```yaml
+script: train.py
+args:
+  - --data=${{{variables.DATA_PREFIX}TRAIN}}/images
+  - --out=${{{variables.CHECKPOINT_DIR}}}
+  - hydra.run.dir=${{{variables.CHECKPOINT_DIR}}}/${{now:%Y-%m-%d}}
+data:
+  train: {{uri: https://example.org/images.tar.gz, extract: true}}
+env:
+  HF_HOME: ${{{variables.DATA_PREFIX}TRAIN}}/huggingface
+```
+
+Any other name after `${{{variables.PREFIX}`, such as a data set that is not in `data`, is an error. A
+variable of `env` with such a reference is set as soon as the data is staged, before the code of a task or
+function is imported for training; while the code is checked before the start, it is not set.
 
 **No secrets.** The job is copied into the run's folder with every `${{NAME}}` replaced, also in `env`:
 whoever can read the run can read these values. A URI that contains a credential is therefore refused, and so
@@ -150,10 +180,10 @@ the likely cause.
 ## What makes it the same run
 
 If a run with the job's name exists, starting the job continues that run. These keys identify a run: `task`,
-`function` or `script`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the keys of
-`train`, except for `epochs`, `steps`, `early_stop`, `log_every`, `eval_every`, `loader_workers` and `sanity`.
-Everything else may change between attempts; more `epochs` or `steps` continue a finished run, and a larger
-`early_stop.patience` continues a run that ended by early stopping.
+`function`, `script` or `module`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the
+section `train`, except for its keys `epochs`, `steps`, `early_stop`, `log_every`, `log`, `eval_every`,
+`loader_workers` and `sanity`. Everything else may change between attempts; more `epochs` or `steps` continue
+a finished run, and a larger `early_stop.patience` continues a run that ended by early stopping.
 
 If one of the keys that identify the run has changed:
 
@@ -243,6 +273,8 @@ def _default(value: dict[str, Any], info: FieldInfo) -> str:
     if isinstance(info.default, Section):  # its own table lists its defaults, except for its required key
         given = info.default.model_dump(by_alias=True, exclude_defaults=True)
         return ", ".join(f"`{key}: {inner}`" for key, inner in given.items())
+    if isinstance(default, list) and len(default) == 1:  # as one of several
+        return f"`{default[0]}`"
     if isinstance(default, float):
         return f"`{default:g}`"
     return "" if default is None else f"`{default if isinstance(default, str) else json.dumps(default)}`"

@@ -14,6 +14,7 @@ from clustertrain.job.values import (
     Bytes,
     Count,
     CountOrZero,
+    Loggers,
     Nodes,
     Positive,
     PositiveOrZero,
@@ -150,6 +151,10 @@ class Train(Section):
 
     log_every: Count = 10
     """Optimizer steps between two lines of metrics."""
+
+    log: Loggers = ("tensorboard",)
+    """Where the metrics are written as a curve: `tensorboard`, `mlflow`, `wandb`, one or several. With an
+    empty list, none."""
 
     eval_every: EvalEvery = EvalEvery(epochs=1)
     """How often to evaluate."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import warnings
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import islice
@@ -30,18 +31,24 @@ def check_source(job: Job) -> None:
         JobError: the file is missing or is not Python; it does not define the name; the class does not take
             the args, or the function does not take one argument. Names file and line, and the nearest name.
     """
-    code = Path(job.code)
-    if not code.is_dir():
-        remedy = "Give the folder of your code, relative to the job file."
-        raise JobError(f"code: {code} is not a folder.\n{remedy}")
+    folders = [Path(folder) for folder in job.code]
+    for folder in folders:
+        if not folder.is_dir():
+            remedy = "Give the folder of your code, relative to the job file."
+            raise JobError(f"code: {folder} is not a folder.\n{remedy}")
     if job.script:
-        _check_script(code, job.script)
+        script = script_file(folders, job.script)
+        if job.interpreter is None:  # a newer Python has syntax that this one does not know
+            parsed(script, f"script: {job.script}")
+        return
+    if job.module:
+        check_module(folders, job)
         return
     kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
     what, (module_name, _, attribute) = f"{kind}: {spec}", spec.partition(":")
-    path = module_file(code, module_name)
+    path = module_file(folders, module_name)
     if path is None:
-        _check_installed(job, what, module_name)
+        _check_installed(folders, job, what, module_name)
         return
     tree = parsed(path, what)
     definition = _definition(tree, attribute, what, path)
@@ -53,19 +60,51 @@ def check_source(job: Job) -> None:
         _check_one_argument(definition, what, path)
 
 
-def _check_script(code: Path, script: str) -> None:
-    path = code / script
-    if not path.is_file():
-        near = _near(script, [each.name for each in code.glob("*.py")])
-        raise JobError(f"script: {script} does not exist in {code}.\n{near}The path is relative to `code`.")
-    parsed(path, f"script: {script}")
+def script_file(folders: Sequence[Path], script: str) -> Path:
+    """The file of a script, which is below the first folder of the code.
+
+    Raises:
+        JobError: it does not exist; names the nearest one, or the folder that has it.
+    """
+    code, *others = folders
+    if (code / script).is_file():
+        return code / script
+    rule = f"The path is relative to {'the first folder of ' if others else ''}`code`."
+    if (elsewhere := next((other for other in others if (other / script).is_file()), None)) is not None:
+        rule += f" It is in {elsewhere}: name that first."
+    else:
+        rule = _near(script, [each.name for each in code.glob("*.py")]) + rule
+    raise JobError(f"script: {script} does not exist in {code}.\n{rule}")
 
 
-def module_file(code: Path, module_name: str) -> Path | None:
-    """The file of a module below the folder of the code; None if it is not there."""
-    stem = code.joinpath(*module_name.split("."))
-    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
-    return next((path for path in candidates if path.is_file()), None)
+def check_module(folders: Sequence[Path], job: Job) -> None:
+    """Check that `python -m` can run the module of a job, as far as its text shows it.
+
+    Raises:
+        JobError: it is neither below `code` nor installed; it is a package; it is not Python.
+    """
+    module, what = job.module or "", f"module: {job.module}"
+    path, main = module_file(folders, module), module_file(folders, f"{module}.__main__")
+    file = path if path is not None and path.name != "__init__.py" else main
+    if file is not None:
+        if job.interpreter is None:
+            parsed(file, what)
+    elif path is not None:
+        modules = sorted(f"{module}.{each.stem}" for each in path.parent.glob("*.py") if each != path)
+        has = f"Name one of its modules: {', '.join(modules[:8])}." if modules else "Name a module."
+        raise JobError(f"{what} is a package without __main__.py, which `python -m` cannot run.\n{has}")
+    else:
+        _check_installed(folders, job, what, module)
+
+
+def module_file(folders: Sequence[Path], module_name: str) -> Path | None:
+    """The file of a module below the first folder of the code that has it; None if none has."""
+    for folder in folders:
+        stem = folder.joinpath(*module_name.split("."))
+        for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
+            if path.is_file():
+                return path
+    return None
 
 
 def parsed(path: Path, what: str) -> ast.Module:
@@ -96,18 +135,22 @@ def _near(name: str, known: list[str]) -> str:
     return f"Did you mean '{near[0]}'? " if near else ""
 
 
-def _check_installed(job: Job, what: str, module_name: str) -> None:
+def _check_installed(folders: Sequence[Path], job: Job, what: str, module_name: str) -> None:
     """A module that is not below `code` may be installed, here or where the job runs."""
     top = module_name.partition(".")[0]
-    code = Path(job.code)
-    is_below = (code / top).is_dir() or (code / f"{top}.py").is_file()
-    if not is_below and (_is_installed(top) or job.image or job.slurm.python):
+    is_below = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
+    if not is_below and (_is_installed(top) or job.image or job.slurm.python or job.interpreter):
         return
-    files = islice(code.glob("**/*.py"), _MOST_FILES)
-    modules = [".".join(path.relative_to(code).with_suffix("").parts) for path in files]
-    where = f"{code} has no {module_name.replace('.', '/')}.py, and no installed package has this name."
+    modules = [
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for folder in folders
+        for path in islice(folder.glob("**/*.py"), _MOST_FILES)
+    ]
+    have = "has" if len(folders) == 1 else "have"
+    where = f"{' and '.join(map(str, folders))} {have} no {module_name.replace('.', '/')}.py"
     raise JobError(
-        f"{what}: there is no module {module_name}.\n{where}\n"
+        f"{what}: there is no module {module_name}.\n"
+        f"{where}, and no installed package has this name.\n"
         f"{_near(module_name, modules)}A module is named by its path below `code`, with dots, without .py."
     )
 

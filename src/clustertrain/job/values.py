@@ -7,8 +7,9 @@ the whole message.
 from __future__ import annotations
 
 import re
+from os.path import normpath
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
@@ -29,6 +30,13 @@ _SECRET_KEY = re.compile(
     r"(aws|s3)?(access|secret)(access)?(key)?(id)?|(aws|s3)?(session|security)?token|password|credentials?"
 )
 _SECRET_VARIABLES = re.compile(r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN|SECURITY_TOKEN)")
+_SECRET_NAME = re.compile(
+    r"(.*[-_.])?(token|password|passwd|passphrase|secret|credentials?|(api|access|private|secret)[-_]?key)",
+    re.IGNORECASE,
+)
+_SPECIAL_TOKEN = re.compile(r"(.*_)?(pad|bos|eos|cls|sep|unk|mask)_token", re.IGNORECASE)  # of a tokenizer
+_LOGGER_SECRETS = re.compile(r"WANDB_API_KEY|MLFLOW_TRACKING_(PASSWORD|TOKEN)")
+_LOGGER_SERVERS = re.compile(r"WANDB_BASE_URL|MLFLOW_(TRACKING|REGISTRY)_URI")
 
 
 class Refused(ValueError):
@@ -59,6 +67,18 @@ def _import_path(path: str) -> str:
     return path
 
 
+def _module(name: str) -> str:
+    if all(part.isidentifier() for part in name.split(".")):
+        return name
+    rule = "must be package.module, as `python -m` takes it"
+    module, _, function = name.partition(":")
+    if name.endswith(".py"):
+        rule += f"\na file is named by the key script: {name}"
+    elif function and all(part.isidentifier() for part in [*module.split("."), function]):
+        rule += f"\na function is named by the key function: {name}"
+    raise ValueError(rule)
+
+
 def _script(path: str) -> str:
     if path != _path(path) or path.startswith("/") or ".." in PurePosixPath(path).parts:
         raise ValueError("must be a file below `code`, written relative to it, such as train.py")
@@ -75,8 +95,8 @@ def _path(path: str) -> str:
 
 def _refuse_credential(uri: str) -> None:
     """Runs before all other rules of a URI. The message never contains the value: errors end up in logs."""
-    keys = [key for key, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)]
-    secret = next((f"the query key {key}" for key in keys if _SECRET_IN_QUERY.fullmatch(key)), None)
+    key = _secret_in_query(uri)
+    secret = None if key is None else f"the query key {key}"
     if re.search(r"://[^/?#]*@|^[^/?#]+:[^/?#]*@", uri):
         secret = "a user or password before '@'"
     if secret:
@@ -85,6 +105,18 @@ def _refuse_credential(uri: str) -> None:
             "a job file is copied into the run's folder, so it must not contain secrets\n"
             "put it in the environment instead: AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
+
+
+def _secret_in_query(uri: str) -> str | None:
+    """The first key in the query of a URI that names a secret."""
+    keys = [key for key, _ in parse_qsl(uri.partition("?")[2], keep_blank_values=True)]
+    return next((key for key in keys if _SECRET_IN_QUERY.fullmatch(key)), None)
+
+
+def is_secret_text(name: str, text: str) -> bool:
+    """Whether a text of this name is a secret by its name, or a URI that contains one."""
+    named = _SECRET_NAME.fullmatch(name) is not None and _SPECIAL_TOKEN.fullmatch(name) is None
+    return named or re.search(r"://[^/?#\s]*@", text) is not None or _secret_in_query(text) is not None
 
 
 def is_secret_key(key: str) -> bool:
@@ -100,9 +132,17 @@ def refuse_secret_keys(section: object) -> None:
 
 
 def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
+    for name, value in env.items():
         if _SECRET_VARIABLES.fullmatch(name):
             raise Refused(f"contains a credential\n{_NO_SECRETS}", name)
+        has_user = _LOGGER_SERVERS.fullmatch(name) and re.search(r"://[^/?#]*@", value)
+        if has_user or _LOGGER_SECRETS.fullmatch(name):
+            raise Refused(
+                "contains a credential\n"
+                "a job file is copied into the run's folder, so it must not contain secrets\n"
+                "set the variable in your shell; slurm.environment or kubernetes.secrets pass it on",
+                name,
+            )
     return env
 
 
@@ -177,6 +217,14 @@ def _count_or_range(what: str) -> BeforeValidator:
     return BeforeValidator(bounded, json_schema_input_type=Count | tuple[Count, Count])
 
 
+def _names_once(value: object) -> object:
+    """One name, or a list of different names."""
+    names = value if isinstance(value, list | tuple) else [value]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise ValueError(f"must not contain {twice} twice")
+    return tuple(names)
+
+
 def _enough_memory(size: int) -> int:
     if size < LEAST_MEMORY_BYTES:
         raise ValueError("must be at least 1Mi; a bare number is bytes\nwrite the unit, such as 16Gi")
@@ -197,6 +245,26 @@ def _plain_data(value: Any) -> Any:
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("must not contain a lone surrogate (half a character)")
     return value
+
+
+def several_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    if not folders:
+        raise ValueError("must be a folder, or a list of at least one")
+    if len(folders) > 1 and (wrong := next((each for each in folders if ":" in each), None)):
+        raise ValueError(f"a folder with ':' cannot be on the import path together with others: {wrong}")
+    if len({*map(normpath, folders)}) < len(folders):
+        raise ValueError("names a folder twice")
+    return folders
+
+
+def one_or_several(item: Any) -> BeforeValidator:
+    """A text of this type, or a list of them."""
+    return BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value, json_schema_input_type=item | list[item]
+    )
+
+
+ONE_AS_TEXT = PlainSerializer(lambda items: items[0] if len(items) == 1 else list(items), when_used="json")
 
 
 def written_as(kind: str, *examples: str) -> Any:
@@ -232,6 +300,11 @@ Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=Writ
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Environment = Annotated[dict[Variable, Argument], AfterValidator(_no_secret_variables)]
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]
+Loggers = Annotated[
+    tuple[LoggerName, ...],
+    BeforeValidator(_names_once, json_schema_input_type=LoggerName | tuple[LoggerName, ...]),
+]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
 Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
 Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
@@ -242,7 +315,9 @@ Args = Annotated[
 ]
 Name = Annotated[str, AfterValidator(_name), written_as("name")]
 Path = Annotated[Text, AfterValidator(_path), written_as("path")]
+ModuleName = Annotated[str, AfterValidator(_module), written_as("`package.module`")]
 ScriptPath = Annotated[Text, AfterValidator(_script), written_as("path")]
+CodeFolders = Annotated[tuple[Path, ...], AfterValidator(several_folders), one_or_several(Path), ONE_AS_TEXT]
 DataUri = Annotated[Text, AfterValidator(_data_uri), written_as("path or URI")]
 StorageUri = Annotated[Text, AfterValidator(_storage_uri), written_as("path or URI")]
 Endpoint = Annotated[str, AfterValidator(_endpoint), written_as("URL")]

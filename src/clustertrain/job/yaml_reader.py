@@ -134,12 +134,7 @@ class Reader:
             self.loader = JobLoader(self.text)
             node = self.loader.get_single_node()
         except yaml.MarkedYAMLError as error:
-            tab = (
-                "indent with spaces, not tabs"
-                if "'\\t'" in (error.problem or "")
-                else "check the lines above it too"
-            )
-            refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", tab)
+            refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", self._remedy(error))
         except yaml.reader.ReaderError as error:
             before = self.text[: error.position]
             here = self.position(before.count("\n") + 1, error.position - before.rfind("\n"))
@@ -152,6 +147,14 @@ class Reader:
         start = self.position(1, 1) if node is None or not base else self._at(node.start_mark)
         self.positions[base] = (start, start if node is None else self._at(node.start_mark))
         return Document(None if node is None else self._plain(node, base), self.positions)
+
+    def _remedy(self, error: yaml.MarkedYAMLError) -> str:
+        if "'\\t'" in (error.problem or ""):
+            return "indent with spaces, not tabs"
+        at = error.problem_mark.index if error.problem_mark else 0
+        if self.text[max(0, at - 1) : at + 1] == "${":
+            return "within [ ] and { } a text with ${…} needs quotes"
+        return "check the lines above it too"
 
     def _at(self, mark: Any) -> TextPosition:
         return self.position(mark.line + 1, mark.column + 1) if mark else self.position(1, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from clustertrain.errors import (
     EXIT_CLUSTER,
@@ -21,9 +21,12 @@ from clustertrain.errors import (
     StorageError,
 )
 from clustertrain.job.file import dump_job
+from clustertrain.job.interpreter import interpreter_file
+from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
+from clustertrain.job.references import without_references
 from clustertrain.job.source import check_source
-from clustertrain.node.installed import missing_for_training
+from clustertrain.node.installed import how_to_install, missing_for_training, missing_of
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
 
@@ -47,12 +50,82 @@ def check_code(
     """
     started_s = time.monotonic()
     check_source(job)
-    notes = _check_data(job, elsewhere)
-    if job.script is None:
+    notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
+    notes += _check_interpreter(job, elsewhere)
+    if not job.is_script:
         notes += _import_and_rehearse(job, world_size or job.world_sizes[-1], elsewhere)
     for note in notes:
         echo(f"note: {note}")
     echo(f"checked in {time.monotonic() - started_s:.1f} s")
+
+
+def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
+    """Check that the loggers of `train.log` can write; returns notes.
+
+    Raises:
+        JobError: a package is not installed where the job runs, or a logger has no place to write to.
+    """
+    loggers = loggers_of(job)
+    _check_places(job, loggers, elsewhere=elsewhere)
+    if not (missing := missing_of(loggers)):
+        return []
+    text = f"train.log: {' and '.join(missing)}: not installed here"
+    if elsewhere:
+        return [f"{text}; the nodes need it: {how_to_install(missing)}"]
+    raise JobError(f"{text}.\n{how_to_install(missing)}")
+
+
+def _check_places(job: Job, loggers: Sequence[str], *, elsewhere: bool) -> None:
+    """Storage on S3 is no folder for the files of MLflow and W&B.
+
+    Raises:
+        JobError: a logger would need one.
+    """
+    if not job.storage.location.is_s3:
+        return
+    if "mlflow" in loggers and not _is_set(job, MLFLOW_URI, elsewhere=elsewhere):
+        raise JobError(
+            f"train.log: mlflow has no server, and {MLFLOW_URI} is not set.\n"
+            "Without a server MLflow writes files, and storage on S3 has no folder for them.\n"
+            f"Write its address into the job file: env: {{{MLFLOW_URI}: https://…}}"
+        )
+    mode = job.env.get(WANDB_MODE, None if elsewhere else os.environ.get(WANDB_MODE))
+    if "wandb" in loggers and is_offline(mode) and not _is_set(job, WANDB_DIR, elsewhere=elsewhere):
+        raise JobError(
+            f"train.log: wandb is offline, and {WANDB_DIR} is not set.\n"
+            "Offline W&B writes files, and storage on S3 has no folder for them.\n"
+            f"Write a folder that outlives the run into the job file: env: {{{WANDB_DIR}: /…}}"
+        )
+
+
+def _is_set(job: Job, name: str, *, elsewhere: bool) -> bool:
+    """Whether the workers may have this variable. What a Secret or a shell line sets is not known here."""
+    if name in job.env:
+        return True
+    if not elsewhere and name in os.environ:
+        return True
+    slurm, passed = job.slurm, name in os.environ
+    return (
+        (passed and name in slurm.environment)
+        or any(name in line for line in slurm.setup)
+        or bool(job.kubernetes.secrets)
+    )
+
+
+def _check_interpreter(job: Job, elsewhere: bool) -> list[str]:
+    """Check that the Python of a script's own environment is here.
+
+    Raises:
+        JobError: it is not, and the job will run here.
+    """
+    try:
+        if job.interpreter is not None:
+            interpreter_file(job.interpreter)
+    except JobError as error:
+        if not elsewhere:
+            raise
+        return [f"the machines of the job need the interpreter: {_first_line(str(error))}"]
+    return []
 
 
 def _check_data(job: Job, elsewhere: bool) -> list[str]:
@@ -81,7 +154,7 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
     if job.task and "torch" in missing_for_training():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
-    report = run_check(request, {**os.environ, **job.env}, DEADLINE_S)
+    report = run_check(request, {**os.environ, **without_references(job.env)}, DEADLINE_S)
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

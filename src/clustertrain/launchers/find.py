@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import ClusterError, JobError
@@ -18,16 +19,25 @@ from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, known_runs
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
-from clustertrain.observe.status import NotStarted, RunFiles, Status, find_run, is_known, place_of, read_files
+from clustertrain.observe.status import (
+    RunFiles,
+    Status,
+    is_job_file,
+    no_run,
+    places_named,
+    read_files,
+    run_at,
+)
 from clustertrain.run.folder import RunDir
-from clustertrain.storage import Location
+from clustertrain.run.place import Place, places_of
+from clustertrain.run.recorded_job import job_at
 
 
 def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target]:
     """Return the launcher of the run, and the run.
 
     Args:
-        text: a job file, the folder of a run, or the name of a run that this user started.
+        text: a job file, a folder as for `places_of`, or the name of a run that this user started.
         to: the name of the launcher if the command line gives it.
         echo: called with a note for each file of a known run that cannot be used.
 
@@ -36,37 +46,46 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
         NotStarted: there is no such run.
         ClusterError: it was submitted from another machine, and its storage is not visible here.
     """
-    job = _job_of(text, sets)
-    newest = _newest_known(text, job, to, echo)
+    return _located(_target(text, sets, to, echo), to)
+
+
+def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target] | Job:
+    """The job that a command names: of a job file, or the newest one of a run. If only another launcher's
+    cluster has the storage, returns that launcher and the run.
+
+    Raises:
+        JobError: the job file is wrong; the run was killed before it wrote its job.
+        NotStarted, ClusterError: as `find`.
+    """
+    target = _target(text, sets, to, echo)
+    name = to or (target.known.launcher if target.known is not None else None)
+    if name is not None and not launcher_of(name).storage_visible:
+        return launcher_of(name), target
+    if target.job is not None:
+        return target.job
+    run = _located(target, to)[1].visible_run()
+    if (job := job_at(run, run.job_key)) is None:
+        raise JobError(f"{run.uri} contains no job: it was never started.\nName the job file.")
+    return job
+
+
+def _located(target: Target, to: str | None) -> tuple[Launcher, Target]:
+    newest = target.known
     if to is not None and not launcher_of(to).storage_visible:
-        return launcher_of(to), _remote(text, job, newest, to)
-    files = _visible_files(text, job, newest)
+        return launcher_of(to), _remote(target, to)
+    target = _with_files(target)
     if (
         newest is not None
         and not launcher_of(newest.launcher).storage_visible
-        and not _is_newer(files, newest)
+        and not _is_newer(target.files, newest)
     ):
-        return launcher_of(newest.launcher), Target(text, job, newest)
-    if files is None:
-        raise _not_found(text, job, newest)
-    launcher = launcher_of(to) if to else launcher_in_storage(files)
+        return launcher_of(newest.launcher), replace(target, files=None)
+    if target.files is None:
+        raise _not_found(target)
+    launcher = launcher_of(to) if to else launcher_in_storage(target.files)
     if not launcher.storage_visible:
         launcher = launcher_of("local")  # another user submitted it, or this process runs in its pod
-    return launcher, Target(text, job, newest, files)
-
-
-def find_elsewhere(text: str, to: str | None, echo: Echo) -> tuple[Launcher, Target] | None:
-    """The launcher whose cluster holds the storage of a job; None if this machine reads that storage itself.
-
-    Raises:
-        JobError: the job file is wrong.
-    """
-    job = _job_of(text, ())
-    known = _newest_known(text, job, to, echo)
-    name = to or (known.launcher if known is not None else None)
-    if name is None or launcher_of(name).storage_visible:
-        return None
-    return launcher_of(name), Target(text, job, known)
+    return launcher, target
 
 
 def launcher_in_storage(files: RunFiles) -> Launcher:
@@ -85,8 +104,16 @@ def status_of(run: RunDir) -> Status:
     return launcher_in_storage(files).statuses([files])[0]
 
 
+def _target(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> Target:
+    """The run by the arguments of the command and this user's known runs, without its files."""
+    job = _job_of(text, sets)
+    known = _newest_known(text, job, to, echo)
+    places = _places_in(known, places_of(text)) if job is None and known is not None else []
+    return Target(text, job, known, sets=tuple(sets), attempt=places[0].attempt if places else None)
+
+
 def _job_of(text: str, sets: Sequence[str]) -> Job | None:
-    if Path(text).is_file():
+    if is_job_file(text):
         return load_job(Path(text), sets)
     if sets:
         raise JobError(
@@ -102,48 +129,50 @@ def _newest_known(text: str, job: Job | None, to: str | None, echo: Echo) -> Kno
         echo(f"note: {note}")
     named = [each for each in runs if _is_named(each, text, job) and to in (None, each.launcher)]
     if job is None and len({(each.storage.endpoint, each.storage.uri) for each in named}) > 1:
-        files = "\n".join(f"  {each.job_file} in {each.storage.uri}" for each in named)
-        raise JobError(f"Several runs have the name {text}:\n{files}\nName the job file of one.")
+        folders = "\n".join(f"  {each.uri}, of {each.job_file}" for each in named)
+        raise JobError(
+            f"Several runs have the name {text}:\n{folders}\nName the folder or the job file of one."
+        )
     return named[0] if named else None
 
 
-def _remote(text: str, job: Job | None, known: KnownRun | None, to: str) -> Target:
-    if job is None and known is None:
+def _remote(target: Target, to: str) -> Target:
+    if target.job is None and target.known is None:
         raise JobError(
-            f"{text} is not a job file, and this machine has submitted no run of that name with --to {to}.\n"
-            "Name the job file."
+            f"{target.text} is not a job file, and this machine has submitted no run of that name with "
+            f"--to {to}.\nName the job file."
         )
     # The known run may be on another cluster than the one that the job file names; the file decides.
-    return Target(text, job, None if job is not None else known)
+    return target if target.job is None else replace(target, known=None)
 
 
 def _is_named(known: KnownRun, text: str, job: Job | None) -> bool:
     """Whether the text names this known run."""
     if job is not None:
         return known.name == job.name and known.is_in(job.storage.location)
-    if _is_name(text):
-        return known.name == text
-    storage, name = place_of(text)
-    return known.name == name and known.is_in(Location(storage))
+    return known.name == text if _is_name(text) else any(map(known.is_at, places_of(text)))
 
 
 def _is_name(text: str) -> bool:
     return "/" not in text and not Path(text).exists()
 
 
-def _visible_files(text: str, job: Job | None, known: KnownRun | None) -> RunFiles | None:
-    """The files of the run in its storage; None if this machine does not see it there."""
-    if job is not None:
-        location, name = job.storage.location, job.name
-    elif known is not None:
-        location, name = known.storage, known.name
-    else:
-        storage, name = place_of(text)
-        location = Location(storage)
-    if known is not None and not launcher_of(known.launcher).storage_visible and location.is_s3:
-        return None  # only the cluster is sure to have the keys of that S3 storage
-    run = RunDir.newest(location, name)
-    return read_files(run) if is_known(run) else None
+def _with_files(target: Target) -> Target:
+    """The run with its files in the storage, if this machine sees it there."""
+    known, places = target.known, places_named(target.text, target.job)
+    if target.job is None and known is not None:
+        places = [Place(known.storage, known.name)] if _is_name(target.text) else _places_in(known, places)
+    if known is not None and not launcher_of(known.launcher).storage_visible and places[0].storage.is_s3:
+        return target  # only the cluster is sure to have the keys of that S3 storage
+    if (found := run_at(places)) is None:
+        return target
+    run, place = found
+    return replace(target, files=read_files(run), attempt=place.attempt)
+
+
+def _places_in(known: KnownRun, places: Sequence[Place]) -> list[Place]:
+    """The places that are this run, in its storage as this machine sees it."""
+    return [replace(place, storage=known.storage) for place in places if known.is_at(place)]
 
 
 def _is_newer(files: RunFiles | None, known: KnownRun) -> bool:
@@ -151,16 +180,12 @@ def _is_newer(files: RunFiles | None, known: KnownRun) -> bool:
     return files is not None and files.launcher != known.launcher and files.started_at > known.time
 
 
-def _not_found(text: str, job: Job | None, known: KnownRun | None) -> JobError | ClusterError:
+def _not_found(target: Target) -> JobError | ClusterError:
+    known = target.known
     if known is not None and not known.started_here:
         return ClusterError(
             f"{known.name} was started from {known.host} on {known.where}, and its storage "
             f"{known.storage.uri} is not visible from {socket.gethostname()}.\n"
             f"Run this command on {known.host}, or where that storage is mounted."
         )
-    try:
-        find_run(text)  # its error lists the runs of the storage
-    except NotStarted as error:
-        return error
-    name = job.name if job else text
-    return NotStarted(f"{name} was never started.\nStart it with `clustertrain run JOBFILE`.")
+    return no_run(target.text, target.job, target.sets)

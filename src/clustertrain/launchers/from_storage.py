@@ -14,9 +14,11 @@ from clustertrain.launchers.launcher import Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.observe.run_table import RunRow, Table, rows_of, table_of
-from clustertrain.observe.status import Row, RunFiles, Status, is_known, place_of, read_files, runs_of
+from clustertrain.observe.status import Row, RunFiles, Status, read_files, run_at, runs_of
 from clustertrain.observe.tables import status_rows
+from clustertrain.run.command_line import command_on, typed
 from clustertrain.run.folder import RunDir
+from clustertrain.run.place import places_of
 from clustertrain.storage import Location
 
 DEFAULT_STORAGE = "runs"
@@ -60,7 +62,7 @@ class FromStorage(ABC):
         return table_of(rows, notes, columns)
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
-        raise _run_elsewhere(target, command)
+        raise _run_elsewhere(target, command, *options)
 
     def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
         raise _run_elsewhere(target, command)
@@ -81,14 +83,16 @@ def no_run_at(place: str) -> JobError:
     """The error for a storage without a run; `place` as for `storage_at`."""
     storage = storage_at(place)
     if Path(place).is_file():
+        start = typed("run", place)
         return JobError(
             f"{storage.uri}, the storage of {place}, contains no run.\n"
-            f"Start one with `clustertrain run {place}`, or `clustertrain submit`."
+            f"Start one with `{start}`, or `{start.on_job('submit')}`."
         )
-    if is_known(RunDir.newest(*place_of(place))):
+    if (found := run_at(places_of(place))) is not None:
+        storage_of_run = found[1].storage.uri
         return JobError(
             f"{place} is the folder of one run, and ls takes a storage: a folder of runs.\n"
-            f"Use `clustertrain status {place}`, or `clustertrain ls {place_of(place)[0]}`."
+            f"Use `{command_on(place, 'status')}`, or `{command_on(storage_of_run, 'ls')}`."
         )
     what = "contains no run" if storage.is_s3 or Path(place).exists() else "does not exist"
     return JobError(
@@ -97,10 +101,9 @@ def no_run_at(place: str) -> JobError:
     )
 
 
-def _run_elsewhere(target: Target, command: str) -> JobError:
-    return JobError(
-        f"The storage of {target.text} is not visible here.\nRun `{command}` where it is mounted."
-    )
+def _run_elsewhere(target: Target, command: str, *options: str) -> JobError:
+    again = target.command("run").of(command, *options)
+    return JobError(f"The storage of {target.text} is not visible here.\nRun `{again}` where it is mounted.")
 
 
 def _not_visible(known: KnownRun) -> str:

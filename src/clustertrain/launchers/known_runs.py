@@ -12,7 +12,6 @@ import hashlib
 import os
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,8 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
+from clustertrain.node.cache import known_runs_folder
+from clustertrain.run.place import Place
 from clustertrain.storage import Location, open_store
 
 _VERSION = 1
@@ -39,6 +40,7 @@ class KnownRun:
         job_file: the absolute path of the job file, for hints.
         cluster: a text that names the scheduler's cluster; empty for a run on one machine.
         job_id: the scheduler's ID of the job; empty for a run on one machine.
+        storage_there: the URI of the storage within the cluster; empty if it is the same there.
         host: the machine that started the run.
         time: the time of the newest start, in seconds since 1970.
     """
@@ -50,6 +52,7 @@ class KnownRun:
     job_file: str
     cluster: str = ""
     job_id: str = ""
+    storage_there: str = ""
     host: str = field(default_factory=socket.gethostname)
     time: float = field(default_factory=time.time)
     version: int = _VERSION
@@ -67,6 +70,11 @@ class KnownRun:
         return f"{self.cluster}, job {self.job_id}" if self.job_id else self.cluster
 
     @property
+    def uri(self) -> str:
+        """The folder of the run."""
+        return f"{self.storage.uri.rstrip('/')}/{self.name}"
+
+    @property
     def started_here(self) -> bool:
         return self.host == socket.gethostname()
 
@@ -74,26 +82,28 @@ class KnownRun:
         own = self.storage
         return (own.uri.rstrip("/"), own.endpoint) == (storage.uri.rstrip("/"), storage.endpoint)
 
-
-def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or Path.home(), ".local", "state")
-    return Path(state, "clustertrain", "runs")
+    def is_at(self, place: Place) -> bool:
+        """Whether the user's folder is one of this run. The user gives no endpoint, and may have copied the
+        folder from a message of a process in the cluster."""
+        uris = {uri.rstrip("/") for uri in (self.storage.uri, self.storage_there)}
+        return self.name == place.name and place.storage.uri.rstrip("/") in uris
 
 
 def record_known_run(run: KnownRun) -> str | None:
     """Write the file of a run, or replace it atomically. Returns a note if that failed."""
+    folder = known_runs_folder()
     try:
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        open_store(str(folder())).write_atomic(_file_name(run), _ADAPTER.dump_json(run, indent=1))
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        open_store(str(folder)).write_atomic(_file_name(run), _ADAPTER.dump_json(run, indent=1))
     except (OSError, StorageError) as error:
-        return f"{folder()} cannot be written, so `clustertrain ls` will not list this run: {error}"
+        return f"{folder} cannot be written, so `clustertrain ls` will not list this run: {error}"
     return None
 
 
 def remove_known_run(run: KnownRun) -> None:
     """Remove the file of a run that its storage no longer contains."""
     with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
-        (folder() / _file_name(run)).unlink()
+        (known_runs_folder() / _file_name(run)).unlink()
 
 
 def _file_name(run: KnownRun) -> str:
@@ -105,9 +115,9 @@ def known_runs() -> tuple[list[KnownRun], list[str]]:
     """The known runs, newest first, and a note for each file that cannot be used."""
     runs, notes = [], []
     try:
-        paths = sorted(folder().glob("*.json"))
+        paths = sorted(known_runs_folder().glob("*.json"))
     except OSError as error:
-        return [], [f"{folder()} cannot be read: {error}"]
+        return [], [f"{known_runs_folder()} cannot be read: {error}"]
     for path in paths:
         try:
             runs.append(_read(path))

@@ -22,6 +22,7 @@ from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row, RunFiles, Status, find_run
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import CommandLine, typed
 from clustertrain.run.folder import RunDir
 
 Echo = Callable[[str], None]
@@ -36,12 +37,20 @@ class Target:
         job: the job of the job file; None if the text is not a job file.
         known: the newest start of the run by this user with this launcher; None if there is none.
         files: the files of the run in its storage; None if this machine does not see it there.
+        sets: the `--set` options of the command.
+        attempt: the number of the attempt if the text is the folder of one.
     """
 
     text: str
     job: Job | None = None
     known: KnownRun | None = None
     files: RunFiles | None = None
+    sets: tuple[str, ...] = ()
+    attempt: int | None = None
+
+    def command(self, start: str) -> CommandLine:
+        """The command line of the run, as this command names it; `start` is the command that starts it."""
+        return typed(start, self.text, self.sets)
 
     @property
     def submitted_job(self) -> Job | None:
@@ -57,7 +66,11 @@ class Target:
             NotStarted: there is no run of that name.
             JobError: there is no such job file, or it is wrong.
         """
-        return self.files.run if self.files is not None else find_run(self.text)
+        if self.files is not None:
+            return self.files.run
+        if self.known is not None:
+            return RunDir.newest(self.known.storage, self.known.name)
+        return find_run(self.text)
 
 
 class Launcher(Protocol):

@@ -24,7 +24,11 @@ def not_running(status: Status) -> JobError:
 def request_user_stop(attempt: Attempt, status: Status, echo: Callable[[str], None]) -> None:
     """Write the stop request; the workers read it between two steps."""
     attempt.stop.write(StopRequest("user"))
-    echo(f"sent a stop request to {status.runner}: the run saves and ends")
+    job = job_of(attempt)
+    how = "the run saves and ends"
+    if job is not None and job.is_script:
+        how = f"the script gets SIGTERM, and SIGKILL after {job.failures.grace_s:g} s"
+    echo(f"sent a stop request to {status.runner}: {how}")
 
 
 def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:

@@ -49,9 +49,14 @@ def _restarting_line(e: Record) -> str:
     """With the failure before it. A failure that ends the run has no line: the result has the same text."""
     after = f"after step {e['step']}: " if e.get("step") else ""
     why = f"{after}{e['text']}\n" if e.get("text") else ""
-    return (
-        f"{why}restarting the workers ({e['restart']} of at most {e['of']} in a row without a new checkpoint)"
-    )
+    counted = "" if e.get("of_script") else " in a row without a new checkpoint"
+    return f"{why}restarting the workers ({e['restart']} of at most {e['of']}{counted})"
+
+
+def _stop_line(e: Record) -> str:
+    if e.get("of_script"):  # its worker writes a note when it has sent the signal
+        return "a stop was requested; a second request ends the run at once"
+    return "stopping: the workers finish this step and save; a second request ends it at once"
 
 
 _LINES: dict[str, Callable[[Record], str | None]] = {
@@ -62,9 +67,7 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
     "restarting": _restarting_line,
     "checkpoint": _checkpoint_line,
-    "stop_requested": lambda e: (
-        "stopping: the workers finish this step and save; a second request ends it at once"
-    ),
+    "stop_requested": _stop_line,
     "warning": lambda e: f"warning: {e['text']}",
     "note": lambda e: str(e["text"]),
     "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",

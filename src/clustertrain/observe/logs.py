@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from clustertrain.errors import JobError
 from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.printed import Printed
+from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir, rank_of_log
 from clustertrain.run.history import AttemptFollower, events_of_attempt
+from clustertrain.run.rank_log import own_line
 from clustertrain.run.streams import Tail, Tails, stream_names
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
 _POLL_S_ON_S3 = 2.0
 _QUEUE_POLL_S = 10.0  # every query loads the scheduler
+_WHOLE_LINES = 1 << 30
 
 
 Lives = Callable[[Attempt], bool]
@@ -115,7 +119,7 @@ def _lines(attempt: Attempt, selection: LogSelection, status: Status | None, liv
     if selection.driver:
         yield from _file_lines(attempt, attempt.driver_log_key, lives)
     elif selection.rank is not None:
-        yield from _file_lines(attempt, _rank_log(attempt, selection.rank, selection.node, lives), lives)
+        yield from _rank_lines(attempt, _rank_log(attempt, selection.rank, selection.node, lives), lives)
     elif selection.node is not None:
         yield from _node_lines(attempt, selection.node, lives)
     else:
@@ -229,9 +233,42 @@ def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     if tail.unfinished:
         yield tail.unfinished.decode(errors="replace")
     elif not found:
-        raise JobError(
-            f"{attempt.run.store.uri(key)} is empty.\nThe attempt may not have reached this point."
-        )
+        raise _empty(attempt, key)
+
+
+def _empty(attempt: Attempt, key: str) -> JobError:
+    return JobError(f"{attempt.run.store.uri(key)} is empty.\nThe attempt may not have reached this point.")
+
+
+def _rank_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
+    """What a rank printed, as a terminal shows it: a progress bar is one line, in its last state. While the
+    rank runs, the state of a bar is a line from time to time."""
+    tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
+    while True:
+        going_on = lives(attempt)
+        for data in tail.new():
+            found = True
+            yield from _separated(printed.feed(data))
+        if not going_on:
+            break
+        yield from _separated(printed.feed(b""))
+        if time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
+            shown_at = time.monotonic()
+            yield from printed.open
+        _pause(attempt.run)
+    yield from _separated(printed.open)
+    if not found:
+        raise _empty(attempt, key)
+
+
+def _separated(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; one of clustertrain does not share a line with the bar before it."""
+    for line in lines:
+        own = own_line(line)
+        before = own[0] if own is not None else ""
+        if before:
+            yield before.rstrip()
+        yield line[len(before) :]
 
 
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
@@ -252,4 +289,6 @@ def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
 
 
 def _prefixed(name: str, line: bytes) -> str:
-    return f"{name.removesuffix('.log')} | {line.decode(errors='replace')}"
+    printed = Printed(_WHOLE_LINES)
+    states = [*printed.feed(line + b"\n"), *printed.open]
+    return f"{name.removesuffix('.log')} | {states[-1] if states else ''}"

@@ -1,25 +1,32 @@
 """The display of a run in progress: a bar on a terminal, plain lines elsewhere.
 
 Both take the records of the streams; `line_of` decides for both which records become a line, and its text.
+Both take the output of rank 0 as well: lines that are finished, and lines that may still change; these move
+on a terminal, and are printed from time to time elsewhere.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.units import time_text
 
 PLAIN_PERIOD_S = 2.0  # between two lines of training metrics without a terminal
+UNFINISHED_PERIOD_S = 30.0  # the same for the state of a progress bar of the user's code
 
 
 class Screen(Protocol):
     """Shows records as they arrive."""
 
     def show(self, records: Iterable[Record]) -> None: ...
+
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        """Show new lines of rank 0's output, and the present state of those that are not finished."""
 
     def echo(self, text: str) -> None: ...
 
@@ -29,7 +36,14 @@ class Screen(Protocol):
 def open_screen(stream: TextIO | None = None) -> Screen:
     """A bar if `stream` (default stdout) is a terminal, otherwise plain lines."""
     stream = stream or sys.stdout
+    _escape_unencodable(stream)
     return Bar() if stream.isatty() else Lines(stream)
+
+
+def _escape_unencodable(stream: TextIO) -> None:
+    """Show a character that the locale of the process cannot encode as an escape: users print any."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 class _Pace:
@@ -61,9 +75,11 @@ class Lines:
     """Plain complete lines: for a file, a pipe, a scheduler's log."""
 
     def __init__(self, stream: TextIO) -> None:
+        _escape_unencodable(stream)
         self._stream = stream
         self._reader_has_closed = False
         self._last_figures = 0.0
+        self._last_output = 0.0  # or since when no line is unfinished
         self._pace = _Pace()
 
     def echo(self, text: str) -> None:
@@ -83,6 +99,15 @@ class Lines:
             elif (text := line_of(record)) is not None:
                 self.echo(text)
 
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        if lines:
+            self.echo("\n".join(lines))
+        is_due = time.monotonic() - self._last_output >= UNFINISHED_PERIOD_S
+        if unfinished and not lines and is_due:
+            self.echo("\n".join(unfinished))
+        if lines or is_due or not unfinished:
+            self._last_output = time.monotonic()
+
     def _figures(self, record: Record) -> None:
         step, figures = self._pace.figures(record)
         if time.monotonic() - self._last_figures >= PLAIN_PERIOD_S:
@@ -98,9 +123,11 @@ class Bar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._progress = Progress(
+        from clustertrain.observe.region import Region
+
+        self._progress = Region(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -112,10 +139,19 @@ class Bar:
         )
         self._task = self._progress.add_task("starting Ray", total=None, figures="")
         self._pace = _Pace()
+        self._has_figures = False
         self._progress.start()
 
     def echo(self, text: str) -> None:
         self._progress.console.print(text, markup=False)
+
+    def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
+        self._progress.unfinished = unfinished
+        if lines:
+            self._progress.refresh()  # or an old state of the unfinished lines is drawn below the new ones
+            self._progress.console.out("\n".join(lines), highlight=False)
+        if (lines or unfinished) and not self._has_figures:  # the code shows its progress itself
+            self._progress.update(self._task, visible=False)
 
     def show(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -133,8 +169,9 @@ class Bar:
                 self._progress.update(self._task, description="starting the workers")
             elif kind == "group_started":
                 self._pace.restart()
+                self._has_figures = False
                 self._progress.update(
-                    self._task, description="workers load the model", total=None, figures=""
+                    self._task, description="workers load the model", total=None, figures="", visible=True
                 )
             if (text := line_of(record)) is not None:
                 self.echo(text)
@@ -142,8 +179,9 @@ class Bar:
     def _figures(self, record: Record) -> None:
         step, figures = self._pace.figures(record)
         total = record.get("total_steps")
+        self._has_figures = True
         self._progress.update(
-            self._task, description=step, completed=record["step"], total=total, figures=figures
+            self._task, description=step, completed=record["step"], total=total, figures=figures, visible=True
         )
 
     def close(self) -> None:

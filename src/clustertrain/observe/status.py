@@ -5,17 +5,21 @@ A launcher with a scheduler combines it with the scheduler's state: launchers/sl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
 from clustertrain.observe.standing import Standing, alive, of_result
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir, run_names
+from clustertrain.run.command_line import UNKNOWN, typed
+from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import curve, events_of_attempt
+from clustertrain.run.place import Place, places_of, run_names
+from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, Result, SchedulerJob
 from clustertrain.run.states import STATES
 from clustertrain.storage import Location, open_store
@@ -59,10 +63,13 @@ class Status:
         return self.ended if self.standing.of_result else None
 
     @property
-    def step(self) -> int:
+    def step(self) -> int | None:
+        """None for a script, which counts its own."""
         if self.result is not None:
             return self.result.step
-        return int(self.last["step"]) if self.last else 0
+        if self.last:
+            return int(self.last["step"])
+        return None if self.attempt is not None and is_of_script(self.attempt) else 0
 
     @property
     def exit_code(self) -> int | None:
@@ -105,36 +112,44 @@ StatusOf = Callable[[RunDir], Status]
 
 
 def find_run(target: str) -> RunDir:
-    """The newest generation of the run that `target` names: a job file, or the folder of a run.
+    """The run that `target` names: a job file, or a folder as for `places_of`.
 
     Raises:
         JobError: there is no such job file, or it is wrong.
         NotStarted: the run was neither started nor submitted.
     """
-    path = Path(target)
-    if path.is_file():
-        job = load_job(path)
-        run = RunDir.newest(job.storage.location, job.name)
-    else:
-        run = RunDir.newest(*place_of(target))
-    if not is_known(run):
-        known = run_names(run.store) if path.is_file() else run_names(open_store(target))
-        remedy = (
-            f"Started so far: {', '.join(known[:8])}."
-            if known
-            else "Start it with `clustertrain run JOBFILE`."
-        )
-        raise NotStarted(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
-    return run
+    job = load_job(Path(target)) if is_job_file(target) else None
+    found = run_at(places_named(target, job))
+    if found is None:
+        raise no_run(target, job)
+    return found[0]
 
 
-def place_of(folder: str) -> tuple[str, str]:
-    """The storage and the name of the run in this folder."""
-    if Location(folder).is_s3:
-        storage, _, name = folder.rstrip("/").rpartition("/")
-        return storage, name
-    path = Path(folder).absolute()
-    return str(path.parent), path.name
+def is_job_file(target: str) -> bool:
+    """Whether the argument of a command is the path of a job file, which may be missing."""
+    return Path(target).is_file() or (target.endswith((".yaml", ".yml")) and not Location(target).is_s3)
+
+
+def places_named(target: str, job: Job | None) -> list[Place]:
+    """The places that the argument of a command may mean; `job` is that of the job file, if it is one."""
+    return places_of(target) if job is None else [Place(job.storage.location, job.name)]
+
+
+def run_at(places: Sequence[Place]) -> tuple[RunDir, Place] | None:
+    """The first of the places that has a run which was started or submitted; None if none has one."""
+    for place in places:
+        if is_known(run := place.run()):
+            return run, place
+    return None
+
+
+def no_run(target: str, job: Job | None, sets: Sequence[str] = ()) -> NotStarted:
+    """The error for an argument that names no run; it lists the runs of the storage."""
+    run = places_named(target, job)[0].run()
+    known = run_names(open_store(target) if job is None else run.store)
+    start = UNKNOWN if job is None else typed("run", target, sets)
+    remedy = f"Started so far: {', '.join(known[:8])}." if known else f"Start it with `{start}`."
+    return NotStarted(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
 
 
 def is_known(run: RunDir) -> bool:
@@ -184,7 +199,7 @@ def read_files(run: RunDir) -> RunFiles:
 
 
 def never_started(run: RunDir) -> NotStarted:
-    return NotStarted(f"{run.uri} was never started.\nStart it with `clustertrain run JOBFILE`.")
+    return NotStarted(f"{run.uri} was never started.\nStart it with `{UNKNOWN}`.")
 
 
 def status_by_files(files: RunFiles) -> Status:

@@ -29,7 +29,7 @@ class StoredStatus:
     over: bool = False
     of_result: bool = False
     exit_code: int | None = None
-    step: int = 0
+    step: int | None = None
     rows: tuple[Row, ...] = ()
 
     @classmethod

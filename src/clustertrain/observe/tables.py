@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.observe.status import Row, Status
 from clustertrain.run.changes import change_lines
+from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.units import aligned, time_text
@@ -24,13 +22,14 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
         ("run", f"{run.name}, generation {run.generation}"),
         ("state", f"{result.state} ({result.cause})"),
     ]
-    if result.step:  # the steps of a script are unknown
+    if result.step:
         rows.append(
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
     rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in HIDDEN]
     if result.restarts:
-        rows.append(("restarts", f"{result.restarts}, {result.redone_steps} steps repeated"))
+        repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
+        rows.append(("restarts", f"{result.restarts}{repeated}"))
     if result.train_s is not None:
         rows.append(("training", time_text(result.train_s)))
     if result.checkpoint:
@@ -45,35 +44,25 @@ HIDDEN = ("samples_per_s", "lr", "total_steps", "samples_seen", "time")
 """Measured values that the tables do not show."""
 
 
-def next_step(run: RunDir, result: Result, job_file: str, start: str = "run") -> str:
-    """The hint for the next command after this result; `start` is the command that started the run."""
-    clustertrain = to_type("clustertrain")
-    logs, run_it = f"{clustertrain} logs {job_file}", f"{clustertrain} {start} {job_file}"
+def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
+    """The hint for the next command after this result; `command` is the one that started the run."""
     if result.state == "done":
-        show = f"{to_type('tensorboard')} --logdir {run.uri}"
+        show = f"{to_type('tensorboard')} --logdir {shlex.quote(run.uri)}"
         curve = f"curve:  {show}\n" if result.metrics else ""
-        return f"{curve}output: {logs} --rank 0\nfresh:  {run_it} --fresh"
+        return f"{curve}output: {command.of('logs', '--rank', '0')}\nfresh:  {command} --fresh"
     if result.state == "failed":
-        edited = f"\nagain, with a changed job:  {run_it} --accept-changes" if result.checkpoint else ""
-        return f"logs:   {logs}\nagain:  {run_it}{edited}"
+        edited = f"\nagain, with a changed job:  {command} --accept-changes" if result.checkpoint else ""
+        return f"logs:   {command.of('logs')}\nagain:  {command}{edited}\nfresh:  {command} --fresh"
+    if result.step is None and result.exit_code == EXIT_STOPPED:
+        return f"The run was stopped. The script has files in its checkpoint folder.\ncontinue:  {command}"
+    if result.step is None:
+        return (
+            "The run was stopped. There is no file in the script's checkpoint folder: "
+            f"it is unknown whether it resumes.\nstart again:  {command}"
+        )
     if result.exit_code == EXIT_STOPPED:
-        return f"The run was stopped and has saved a checkpoint.\ncontinue:  {run_it}"
-    return f"The run was stopped before it had a checkpoint.\nstart again:  {run_it}"
-
-
-def to_type(command: str) -> str:
-    """A command of this installation as a user types it: by its path if the shell would find another one."""
-    own = Path(sys.executable).with_name(command)
-    found = shutil.which(command)
-    if found is not None and own.exists() and Path(found).samefile(own):
-        return command
-    return str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path))))
-
-
-def start_command(*words: str, sets: Iterable[str]) -> str:
-    """A command of clustertrain with these words and `--set` overrides, as typed in the shell."""
-    overrides = [word for each in sets for word in ("--set", each)]
-    return f"{to_type('clustertrain')} {shlex.join([*words, *overrides])}"
+        return f"The run was stopped and has saved a checkpoint.\ncontinue:  {command}"
+    return f"The run was stopped before it had a checkpoint.\nstart again:  {command}"
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -152,10 +141,10 @@ def _why_no_runner(status: Status) -> str:
     return "no process"
 
 
-def finish(run: RunDir, result: Result, job_file: str, start: str = "run") -> int:
+def finish(run: RunDir, result: Result, command: CommandLine) -> int:
     """Print the result of a run and the hint for the next command; returns its exit code."""
     print_ending(run, result)
-    print(next_step(run, result, job_file, start))
+    print(next_step(run, result, command))
     return result.exit_code
 
 

@@ -9,6 +9,7 @@ from clustertrain.errors import EXIT_FAILED, StorageError
 from clustertrain.observe.status import Status, StatusOf
 from clustertrain.observe.tables import finish, print_table, status_rows
 from clustertrain.run.claims import heartbeat_period_s
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 
 _SURE_AFTER = 2
@@ -38,20 +39,16 @@ def follow(run: RunDir, status_of: StatusOf, echo: Callable[[str], None]) -> Sta
 
 
 def follow_to_its_end(
-    run: RunDir, status_of: StatusOf, job_file: str, start: str, echo: Callable[[str], None]
+    run: RunDir, status_of: StatusOf, command: CommandLine, echo: Callable[[str], None]
 ) -> int:
-    """Follow a submitted run, print its result, and return its exit code.
-
-    Args:
-        start: the command that submitted it, for the hints: `submit --to slurm`.
-    """
+    """Follow a submitted run, print its result, and return its exit code. `command` submitted it."""
     try:
         status = follow(run, status_of, echo)
     except KeyboardInterrupt:
-        echo(f"{run.name} continues; `clustertrain status {job_file}` shows its state")
+        echo(f"{run.name} continues; `{command.of('status')}` shows its state")
         raise
     if status.result is not None:
-        return finish(run, status.result, job_file, start=start)
+        return finish(run, status.result, command)
     print_table(status_rows(status))
     return EXIT_FAILED if status.exit_code is None else status.exit_code
 

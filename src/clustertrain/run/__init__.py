@@ -6,6 +6,8 @@ record_file.py   reads and writes such a file, and checks its version
 recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes
+command_line.py  the command that started a run, for messages that advise the next command
+place.py         the run that a folder belongs to
 admission.py     whether a job may start, and as which attempt
 changes.py       the changes in a job since the last attempt, and whether its run continues with them
 claims.py        which process runs an attempt, and whether it is alive
@@ -16,6 +18,7 @@ snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other
 events.py        events and metrics, as lines of JSON
 spool.py         where a node keeps its streams if the storage is not a file system
+rank_log.py      the lines of clustertrain in the log of a rank, between which the user's code prints
 streams.py       files that grow: one writer, any reader, on a file system or on S3
 shipping.py      sends the streams of a node to S3 while they grow
 history.py       the streams of all restarts, merged

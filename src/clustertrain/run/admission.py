@@ -14,6 +14,7 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.run.changes import echo_changes, job_changes
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.recorded_job import job_at, job_of, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, StopRequest
@@ -27,7 +28,7 @@ class Options:
     """The options of a start on the command line.
 
     Attributes:
-        command: the command that starts the run again, for messages that advise one of the options.
+        command: the command line itself, for messages that advise one of the options.
     """
 
     fresh: bool = False
@@ -35,7 +36,7 @@ class Options:
     allow_world_size_change: bool = False
     accept_changes: bool = False
     retry: bool = False
-    command: str = "clustertrain run JOBFILE"
+    command: CommandLine = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def claim_next_attempt(
     runs = False
     if previous is not None:
         if not is_same_start(previous, allocation):
-            runs = is_running(previous, takeover=options.takeover)
+            runs = is_running(previous, options)
         if options.fresh:
             run = run.fresh()
         else:
@@ -128,17 +129,18 @@ def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     return claim.allocation.is_same_job(allocation)
 
 
-def is_running(previous: Attempt, *, takeover: bool) -> bool:
-    """Whether another process runs the run. Without `takeover` that is refused.
+def is_running(previous: Attempt, options: Options) -> bool:
+    """Whether another process runs the run. Without --takeover that is refused.
 
     Raises:
         ClusterError: another process runs it; names that process.
     """
     runner = who_runs(previous)
-    if runner is not None and not takeover:
+    if runner is not None and not options.takeover:
         raise ClusterError(
             f"{previous.run.name} is already running: attempt {previous.n}, {runner}.\n"
-            "Wait for it, end it with `clustertrain stop`, or take it over with --takeover."
+            f"Wait for it, end it with `{options.command.of('stop')}`, or take it over with "
+            f"`{options.command} --takeover`."
         )
     return runner is not None
 
@@ -167,7 +169,7 @@ def continue_from(
             return Continuation(finished=result)
         continued = Continuation(changes=changes, is_edited=_is_edited(old, job))
     if not options.retry and not continued.is_edited:
-        check_progress(run, job.failures.attempts, options.command)
+        check_progress(run, job.failures.attempts, options.command, of_script=job.is_script)
     if continued.changes is not None:
         echo_changes(continued.changes, echo)
     return continued
@@ -228,7 +230,9 @@ def _checkpointed_world_size(run: RunDir) -> int | None:
     return None
 
 
-def check_progress(run: RunDir, attempts: int, command: str = Options.command) -> None:
+def check_progress(
+    run: RunDir, attempts: int, command: CommandLine = UNKNOWN, *, of_script: bool = False
+) -> None:
     """Refuse to start if the last `attempts` attempts (failures.attempts) each ended without a new committed
     step: the next one would probably end in the same way.
 
@@ -254,8 +258,11 @@ def check_progress(run: RunDir, attempts: int, command: str = Options.command) -
         return
     last = in_a_row[0].result.read()
     message = (last.text if last is not None else "") or "it ended without a result"
+    what = f"without a new committed step (all began at step {progress.resumes})"
+    if of_script:
+        same = "on S3 it is unknown" if progress.files is None else "its checkpoint folder has not changed"
+        what = f"without visible progress of the script ({same})"
     raise ClusterTrainError(
-        f"{len(in_a_row)} attempts in a row ended without a new committed step "
-        f"(all began at step {progress.resumes}). The last one reported:\n{message}\n"
+        f"{len(in_a_row)} attempts in a row ended {what}. The last one reported:\n{message}\n"
         f"Fix the cause; a job without a change needs `{command} --retry`."
     )

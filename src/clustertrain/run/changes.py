@@ -12,14 +12,18 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError
 from clustertrain.job.identity import Change, identity_difference, needs_consent
 from clustertrain.job.model import Job
+from clustertrain.job.source import check_source
 from clustertrain.run.claims import has_script_checkpoint
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import JobChanges
 
 _MOST_LINES = 12
 
 
-def job_changes(run: RunDir, old: Job, new: Job, *, accepted: bool, command: str) -> JobChanges | None:
+def job_changes(
+    run: RunDir, old: Job, new: Job, *, accepted: bool, command: CommandLine
+) -> JobChanges | None:
     """The changes in the identity of the run; None if there are none.
 
     Args:
@@ -27,40 +31,50 @@ def job_changes(run: RunDir, old: Job, new: Job, *, accepted: bool, command: str
         command: the command that starts the run, for the message.
 
     Raises:
-        JobError: the run has a checkpoint, and the changes need consent or another kind of entry point.
+        JobError: the run has a checkpoint, and the changes need consent or another kind of entry point; or
+            the changed job does not fit its code (`check_source`).
     """
     keys = identity_difference(old, new)
     if not keys:
         return None
-    changes = _from_newest_checkpoint(run, old, tuple(keys))
+    changes = _from_newest_checkpoint(run, old, new, tuple(keys))
     if changes.starts_over:
         return changes
-    if old.entry_point != new.entry_point:
+    if old.entry_point != new.entry_point and not (old.is_script and new.is_script):
         raise JobError(
             f"{run.uri} has a checkpoint of a {old.entry_point}, which a {new.entry_point} cannot load:\n"
             f"{_lines(keys)}\n"
             f"Choose another name, or start over with `{command} --fresh`, which keeps the old run."
         )
     if not accepted and any(needs_consent(change, new) for change in keys):
+        check_source(new)  # a mistake in the changed job is reported as one: consent would not help
+        has, whence = f"a checkpoint{_at(changes)}", " from the checkpoint"
+        if changes.of_script:
+            has, whence = "files in the checkpoint folder of its script", ""
         raise JobError(
-            f"{run.uri} has a checkpoint{_at(changes)}, and the job has changed since:\n"
+            f"{run.uri} has {has}, and the job has changed since:\n"
             f"{_lines(keys)}\n"
-            f"To continue from the checkpoint with the changed job: `{command} --accept-changes`\n"
+            f"To continue{whence} with the changed job: `{command} --accept-changes`\n"
             f"To start over and keep the old run: `{command} --fresh`"
         )
     return changes
 
 
-def _from_newest_checkpoint(run: RunDir, old: Job, keys: tuple[Change, ...]) -> JobChanges:
-    if old.entry_point == "script":
-        return JobChanges(None if has_script_checkpoint(run) else 0, None, keys)
+def _from_newest_checkpoint(run: RunDir, old: Job, new: Job, keys: tuple[Change, ...]) -> JobChanges:
+    if old.is_script:
+        step = None if has_script_checkpoint(run) else 0
+        return JobChanges(step, None, keys, of_script=new.is_script)
     found = names(run.checkpoints)
     return JobChanges(found[-1].step, str(found[-1]), keys) if found else JobChanges(0, None, keys)
 
 
 def echo_changes(changes: JobChanges, echo: Callable[[str], None]) -> None:
     """Print the changes, a line for each key, and where the run continues."""
-    if changes.starts_over:
+    if changes.of_script and changes.starts_over:
+        echo("The job has changed. There is no file in the script's checkpoint folder; the script gets:")
+    elif changes.of_script:
+        echo("The job has changed. The script has files in its checkpoint folder, and gets:")
+    elif changes.starts_over:
         echo("The job has changed. The run has no checkpoint yet and starts over:")
     else:
         echo(f"The job has changed. The run continues from its checkpoint{_at(changes)} with:")
@@ -83,6 +97,7 @@ def change_lines(run: RunDir) -> list[str]:
     lines = []
     for attempt in run.attempts():
         if (changes := attempt.changes.read()) is not None:
-            at = f"attempt {attempt.n}" if changes.step is None else f"step {changes.step}"
+            unknown = changes.of_script or changes.step is None
+            at = f"attempt {attempt.n}" if unknown else f"step {changes.step}"
             lines += [f"{at}: {change.key} {change.old} → {change.new}" for change in changes.keys]
     return lines

@@ -17,6 +17,7 @@ from pathlib import Path
 from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import this_process
+from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Beat, Claim, Progress, SchedulerStart
 from clustertrain.waiting import wait_until
@@ -60,7 +61,7 @@ def claim_attempt(
     if not attempt.claim.create(claim):
         raise ClusterError(
             f"Attempt {attempt.n} of {run.uri} was claimed by another start at the same moment.\n"
-            "The other start runs now; `clustertrain status` shows it."
+            f"The other start runs now; `{command_on(run.uri, 'status')}` shows it."
         )
     return attempt
 

@@ -22,7 +22,9 @@
           result.json             its result, written once
         checkpoints/<step>-<n>.<r>/   files, MANIFEST.json
         tensorboard/              the curve, a file from each start of the worker group
+        wandb/                    files of W&B, which names them itself
       data/                       data sets that are staged once for the whole cluster
+      mlruns/                     MLflow's file store, for all runs of the storage
 
 A small file is written completely or not at all and contains one record (records.py). The object that names
 it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong
@@ -361,6 +363,11 @@ class RunDir:
         return self.store.local_folder("data")
 
     @property
+    def mlflow_path(self) -> Path | None:
+        """MLflow's file store, for all runs of the storage; None if the storage is not a file system."""
+        return self.store.local_folder("mlruns")
+
+    @property
     def attempts_key(self) -> str:
         return f"{self.key}/attempts"
 
@@ -373,15 +380,6 @@ class RunDir:
 
     def newest_attempt(self) -> Attempt | None:
         return next(reversed(self.attempts()), None)
-
-
-def run_names(store: Store) -> list[str]:
-    """The runs of a storage: folders that contain a generation."""
-    return sorted(
-        name
-        for name in store.list("")
-        if any(g.startswith("g") and _NUMBER.match(g[1:]) for g in store.list(name))
-    )
 
 
 def is_events_stream(name: str) -> bool:

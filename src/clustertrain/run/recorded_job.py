@@ -34,6 +34,12 @@ def job_of(attempt: Attempt) -> Job | None:
     return job_at(attempt.run, attempt.job_key)
 
 
+def is_of_script(attempt: Attempt) -> bool:
+    """Whether the attempt runs a script, of which clustertrain knows no steps. Raises as `job_at`."""
+    job = job_of(attempt)
+    return job is not None and job.is_script
+
+
 def newest_job(run: RunDir) -> Job | None:
     """The job of the newest attempt; without an attempt, of the newest submission. Raises as `job_at`."""
     if (job := job_at(run, run.job_key)) is not None:

@@ -83,13 +83,15 @@ class JobChanges:
 
     Attributes:
         step, checkpoint: of the newest checkpoint when the attempt was claimed; 0 and None if the run had
-            none. Both are None for a script that had left a checkpoint.
+            none. Both are None for a script that had a file in its checkpoint folder.
         keys: the keys of the run's identity that differ.
+        of_script: the run is that of a script, whose steps are unknown.
     """
 
     step: int | None
     checkpoint: str | None
     keys: tuple[Change, ...]
+    of_script: bool = False
 
     @property
     def starts_over(self) -> bool:
@@ -152,6 +154,7 @@ class Result:
         state, cause: a row of states.STATES.
         exit_code: that of `clustertrain run`.
         text: two or three lines for people: the error, or why the run was done early; otherwise empty.
+        step, redone_steps: None for a script, which counts its own.
         checkpoint: the newest one.
         best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
         train_s: seconds from the first step to the last.
@@ -165,12 +168,12 @@ class Result:
     cause: str
     exit_code: int
     text: str = ""
-    step: int = 0
+    step: int | None = 0
     epoch: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     checkpoint: str | None = None
     restarts: int = 0
-    redone_steps: int = 0
+    redone_steps: int | None = 0
     world_size: int | None = None
     train_s: float | None = None
     best: BestCheckpoint | None = None

@@ -6,9 +6,10 @@ from __future__ import annotations
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Shelf, names, read_manifest
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.run.best import best_checkpoint
+from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.events import read_events
 from clustertrain.run.folder import Attempt
-from clustertrain.run.recorded_job import job_of
+from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.states import CAUSE_OF_CODE
 from clustertrain.run.step_counter import reached_step
@@ -24,7 +25,7 @@ def ended(
     attempt: Attempt, state: str, cause: str, *, exit_code: int | None = None, text: str = ""
 ) -> Result:
     """The result of an attempt that is over, with the figures from its files."""
-    restarts = attempt.restarts()
+    restarts, of_script = attempt.restarts(), is_of_script(attempt)
     outcome = restarts[-1].outcome.read() if restarts else None
     reached = [reached_step(restart) for restart in restarts]
     resumed = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "resumed"]
@@ -37,13 +38,13 @@ def ended(
         cause=cause,
         exit_code=exit_code,
         text=text,
-        step=(outcome.step if outcome else None) or max(reached, default=0),
+        step=None if of_script else (outcome.step if outcome else None) or max(reached, default=0),
         epoch=outcome.epoch if outcome else None,
         metrics=outcome.metrics if outcome else {},
         checkpoint=str(checkpoints[-1]) if checkpoints else None,
         best=best_checkpoint(attempt.run, job_of(attempt)),
         restarts=restarts[-1].number if restarts else 0,
-        redone_steps=sum(int(e.get("redone_steps", 0)) for e in resumed),
+        redone_steps=None if of_script else sum(int(e.get("redone_steps", 0)) for e in resumed),
         world_size=claim.world_size if claim else None,
         train_s=outcome.train_ended - outcome.train_started if outcome else None,
     )
@@ -61,7 +62,7 @@ def _stop_code(attempt: Attempt) -> int:
     if found := names(shelf):
         saved = any(_has_manifest(shelf, name) for name in reversed(found))
     else:
-        saved = bool(shelf.store.list(shelf.key))  # a script chooses its own names
+        saved = has_script_checkpoint(attempt.run)  # a script chooses its own names
     return EXIT_STOPPED if saved else EXIT_INTERRUPTED
 
 

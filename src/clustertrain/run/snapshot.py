@@ -1,9 +1,9 @@
 """The code of a job at its submission, so that a requeue next week runs the same code.
 
-One tar.gz, the same on every machine: sorted, without owners and times. It contains files and folders, and
-whether a file is executable; a link is packed as the file that it points to. Version control, virtual
-environments, caches, the runs themselves and data sets that the job names are left out. shutil.make_archive
-also packs times and owners; `git archive` packs only committed files.
+One tar.gz of all folders of `code`, the same on every machine: sorted, without owners and times. It contains
+files and folders, and whether a file is executable; a link is packed as the file that it points to. Version
+control, virtual environments, caches, the runs themselves and data sets that the job names are left out.
+shutil.make_archive also packs times and owners; `git archive` packs only committed files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
+from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.run.folder import run_names
+from clustertrain.run.place import run_names
 from clustertrain.staging.archive import extract, wrong_name
 from clustertrain.storage import Location, local_path, open_store
 from clustertrain.storage.posix import refused
@@ -111,14 +112,11 @@ def unpack(archive: Path, into: Path) -> None:
 
 
 def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_Entry]:
-    code = Path(job.code)
-    if not code.is_dir():
-        raise JobError(f"code: {code} is not an existing folder.\nName the folder that holds your code.")
     entries, total_bytes, files = [], 0, 0
-    for entry in _entries(code, left_out, _ids_of_no_code(job)):
+    for entry in _entries_of_all(job, left_out):
         if (wrong := wrong_name(entry.name)) is not None:
             raise StorageError(
-                f"The code cannot be packed: {entry.name!r} in {job.code}: {wrong}.\n"
+                f"The code cannot be packed: {str(entry.path)!r}: {wrong}.\n"
                 "Rename it, or move it out of the folder of the code."
             )
         entries.append(entry)
@@ -128,18 +126,44 @@ def _entries_within_limits(job: Job, left_out: re.Pattern[str] | None) -> list[_
             break
     if total_bytes > MOST_BYTES or files > MOST_FILES:
         raise _too_large(job, entries, total_bytes, files)
+    names = {entry.name for entry in entries}
+    for folder, place in zip(job.code, places(job.code), strict=True):
+        if not is_own(place) and place not in names:
+            raise JobError(
+                f"code: {folder} lies in a folder that is not sent with the job, such as a virtual "
+                "environment or a cache.\nMove it out of there, or install it where the job runs."
+            )
     return entries
+
+
+def _entries_of_all(job: Job, left_out: re.Pattern[str] | None) -> Iterator[_Entry]:
+    no_code = _ids_of_no_code(job)
+    folders = dict(zip(places(job.code), job.code, strict=True))  # one that is named twice is packed once
+    for place, name in folders.items():
+        folder = Path(name)
+        if not folder.is_dir():
+            raise JobError(
+                f"code: {folder} is not an existing folder.\nName the folder that holds your code."
+            )
+        if place == ".":
+            yield from _entries(folder, left_out, no_code)
+        elif is_own(place):
+            yield _Entry(place, folder, is_folder=True)
+            yield from _entries(folder, left_out, no_code, f"{place}/")
 
 
 def _too_large(job: Job, entries: list[_Entry], total_bytes: int, files: int) -> StorageError:
     shares: Counter[str] = Counter()
+    folders = [Path(folder) for folder in job.code]
     for entry in entries:
-        shares[entry.name.partition("/")[0]] += entry.size_bytes
+        folder = next((each for each in folders if each in entry.path.parents), entry.path)
+        shares["/".join(entry.path.relative_to(folder).parts[:1])] += entry.size_bytes
     largest = ", ".join(f"{name} {_megabytes(size)}" for name, size in shares.most_common(3))
     over = "over " if files > MOST_FILES else ""
     return StorageError(
-        f"{job.code} is too large to be sent with the job: {over}{_megabytes(total_bytes)} in {over}{files} "
-        f"files, and {MOST_BYTES // 10**6} MB in {MOST_FILES} files are allowed. The largest: {largest}.\n"
+        f"{' and '.join(job.code)} is too large to be sent with the job: {over}{_megabytes(total_bytes)} in "
+        f"{over}{files} files, and {MOST_BYTES // 10**6} MB in {MOST_FILES} files are allowed. "
+        f"The largest: {largest}.\n"
         "Name data sets under `data`, move files that are not code, or name a smaller folder as `code`."
     )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
 from clustertrain.run.records import SchedulerJob
@@ -30,7 +31,7 @@ from clustertrain.storage.posix import refused
 
 @dataclass(frozen=True)
 class Submission:
-    """A snapshot and how to start it, as text that a scheduler can pass on."""
+    """A snapshot and how to start it, as text that a scheduler can pass on. `command`: what submitted it."""
 
     location: Location
     name: str
@@ -40,6 +41,7 @@ class Submission:
     takeover: bool = False
     accept_changes: bool = False
     retry: bool = False
+    command: CommandLine = UNKNOWN
 
     @classmethod
     def from_text(cls, text: str) -> Submission:
@@ -50,7 +52,9 @@ class Submission:
         """
         try:
             fields = json.loads(text)
-            return cls(**{**fields, "location": Location(**fields["location"])})
+            fields = {**fields, "location": Location(**fields["location"])}
+            command = {**fields.pop("command", {})}
+            return cls(**fields, command=CommandLine(**{**command, "sets": (*command.get("sets", ()),)}))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise JobError(
                 f"${variables.SUBMISSION} is not what `clustertrain submit` sets: "

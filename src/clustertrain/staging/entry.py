@@ -28,6 +28,8 @@ from clustertrain.staging.file_and_http import is_http, missing
 from clustertrain.storage.location import Location, local_path
 
 MARKER = "READY.json"
+_NOT_IN_A_NAME = re.compile(r"[/\x00-\x1f\x7f]")  # %2F in a URL, and what would spoil a log
+_MOST_NAME_BYTES = 255  # of Linux
 
 
 def data_folder(shared: Path | None, per: str) -> Path:
@@ -126,13 +128,19 @@ class Entry:
 
 
 def _file_name(location: Location) -> str:
-    """The last part of the path, in characters that every file system allows."""
+    """The last part of the path, as it is; in a URL, percent-encoded characters are decoded. Only what no
+    file name can be is replaced."""
     uri = location.uri
     if location.is_s3:
-        path = location.bucket_and_key[1]
+        name = location.bucket_and_key[1].rpartition("/")[2]
+    elif "://" in uri:
+        name = unquote(urlsplit(uri).path.rpartition("/")[2])
     else:
-        path = unquote(urlsplit(uri).path if "://" in uri else uri)
-    return re.sub(r"[^A-Za-z0-9._-]", "_", path.rpartition("/")[2])[-100:].lstrip(".") or "data"
+        name = Path(uri).name
+    name = _NOT_IN_A_NAME.sub("_", name)
+    while len(name.encode()) > _MOST_NAME_BYTES:
+        name = name[1:]  # the suffix is kept
+    return "data" if name in ("", ".", "..") else name
 
 
 def _local_identity(uri: str) -> tuple[str, int, int, int]:

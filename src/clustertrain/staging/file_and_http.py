@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from clustertrain.errors import DataError, JobError
 from clustertrain.staging.source import CutShort, Source, Stream, masked
@@ -133,7 +133,7 @@ class HttpSource:
             last = "" if end is None else end - 1
             headers |= {"Range": f"bytes={offset}-{last}", "If-Range": validator}
         opener = urllib.request.build_opener(_Redirects)
-        request = urllib.request.Request(self.url, headers=headers)
+        request = urllib.request.Request(_encoded(self.url), headers=headers)
         try:
             with self._explained():
                 answer = opener.open(request, timeout=TIMEOUT_S)
@@ -197,6 +197,16 @@ class HttpSource:
         if error.code not in (401, 403):
             remedy = "Correct the address."
         raise DataError(f"{masked(self.url)} cannot be fetched: {message}.\n{remedy}") from None
+
+
+def _encoded(url: str) -> str:
+    """The URL with the spaces and letters of its path and query percent-encoded, as a request has them."""
+    parts = urlsplit(url)
+    path, query = (
+        quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", text), safe="/%:@!$&'()*+,;=~?")
+        for text in (parts.path, parts.query)
+    )
+    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
 
 
 def _is_strong(validator: str | None) -> bool:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from clustertrain.node.signals import ReceivedSignals, handled_signals
 from clustertrain.observe.screen import Screen
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended
 from clustertrain.supervise.driver_process import start_driver
@@ -23,6 +25,7 @@ def run_driver(
     meanings: Mapping[int, tuple[str, str]],
     screen: Screen,
     *,
+    command: CommandLine = UNKNOWN,
     shielded: bool = False,
 ) -> Result:
     """Run the attempt's driver to its end.
@@ -31,12 +34,14 @@ def run_driver(
         folder: private, for the driver; it is removed at the end.
         environment: the environment variables of the driver.
         meanings: the signals to handle, each with the state and the cause of a run that it ends.
+        command: the command that started the run, for messages.
         shielded: as for Guarded.
     """
     with handled_signals(meanings) as signals:
         try:
             driver = start_driver(attempt, folder, environment, shielded=shielded)
-            return supervise(attempt, driver, _StopOnSignal(attempt, signals, meanings, screen), screen)
+            policy = _StopOnSignal(attempt, signals, meanings, screen)
+            return supervise(attempt, driver, policy, screen, command=command)
         finally:
             remove(folder)
 
@@ -67,7 +72,9 @@ class _StopOnSignal:
         if not self._is_requested:
             self._is_requested = True
             request_stop(self._attempt, state, cause, self._screen)
-            EventLog(self._attempt.launcher_events).write("stop_requested", cause=cause)
+            EventLog(self._attempt.launcher_events).write(
+                "stop_requested", cause=cause, of_script=is_of_script(self._attempt)
+            )
         return None
 
     def after_driver(self, is_training: bool) -> Result | None:

@@ -1,5 +1,5 @@
-"""The loop that runs beside a driver, in the process that started it: it shows the run's events, and ends the
-run if its policy decides so."""
+"""The loop that runs beside a driver, in the process that started it: it shows the run's events and the
+output of rank 0, and ends the run if its policy decides so."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from clustertrain.errors import ClusterTrainError, StorageError
+from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
-from clustertrain.run.history import AttemptFollower
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import failed, write_result
 from clustertrain.supervise.driver_process import result_of
@@ -41,37 +42,39 @@ def supervise(
     policy: EndPolicy,
     screen: Screen,
     *,
+    command: CommandLine = UNKNOWN,
     beside: Sequence[Guarded] = (),
 ) -> Result:
     """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
     An error in the loop itself, such as a storage error, ends the run as failed.
 
     Args:
+        command: the command that started the run, for messages.
         beside: other processes of the attempt on this node, ended after the driver.
     """
     become_subreaper()
+    display = None
     try:
-        decided = _until_the_end(attempt, driver, policy, screen)
+        display = Display(attempt, screen, command)
+        decided = _until_the_end(driver, policy, display)
     except ClusterTrainError as error:
         decided = failed(attempt, str(error), error.exit_code)
     finally:
         for process in (driver, *beside):
             process.end()
         kill_descendants()  # finds processes only if a guardian was killed
+    if display is not None:
+        display.end()
     return write_result(attempt, decided) if decided else result_of(attempt, driver)
 
 
-def _until_the_end(attempt: Attempt, driver: Guarded, policy: EndPolicy, screen: Screen) -> Result | None:
-    follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
-    is_training = False
+def _until_the_end(driver: Guarded, policy: EndPolicy, display: Display) -> Result | None:
     while not select.select([driver.fd], [], [], _POLL_S)[0]:
-        records = follower.new()
-        screen.show(records)
-        is_training |= any(record["kind"] == "group_started" for record in records)
-        if (result := policy.end_now(is_training)) is not None:
+        display.update()
+        if (result := policy.end_now(display.is_training)) is not None:
             return result
-    screen.show(follower.new())
-    return policy.after_driver(is_training)
+    display.update()
+    return policy.after_driver(display.is_training)
 
 
 def request_stop(attempt: Attempt, state: str, cause: str, screen: Screen, *, text: str = "") -> None:

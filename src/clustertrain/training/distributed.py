@@ -18,7 +18,7 @@ COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives u
 
 @dataclass(frozen=True)
 class RankInfo:
-    """One rank, with its device."""
+    """One rank of 0 to world_size - 1, its number among the ranks of its node, and its device."""
 
     rank: int
     local_rank: int

@@ -221,7 +221,7 @@ class _Loop:
         except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
             raise JobError(
                 f"The checkpoint's weights do not fit {type(self._task).__name__}.model():\n{error}\n"
-                "Undo the change, or start over and keep this run: `clustertrain run JOBFILE --fresh`"
+                "Undo the change, or start over with --fresh, which keeps this run."
             ) from error
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
 
-_RESUME = "To continue from the previous checkpoint: `clustertrain run JOBFILE --accept-changes`"
+_RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
 
 
 class NonFiniteLoss(ClusterTrainError):

@@ -154,7 +154,7 @@ class Optimization:
 def _unusable(difference: str) -> JobError:
     return JobError(
         f"The optimizer's state in the checkpoint {difference}.\n"
-        "Undo the change, or start over and keep this run: `clustertrain run JOBFILE --fresh`"
+        "Undo the change, or start over with --fresh, which keeps this run."
     )
 
 

@@ -6,6 +6,8 @@ plan.py           the plan of one start of the group, sent by the controller to 
 rank.py           training.loop.Run on one rank: requests, checkpoints, logs, phases
 requests.py       `stop` and `save`: files in the attempt's folder
 script.py         an unchanged torchrun script as a child process
+lost_peer.py      whether an exception only shows that another rank is gone
+script_command.py  the command and the variables of that process
 user_code.py      imports and checks the user's task or function; errors name the line
 user_error.py     an exception of the user's code, as it is sent to the driver
 error_report.py   class, text, causes and user's frames of an exception, and the message made of them
@@ -18,5 +20,5 @@ gpus.py           whether torch can use the GPUs of this node
 storage_probe.py  tests that every node can write the storage and read the files of the others
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group
 stacks.py         writes the stacks of every rank if one hangs
-tensorboard.py    the curve for TensorBoard
+loggers/          the curve for TensorBoard, MLflow and Weights & Biases
 """

@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.job.references import without_references
 from clustertrain.node.limits import read_limits
+from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
 from clustertrain.worker.local_data import data_at_hand
-from clustertrain.worker.one_rank import device_of, enter_code, rank_zero
+from clustertrain.worker.one_rank import device_of, rank_zero
 from clustertrain.worker.user_code import (
     ImportRefused,
     check_function,
     check_task,
+    enter_code,
     make_task,
     place_of,
 )
@@ -91,6 +94,7 @@ class _Check:
             _limit_memory()
         self.enter("import of the code")
         sys.dont_write_bytecode = True  # the check leaves nothing in the folder of the code
+        os.environ.update(without_references(job.env))
         enter_code(job)
         if job.function:
             check_function(job.function)
@@ -104,7 +108,7 @@ class _Check:
         if missing:
             self.notes.append(
                 f"the rehearsal was left out, because data is not staged here: {', '.join(missing)}. "
-                "`clustertrain data fetch` stages it."
+                f"`{UNKNOWN.of('data fetch')}` stages it."
             )
             return
         self.enter(REHEARSAL)

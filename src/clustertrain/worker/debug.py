@@ -17,16 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clustertrain import session, variables
+from clustertrain import session
+from clustertrain.errors import JobError
 from clustertrain.job.model import Job
+from clustertrain.job.references import without_references
+from clustertrain.job.source import script_file
 from clustertrain.observe.screen import Lines
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.local_data import stage_here
-from clustertrain.worker.one_rank import device_of, enter_code, rank_zero, set_environment
+from clustertrain.worker.one_rank import device_of, rank_zero, set_environment
+from clustertrain.worker.script_command import fill_environment, script_arguments, worker_variables
 from clustertrain.worker.train import settings_of
-from clustertrain.worker.user_code import check_function, check_task, make_task
+from clustertrain.worker.user_code import check_function, check_task, code_folders, enter_code, make_task
 
 
 def debug(job: Job) -> None:
@@ -36,16 +40,23 @@ def debug(job: Job) -> None:
         ClusterTrainError: the data, the GPU or the code is refused, as in a worker.
         KeyboardInterrupt: Ctrl-C, or `q` in pdb.
     """
+    if job.interpreter is not None:
+        raise JobError(
+            f"interpreter: {job.interpreter} cannot be used with --debug, which trains in this process, "
+            f"with {sys.executable}.\nTo debug with this Python: --set interpreter="
+        )
     screen = Lines(sys.stdout)
-    code = Path(enter_code(job))
+    os.environ.update(without_references(job.env))
+    enter_code(job)
     if job.resources.gpus_per_worker:
         check_gpus(1, job.resources.gpus_per_worker)
     screen.echo(f"debug: {_differences(job)}")
     data = stage_here(job, lambda event: None)
     try:
-        if job.script:
-            _run_script(job, code, data)
+        if job.is_script:
+            _run_script(job, data)
             return
+        fill_environment(job, _variables(data, checkpoints=""))
         with rank_zero(device_of(job)) as rank_info:
             run = _NoFiles(screen)
             if job.function:
@@ -94,18 +105,26 @@ def _run_function(job: Job, rank_info: Any, run: _NoFiles, data: Mapping[str, Pa
     function(args)
 
 
-def _run_script(job: Job, code: Path, data: Mapping[str, Path]) -> None:
+def _run_script(job: Job, data: Mapping[str, Path]) -> None:
     """Run the script as the main program of this process, with the environment of one torchrun worker."""
-    script = code / (job.script or "")
-    sys.argv = [str(script), *(map(str, job.args) if not isinstance(job.args, dict) else ())]
-    sys.path.insert(0, str(script.parent))
     set_environment()
     with tempfile.TemporaryDirectory(prefix="clustertrain-debug-") as checkpoints:
-        os.environ |= {
-            variables.CHECKPOINT_DIR: checkpoints,
-            **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in data.items()},
-        }
-        runpy.run_path(str(script), run_name="__main__")
+        values = _variables(data, checkpoints)
+        os.environ |= values
+        fill_environment(job, values)
+        args = script_arguments(job, values, resumes=False)
+        if job.module:
+            sys.argv = [job.module, *args]
+            runpy.run_module(job.module, run_name="__main__", alter_sys=True)
+        else:
+            script = script_file(code_folders(job), job.script or "")
+            sys.path.insert(0, str(script.parent))
+            sys.argv = [str(script), *args]
+            runpy.run_path(str(script), run_name="__main__")
+
+
+def _variables(data: Mapping[str, Path], checkpoints: str) -> dict[str, str]:
+    return worker_variables(data, attempt=1, restart=0, checkpoints=checkpoints)
 
 
 class _NoFiles:

@@ -6,7 +6,6 @@ For the check of the code and for `run --debug`. The group has one rank and no n
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,22 +13,11 @@ from typing import TYPE_CHECKING
 from clustertrain.job.model import Job
 from clustertrain.node.ports import free_block
 from clustertrain.worker.script import torchrun_environment
-from clustertrain.worker.user_code import code_folder
 
 if TYPE_CHECKING:
     import torch
 
     from clustertrain.training.distributed import RankInfo
-
-
-def enter_code(job: Job) -> str:
-    """Make the folder of the code the working directory and the first on the import path, and set the job's
-    environment; as worker/setup.py does in a worker. Returns the folder."""
-    code = code_folder(job)
-    os.environ.update(job.env)
-    sys.path.insert(0, code)
-    os.chdir(code)
-    return code
 
 
 def device_of(job: Job) -> torch.device:

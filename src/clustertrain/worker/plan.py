@@ -10,11 +10,6 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import JOB_YAML
 
 
-def start_line(restart: int) -> str:
-    """The first line of a start in the log of a rank; all starts of an attempt write to the same log."""
-    return f"clustertrain: restart {restart} begins"
-
-
 @dataclass(frozen=True)
 class Plan:
     """The decisions made when the restart was claimed."""

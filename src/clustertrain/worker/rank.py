@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,16 +11,19 @@ import torch
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.checkpoints.save import Saver, load
 from clustertrain.checkpoints.write import Writer
+from clustertrain.errors import StorageError
 from clustertrain.job.identity import hyperparameters, job_hash
+from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
 from clustertrain.version import __version__
+from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.stacks import Stacks
-from clustertrain.worker.tensorboard import Board
 from clustertrain.worker.watchdog import WatchdogThread
 
 
@@ -32,9 +36,10 @@ class WorkerRun:
         restart = self.attempt.restart(plan.restart)
         self.step = 0
         self.last_metrics: dict[str, float] = {}
-        self._requests = RequestPoller(self.attempt) if rank == 0 else None
+        # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
+        self._requests = RequestPoller(self.attempt) if rank == 0 or job.is_script else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
-        self._board = self._make_board(job) if rank == 0 else None
+        self._curve = self._make_curve(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
         self._saver = self._make_saver(job) if rank == 0 else None
         watch = job.failures.watchdog
@@ -50,10 +55,15 @@ class WorkerRun:
             Stacks(restart, rank, world_size),
         )
 
-    def _make_board(self, job: Job) -> Board:
+    def _make_curve(self, job: Job) -> Curve:
         resumed = CheckpointName.parse(self.plan.checkpoint or "")
         first_step = resumed.step + 1 if resumed is not None else 1
-        return Board(self.attempt.tensorboard, first_step, hyperparameters(job))
+        return Curve(
+            loggers_of(job),
+            Subject(self.attempt, first_step, hyperparameters(job)),
+            warn=lambda text: self._note("warning", text=text),
+            note=lambda text: self._note("note", text=text),
+        )
 
     def _make_saver(self, job: Job) -> Saver:
         writer = Writer(
@@ -84,13 +94,17 @@ class WorkerRun:
         self._watchdog.__exit__(*exc)
         if self._requests:
             self._requests.__exit__(*exc)
-        if self._board:
-            self._board.close()
+        if self._curve:
+            self._curve.close(failed=exc[0] is not None)
         if self._reached:
             self._reached.close()
 
     def _note(self, kind: str, **fields: Any) -> None:
         EventLog(self.attempt.node_events(socket.gethostname())).write(kind, **fields)
+
+    def note(self, kind: str, text: str) -> None:
+        """Write an event that is a line of text: a note or a warning."""
+        self._note(kind, text=text)
 
     def _still_newest(self) -> bool:
         """Whether no later attempt and no later restart was claimed. Reads the next claims by name, because a
@@ -102,10 +116,16 @@ class WorkerRun:
     # -- what the loop calls ---------------------------------------------------------------------
 
     def requests(self) -> tuple[bool, bool]:
-        """(stop, save), on rank 0; each request for a save is returned once."""
+        """(stop, save), on rank 0, and on each rank of a script; a request for a save is returned once."""
         if self._saver:
             self._saver.check()
         return self._requests.take() if self._requests else (False, False)
+
+    def stop_exists(self) -> bool:
+        """Whether a stop was requested, from the storage itself: the poller may be behind it."""
+        with suppress(StorageError):
+            return self.attempt.run.with_patience(0).attempt(self.attempt.n).stop.read() is not None
+        return False
 
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
@@ -131,8 +151,8 @@ class WorkerRun:
             self.last_metrics = {k: float(v) for k, v in numbers.items()}
         if self._metrics:
             self._metrics.write(**record)
-        if self._board and record.get("kind") in ("train", "eval"):
-            self._board.add(record["kind"], self.step, numbers)
+        if self._curve and record.get("kind") in ("train", "eval"):
+            self._curve.add(record["kind"], self.step, numbers)
 
     def phase(self, name: str, step: int) -> None:
         self._watchdog.beat(name)

@@ -11,6 +11,22 @@ from clustertrain.run.folder import Attempt
 
 POLL_S = 0.2
 POLL_S_ON_S3 = 2.0
+_MARGIN_S = 0.4  # for the processes that read the result of a poll
+
+
+def wait_for_all_s(attempt: Attempt) -> float:
+    """The seconds until every rank has found a stop request that this rank has found. The processes of a
+    script get their signals together: the first to end would be a lost peer to the others, before they save.
+
+    Clocks may differ, so it is never longer than a poll takes.
+    """
+    run = attempt.run
+    within_s = POLL_S + _MARGIN_S + (POLL_S_ON_S3 if run.is_spooled else 0.0)
+    with suppress(StorageError):
+        request = run.with_patience(0).attempt(attempt.n).stop.read()
+        if request is not None:
+            return min(within_s, max(0.0, request.time + within_s - time.time()))
+    return 0.0
 
 
 class RequestPoller:

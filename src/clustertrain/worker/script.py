@@ -1,4 +1,4 @@
-"""The entry point `script`: each Ray Train worker starts the unchanged torchrun script as a child process.
+"""The entry points `script` and `module`: each Ray Train worker starts a torchrun script as a child process.
 
 A child process rather than runpy in the worker: the train function runs in a thread, where signal.signal
 fails, and Ray's patch of print would affect the script. The child gets torchrun's environment, handles its
@@ -14,12 +14,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.errors import ClusterTrainError
 from clustertrain.worker.error_report import ErrorReport, printable
+from clustertrain.worker.lost_peer import shows_lost_peer
 from clustertrain.worker.printed_traceback import last_exception
+from clustertrain.worker.script_command import Program
 
 # In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
 # for its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
@@ -32,6 +35,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 _LAST_LINES = 8  # in a message
 _LINE_CHARACTERS = 500
 _KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
+_BLOCK_BYTES = 1 << 16
+_STDOUT = 1  # setup.py has made it the rank's log
 
 
 class ScriptFailed(ClusterTrainError):
@@ -99,30 +104,36 @@ def torchrun_environment(
 
 
 def run_script(
-    script: Path,
-    args: Sequence[str],
+    program: Program,
     *,
     rank: int,
     environment: Mapping[str, str],
     cwd: Path,
     stop_requested: Callable[[], bool],
     grace_s: float,
+    stop_exists: Callable[[], bool] = lambda: False,
+    stop_in_s: Callable[[], float] = lambda: 0.0,
+    note: Callable[[str, str], None] = lambda kind, text: None,
 ) -> bool:
-    """Run the script to its end; its output goes to this process's stdout. Returns False if it was stopped.
+    """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
-    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds.
+    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds. How the script ends after a
+    request is no failure: most often it has lost the ranks that ended before it.
+
+    Args:
+        stop_requested: called four times a second.
+        stop_exists: the same from the storage itself; another rank may have read the request earlier.
+        stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
+        note: writes an event of a kind, with a text.
 
     Raises:
-        JobError: there is no such script.
         ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
             lines.
     """
-    if not script.is_file():
-        raise JobError(f"script: {script} does not exist.\nThe path is relative to `code`, {cwd}.")
-    child_environment = {**os.environ, **environment}
+    child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
     child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, sys.executable, "-u", str(script), *args],
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *program.argv],
         cwd=cwd,
         env=child_environment,
         stdin=subprocess.DEVNULL,
@@ -130,29 +141,54 @@ def run_script(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # signals to the worker's process group do not reach it
     )
-    last_lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
     stopped = threading.Event()
-    watcher = threading.Thread(
-        target=_stop_on_request, args=(child, stop_requested, grace_s, stopped), daemon=True
-    )
+    how = {"grace_s": grace_s, "rank": rank, "note": note}
+    stop = partial(_wait_for_stop, child, stop_requested, stop_in_s)
+    watcher = threading.Thread(target=_stop_on_request, args=(child, stop, stopped), kwargs=how, daemon=True)
     watcher.start()
     # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
     with child:
-        for raw in child.stdout or ():
-            line = raw.decode(errors="replace")
-            sys.stdout.write(line)
-            sys.stdout.flush()
-            last_lines.append(line.rstrip()[-_KEPT_CHARACTERS:])
+        last_lines = _passed_on(child.stdout)
         code = child.wait()
     watcher.join()
-    if stopped.is_set():
+    if stopped.is_set() or (code != 0 and stop_exists()):
+        _note_own_error(rank, code, last_lines, str(cwd), note)
         return False
     if code != 0:
-        raise _failure(script, rank, code, last_lines, str(cwd))
+        raise _failure(program.name, rank, code, last_lines, str(cwd))
     return True
 
 
-def _failure(script: Path, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
+def _passed_on(output: IO[bytes] | None) -> list[str]:
+    """Copy the output to stdout as it comes: a progress bar is a line without an end. Returns its last
+    lines."""
+    lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+    unfinished = b""
+    sys.stdout.flush()
+    while output is not None and (block := os.read(output.fileno(), _BLOCK_BYTES)):
+        *finished, unfinished = (unfinished + block).split(b"\n")
+        lines.extend(map(_kept, finished))
+        unfinished = unfinished[-4 * _KEPT_CHARACTERS :]  # of a bar that has drawn itself for hours
+        while block:
+            block = block[os.write(_STDOUT, block) :]
+    return [*lines, _kept(unfinished)] if unfinished else list(lines)
+
+
+def _kept(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip()[-_KEPT_CHARACTERS:]
+
+
+def _note_own_error(
+    rank: int, code: int, output: Sequence[str], folder: str, note: Callable[[str, str], None]
+) -> None:
+    """Report an exception that ended the script after the stop request, unless it only shows that another
+    rank has ended."""
+    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
+    if report is not None and not shows_lost_peer(report.name, report.message):
+        note("warning", f"{report.text(f'rank {rank}')}\nThe script ended with it after the stop request.")
+
+
+def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
     if code < 0:
         ended = f"by signal {-code} ({signal.Signals(-code).name})"
         exit_code, signal_number = None, -code
@@ -162,10 +198,10 @@ def _failure(script: Path, rank: int, code: int, output: Sequence[str], folder: 
     report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
     if report is not None:
-        text = f"{report.text(f'rank {rank}')}\n{script.name} ended {ended}."
+        text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
     else:
         tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
-        text = f"{script.name} ended {ended} on rank {rank}; its last lines:\n{tail}"
+        text = f"{name} ended {ended} on rank {rank}; its last lines:\n{tail}"
     return ScriptFailed(text, exit_code, signal_number, shown[-1] if shown else "", report)
 
 
@@ -174,22 +210,39 @@ def _as_on_a_terminal(line: str) -> str:
     return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
+def _wait_for_stop(
+    child: subprocess.Popen[bytes], stop_requested: Callable[[], bool], stop_in_s: Callable[[], float]
+) -> bool:
+    """Wait until the script has to get its signal. Returns False if it ended before."""
+    while not stop_requested():
+        if _ends_within(child, 0.25):
+            return False
+    return not _ends_within(child, stop_in_s())
+
+
 def _stop_on_request(
     child: subprocess.Popen[bytes],
-    stop_requested: Callable[[], bool],
-    grace_s: float,
+    wait_for_stop: Callable[[], bool],
     stopped: threading.Event,
+    *,
+    grace_s: float,
+    rank: int,
+    note: Callable[[str, str], None],
 ) -> None:
-    while child.poll() is None:
-        if stop_requested():
-            stopped.set()
-            child.terminate()
-            try:
-                child.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            return
-        try:
-            child.wait(0.25)
-        except subprocess.TimeoutExpired:
-            continue
+    if not wait_for_stop():
+        return
+    stopped.set()
+    child.terminate()
+    if rank == 0:
+        note("note", f"stopping: sent SIGTERM to the script; {grace_s:g} s until SIGKILL")
+    if not _ends_within(child, grace_s):
+        child.kill()
+        note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after SIGTERM")
+
+
+def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

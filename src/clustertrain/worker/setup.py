@@ -16,16 +16,18 @@ from typing import Any
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.places import DataEntry
+from clustertrain.job.references import without_references
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
 from clustertrain.worker.gpus import check_gpus
-from clustertrain.worker.plan import Plan, start_line
+from clustertrain.worker.plan import Plan
 from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
-from clustertrain.worker.user_code import code_folder
+from clustertrain.worker.user_code import enter_code
 from clustertrain.worker.watchdog import WatchdogThread
 
 
@@ -57,13 +59,14 @@ def set_up_process(plan: Plan) -> None:
     print(start_line(plan.restart), flush=True)
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
-    code = code_folder(plan.job)
-    if code not in sys.path:
-        sys.path.insert(0, code)
-    os.chdir(code)
-    os.environ.update(plan.job.env)
+    enter_code(plan.job)
+    os.environ.update(without_references(plan.job.env))
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
+    else:
+        # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
+        # one rank without a GPU: each rank would train on its own.
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 
 def _ignore_sigterm() -> None:

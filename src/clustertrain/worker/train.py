@@ -10,22 +10,30 @@ import sys
 import time
 import traceback
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from clustertrain import session, variables
+from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import EarlyStop, TrainSettings
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.rank import WorkerRun
+from clustertrain.worker.requests import wait_for_all_s
 from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
+from clustertrain.worker.script_command import (
+    fill_environment,
+    program_of,
+    python_variables,
+    script_arguments,
+    worker_variables,
+)
 from clustertrain.worker.setup import current_plan, worker_state
-from clustertrain.worker.user_code import check_function, check_task, code_folder, make_task
+from clustertrain.worker.user_code import check_function, check_task, code_folders, make_task
 from clustertrain.worker.user_error import UserCodeFailed, report_of
 
 
@@ -44,7 +52,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
             sys.stderr.flush()
         if isinstance(error, ClusterTrainError | RunStopped):
             raise
-        raise UserCodeFailed(report_of(error, code_folder(plan.job))) from None
+        raise UserCodeFailed(report_of(error, str(code_folders(plan.job)[0]))) from None
 
 
 def _train(plan: Plan, job: Job) -> None:
@@ -52,8 +60,9 @@ def _train(plan: Plan, job: Job) -> None:
 
     context = ray.train.get_context()
     started = time.time()
-    entry_point = _run_script if job.script else _run_function if job.function else _run_task
+    entry_point = _run_script if job.is_script else _run_function if job.function else _run_task
     with WorkerRun(plan, job, context.get_world_rank(), context.get_world_size()) as run:
+        fill_environment(job, _variables(run))
         outcome = entry_point(run, job, context)
     if run.rank == 0:
         outcome = replace(outcome, train_started=started, train_ended=time.time())
@@ -120,6 +129,7 @@ def settings_of(job: Job) -> TrainSettings:
     )
 
 
+@marks_of_output()
 def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
@@ -138,6 +148,7 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 
 
+@marks_of_output()
 def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
     environment = torchrun_environment(
         rank=run.rank,
@@ -152,27 +163,26 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
     shelf = run.attempt.run.checkpoints
     if (folder := shelf.store.local_folder(shelf.key)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    environment |= {
-        variables.CHECKPOINT_DIR: str(shelf),
-        variables.ATTEMPT: str(run.plan.ref.attempt),
-        variables.RESTART: str(run.plan.restart),
-        **{f"{variables.DATA_PREFIX}{name.upper()}": str(path) for name, path in worker_state.data.items()},
-    }
-    code = Path(code_folder(job))
-    args = script_arguments(job, resumes=run.plan.resumes_script)
+    values = _variables(run)
+    folders = code_folders(job)
     finished = run_script(
-        code / (job.script or ""),
-        args,
+        program_of(job, folders, script_arguments(job, values, resumes=run.plan.resumes_script)),
         rank=run.rank,
-        environment=environment,
-        cwd=code,
+        environment=environment | values | python_variables(job, folders),
+        cwd=folders[0],
         stop_requested=lambda: run.requests()[0],
         grace_s=job.failures.grace_s,
+        stop_exists=run.stop_exists,
+        stop_in_s=lambda: wait_for_all_s(run.attempt),
+        note=run.note,
     )
     return Outcome(finished, None)
 
 
-def script_arguments(job: Job, *, resumes: bool) -> list[str]:
-    """The arguments of a script; `resumes`: it left a checkpoint at an earlier start."""
-    args = job.args if not isinstance(job.args, dict) else ()
-    return [*args, *(job.resume_args if resumes else ())]
+def _variables(run: WorkerRun) -> dict[str, str]:
+    return worker_variables(
+        worker_state.data,
+        attempt=run.plan.ref.attempt,
+        restart=run.plan.restart,
+        checkpoints=str(run.attempt.run.checkpoints),
+    )

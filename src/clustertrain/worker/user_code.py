@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 import typing
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.arguments import Parameter, Parameters
+from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.model import Job
-from clustertrain.job.source import takes_one_argument
+from clustertrain.job.source import check_module, script_file, takes_one_argument
 from clustertrain.worker.error_report import shortened
 from clustertrain.worker.user_error import report_of
 
@@ -29,9 +31,19 @@ class ImportRefused(JobError):
     """A module of the user does not import. Its __cause__ is the error."""
 
 
-def code_folder(job: Job) -> str:
-    """The folder of the job's code on this node: the one that the agent unpacked, or that of the job file."""
-    return os.environ.get(variables.CODE) or job.code
+def code_folders(job: Job) -> tuple[Path, ...]:
+    """The folders of the job's code on this node: those that the agent unpacked, or those of the job file."""
+    unpacked = os.environ.get(variables.CODE)
+    return tuple(map(Path, unpacked.split(os.pathsep) if unpacked else job.code))
+
+
+def enter_code(job: Job) -> Path:
+    """Make the folders of the code the first on the import path, and the first of them the working directory.
+    Returns that."""
+    folders = code_folders(job)
+    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    os.chdir(folders[0])
+    return folders[0]
 
 
 def load_object(spec: str, kind: str) -> Any:
@@ -92,7 +104,7 @@ def check_task(spec: str) -> type[Task]:
 
 
 def check_code(job: Job) -> None:
-    """Import the task or function that the job names, or find its script; calls none of it.
+    """Import the task or function that the job names, or find its script or module; calls none of it.
 
     Raises:
         JobError: it is missing or does not import, or does not take the job's args; names the line.
@@ -101,8 +113,12 @@ def check_code(job: Job) -> None:
         parameters_of(check_task(job.task)).check(_args_by_name(job))
     elif job.function:
         check_function(job.function)
-    elif not (Path(code := code_folder(job)) / (job.script or "")).is_file():
-        raise JobError(f"script: {job.script} does not exist in {code}.\nThe path is relative to `code`.")
+    elif job.interpreter:
+        interpreter_file(job.interpreter)
+    if job.module:
+        check_module(code_folders(job), job)
+    elif job.script:
+        script_file(code_folders(job), job.script)
 
 
 def check_function(spec: str) -> Callable[[dict[str, Any]], object]:

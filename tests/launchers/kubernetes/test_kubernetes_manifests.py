@@ -6,7 +6,7 @@ import random
 import shutil
 import subprocess
 import tarfile
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, 
 from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
 from clustertrain.launchers.kubernetes.submit import render
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import CommandLine
 from clustertrain.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).parents[3]
@@ -119,7 +120,7 @@ def test_code_and_the_data_below_it_travel(make, tmp_path):
     packed = base64.b64decode(config["binaryData"]["code.tar.gz"])
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         assert {"m.py", "set.csv", "job.yaml"} <= set(archive.getnames())
-    assert inside.data["set"].uri == f"{inside.code}/set.csv"
+    assert inside.data["set"].uri == f"{inside.code[0]}/set.csv"
     assert inside.storage.uri == "/mnt/clustertrain/runs"
     name = config["metadata"]["name"]
     (tmp_path / "m.py").write_text("x = 2\n")
@@ -137,6 +138,28 @@ def test_code_in_the_image_does_not_travel(make):
     objects = manifests(make(kubernetes={"code_in_image": "/app"}))
     assert "binaryData" not in of_kind(objects, "ConfigMap")[0]
     assert all("initContainers" not in spec for spec in pod_specs(objects))
+
+
+def test_several_folders_of_code(make, tmp_path):
+    (tmp_path / "lib").mkdir()
+    beside = tmp_path.parent / f"{tmp_path.name}-beside"
+    beside.mkdir()
+    (beside / "m.py").write_text("x = 3\n")
+    (beside / "set.csv").write_text("1,2\n")
+    job = make(code=[".", "lib", str(beside)], data={"set": {"uri": str(beside / "set.csv")}})
+    objects = manifests(job)
+    config = of_kind(objects, "ConfigMap")[0]
+    inside = parse_job(config["data"]["job.yaml"], "job.yaml")
+    top = "/clustertrain/work/code"
+    assert inside.code == (f"{top}/1", f"{top}/1/lib", f"{top}/3")
+    assert inside.data["set"].uri == f"{top}/3/set.csv"
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(config["binaryData"]["code.tar.gz"]))) as archive:
+        assert {"1/m.py", "1/lib", "3/m.py", "3/set.csv"} <= set(archive.getnames())
+    environment = pod_specs(objects)[0]["containers"][0]["env"]
+    assert {"name": "CLUSTERTRAIN_CODE", "value": ":".join(inside.code)} in environment
+    in_image = make(code=[".", "lib"], kubernetes={"code_in_image": ["/app", "/lib"]})
+    config = of_kind(manifests(in_image), "ConfigMap")[0]
+    assert parse_job(config["data"]["job.yaml"], "job.yaml").code == ("/app", "/lib")
 
 
 def test_code_that_is_too_large_is_refused(make, tmp_path):
@@ -175,7 +198,7 @@ def test_storage_on_s3_needs_no_volume(make, storage):
     assert [each.claim for each in volumes(make(storage=storage, kubernetes=data))] == ["d"]
 
 
-def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
+def test_flows_to_s3_and_to_loggers_are_allowed_only_where_they_are_used(make):
     def outgoing(job):
         policies = of_kind(manifests(job), "NetworkPolicy")
         head = next(each for each in policies if each["metadata"]["name"].endswith("-head"))
@@ -184,6 +207,11 @@ def test_flows_to_s3_are_allowed_only_where_it_is_used(make):
     assert outgoing(make()) == [[{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]]
     s3 = make(storage={"uri": "s3://b/p", "endpoint": "http://minio:9000"})
     assert outgoing(s3)[1:] == [[{"protocol": "TCP", "port": 9000}]]
+    logged = make(
+        train={"epochs": 1, "batch_size": 8, "log": ["mlflow", "wandb"]},
+        env={"MLFLOW_TRACKING_URI": "http://mlflow:5000"},
+    )
+    assert outgoing(logged)[1:] == [[{"protocol": "TCP", "port": port} for port in (443, 5000)]]
 
 
 def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
@@ -230,8 +258,10 @@ def test_options_of_the_start_reach_the_entrypoint(make):
 @pytest.mark.parametrize("option", [field.name for field in fields(Options) if field.type == "bool"])
 def test_each_option_is_read_by_the_entrypoint_as_it_was_given(make, option):
     given = Options(**{option: True})
-    *_, flag = ray_job(manifests(make(), given))["spec"]["entrypoint"].split()
-    assert asdict(in_pod._options([flag])) == {**asdict(given), "command": in_pod.COMMAND}
+    job = make()
+    *_, flag = ray_job(manifests(job, given))["spec"]["entrypoint"].split()
+    command = CommandLine("submit --to kubernetes", run=job.name)
+    assert in_pod._options(job, [flag]) == replace(given, command=command)
 
 
 def test_what_is_rendered_is_what_yaml_reads(make):

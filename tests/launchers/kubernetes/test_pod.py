@@ -101,6 +101,23 @@ def test_another_rayjob_is_not_followed(job, monkeypatch):
     assert pod._follow_earlier_start(job, pod.this_start(), None) is None
 
 
+def test_a_head_that_is_replaced_does_not_start_over_again(job, monkeypatch):
+    """--fresh is among its arguments as well. A RayJob that is submitted again has another Ray cluster."""
+    generations = []
+
+    def run_driver(attempt, *arguments, **options):
+        generations.append((attempt.run.generation, attempt.n))
+        write_result(attempt, result := Result("lost", "vanished", 1))
+        return result
+
+    monkeypatch.setattr(pod, "run_driver", run_driver)
+    monkeypatch.setattr(pod, "_wait_for_deletion", lambda job: None)
+    for cluster in ("a-x1", "a-x1", "a-x2"):
+        monkeypatch.setenv("RAY_CLUSTER_NAME", cluster)
+        pod.main(["--fresh"])
+    assert generations == [(1, 1), (1, 2), (2, 1)]
+
+
 def test_an_image_of_another_version_is_refused(job, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERTRAIN_VERSION", "9.9.9")
     assert pod.main([]) == ClusterError.exit_code

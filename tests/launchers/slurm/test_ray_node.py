@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from clustertrain.job.file import parse_job
+from clustertrain.job.file import load_job, parse_job
+from clustertrain.launchers.slurm.agent.node import read_start
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.ports import Ports
+from clustertrain.run.folder import RunDir
+from clustertrain.run.snapshot import take_snapshot
+from clustertrain.run.submission import Submission, upload
 
 JOB = parse_job(
     "name: a\nfunction: m:f\n"
@@ -43,7 +47,8 @@ def test_sizes_are_those_of_the_job():
 
 
 def environment(environ, **changes):
-    fields = {"interface": "eth0", "nccl_interface": None, "ports": Ports(1, 2), "code": "/code", **changes}
+    code = [Path("/code"), Path("/lib")]
+    fields = {"interface": "eth0", "nccl_interface": None, "ports": Ports(1, 2), "code": code, **changes}
     return node_environment(environ, token_path=Path("/tmp/ct-1/token"), **fields)
 
 
@@ -54,6 +59,7 @@ def test_no_secret_and_no_task_of_srun_gets_through():
     assert not {*secrets, *tasks} & found.keys()
     assert "s3cret" not in str(found)
     assert (found["SLURM_JOB_ID"], found["RAY_AUTH_MODE"]) == ("7", "token")
+    assert found["CLUSTERTRAIN_CODE"] == "/code:/lib"
 
 
 def test_the_interface_is_named_unless_the_user_did():
@@ -61,3 +67,25 @@ def test_the_interface_is_named_unless_the_user_did():
     assert "NCCL_SOCKET_IFNAME" not in environment({})
     assert environment({}, nccl_interface="eth0")["NCCL_SOCKET_IFNAME"] == "eth0"
     assert environment({"GLOO_SOCKET_IFNAME": "ib0"})["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_a_node_finds_each_folder_of_code_in_the_submission(tmp_path, monkeypatch):
+    step = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "site", "SLURM_NODEID": "0", "SLURM_CPUS_ON_NODE": "1"}
+    for name, value in {**step, "CLUSTERTRAIN_NODES": "n1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("project/src", "lib"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "train.py").write_text(f"name = {name!r}\n")
+    (tmp_path / "job.yaml").write_text("name: a\nscript: src/train.py\ncode: [project, lib, project/src]\n")
+    made = load_job(tmp_path / "job.yaml")
+    run = RunDir.newest(made.storage.location, "a")
+    taken = take_snapshot(made)
+    upload(run, taken)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    text = Submission(run.store.location, run.name, run.generation, taken.digest).to_text()
+    start = read_start(text, folder)
+    assert start.job == made
+    assert start.code == [folder / "code" / place for place in ("1", "2", "1/src")]
+    assert (start.code[1] / "train.py").read_text() == "name = 'lib'\n"
+    assert (start.code[2] / "train.py").read_text() == "name = 'project/src'\n"

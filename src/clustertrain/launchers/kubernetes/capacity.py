@@ -13,14 +13,11 @@ from typing import Any
 
 from clustertrain.launchers.kubernetes.render.pods import memory_text
 from clustertrain.launchers.kubernetes.rules.names import quantity
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
-_ON_DEMAND = (
-    "If an autoscaler would add such a node, apply without this check: "
-    "`clustertrain render --to kubernetes … | kubectl apply -f -`"
-)
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,19 @@ def _container_amounts(container: Object, kind: str) -> dict[str, Decimal]:
 # ------------------------------------------------------------------------------------------------- the nodes
 
 
-def why_no_nodes(groups: Sequence[PodGroup], nodes: Sequence[Object]) -> str | None:
-    """Why the nodes can never hold all of the pods; None if they can."""
-    return next((text for group in groups if (text := _why_no_node(group, nodes)) is not None), None)
+def why_no_nodes(
+    groups: Sequence[PodGroup], nodes: Sequence[Object], command: CommandLine = UNKNOWN
+) -> str | None:
+    """Why the nodes can never hold all of the pods; None if they can. `command` starts the run."""
+    render = command.on_job("render --to kubernetes")
+    remedy = (
+        f"If an autoscaler would add such a node, apply without this check: `{render} | kubectl apply -f -`"
+    )
+    whys = (_why_no_node(group, nodes, remedy) for group in groups)
+    return next((text for text in whys if text is not None), None)
 
 
-def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
+def _why_no_node(group: PodGroup, nodes: Sequence[Object], remedy: str) -> str | None:
     labelled = [node for node in nodes if _has_labels(node, group.selector)]
     if not labelled:
         selector = ", ".join(f"{key}={value}" for key, value in group.selector.items())
@@ -108,15 +112,15 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object]) -> str | None:
         most = max(_allocatable(node, name) for node in eligible)
         if most < amount:
             has = "no node has any" if most == 0 else f"the largest node has {amount_text(name, most)}"
-            return f"{group.text} requests {name} {amount_text(name, amount)}, and {has}.\n{_ON_DEMAND}"
+            return f"{group.text} requests {name} {amount_text(name, amount)}, and {has}.\n{remedy}"
     held = sum(_how_many_fit(group, node) for node in eligible)
     requested = _amounts_text(group.requests)
     if held == 0:
-        return f"{group.text} requests {requested}, and no node has all of it.\n{_ON_DEMAND}"
+        return f"{group.text} requests {requested}, and no node has all of it.\n{remedy}"
     if held < group.pods:
         return (
             f"{group.pods} worker pods request {requested} each, and all nodes together can hold {held} of "
-            f"them.\n{_ON_DEMAND}"
+            f"them.\n{remedy}"
         )
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,8 +39,9 @@ class KubernetesLauncher:
     ) -> KnownRun | None:
         job = with_site(job)
         applied = submit.submit(job, options, echo)
-        echo(submit.what_next(applied, job_file))
-        return KnownRun.of(job, job_file, self.name, applied.where, f"RayJob {applied.name}")
+        echo(submit.what_next(applied, options.command))
+        known = KnownRun.of(job, job_file, self.name, applied.where, f"RayJob {applied.name}")
+        return replace(known, storage_there=applied.storage)
 
     def follow(self, target: Target, echo: Echo) -> int:
         return status.follow_to_its_end(_job(target), echo)

@@ -31,18 +31,22 @@ from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.shell import run
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.version import RAY_VERSION, __version__
 
 _ENGINE_S = 20.0
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
-def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
+def check_cluster(
+    job: Job, manifests: Sequence[Manifest], kubectl: Kubectl, command: CommandLine = UNKNOWN
+) -> list[str]:
     """Refuse a job that the cluster could never start. Returns notes on what could not be checked.
 
     Args:
         job: merged with the site file.
         manifests: as they will be applied.
+        command: what submits the job, for messages.
 
     Raises:
         CommandMissing: kubectl is not installed.
@@ -58,7 +62,7 @@ def check_cluster(job: Job, manifests: Sequence[Manifest], kubectl: Kubectl) -> 
     for volume in volumes(job):
         _check_claim(job, volume, reader, len(nodes or ()))
     groups = pod_groups_of(rayjob)
-    _refuse(why_no_nodes(groups, nodes) if nodes else None)
+    _refuse(why_no_nodes(groups, nodes, command) if nodes else None)
     if quotas := reader.all("resourcequotas"):
         pods = kubectl.list("pods", f"{RUN_LABEL}={job.name}")
         own = [group_of_pod(pod) for pod in pods if _uses_quota(pod)]

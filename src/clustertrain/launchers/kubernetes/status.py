@@ -16,6 +16,7 @@ from clustertrain.launchers.kubernetes.view import POLL_S, RAYJOBS, View, observ
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.tables import print_table
+from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
 from clustertrain.waiting import wait_until
 
@@ -107,7 +108,7 @@ def _cluster_of(known: KnownRun) -> Kubectl:
 
 def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
     if observed is None:
-        text = "its RayJob is gone; `clustertrain status` reads its storage"
+        text = f"its RayJob is gone; `{command_on(known.uri, 'status')}` reads its storage"
         return RunRow(known.name, "unknown", where=known.cluster, text=text, job_yaml=known.job)
     state, text = observed.native.state, observed.summary
     return RunRow(known.name, state, where=known.cluster, text=text, job_yaml=known.job)

@@ -16,7 +16,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.job.yaml_reader import text_of
-from clustertrain.launchers.check import check_code
+from clustertrain.launchers.check import check_code, check_loggers
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.preflight import check_cluster
@@ -27,6 +27,7 @@ from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import CommandLine, typed
 
 _APPLY_S = 60.0
 _DELETE_S = 120.0
@@ -80,10 +81,10 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     """
     objects = checked(job, options)
     kubectl = Kubectl.of(job.kubernetes)
-    for note in check_cluster(job, objects, kubectl):
+    for note in check_cluster(job, objects, kubectl, options.command):
         echo(note)
     if (before := _rayjob(kubectl, job.name)) is not None:
-        _check_over(before)
+        _check_over(before, options.command)
     check_code(job, echo, elsewhere=True)
     for note in check_admission(objects, kubectl, replaced=before is not None):
         echo(note)
@@ -115,9 +116,10 @@ def validate(path: Path, sets: Sequence[str]) -> list[str]:
         notes = [f"note: {each.where} {each.message}: older operators refuse it" for each in findings]
         notes += _of_reachable_cluster(_checks_of_documents(documents))
         return [*notes, f"{path}: {len(documents)} objects, none of which KubeRay would refuse"]
-    job = with_site(load_job(path, sets))
+    job, command = with_site(load_job(path, sets)), typed("submit --to kubernetes", str(path), sets)
     objects = checked(job, Options())
-    notes = [*_of_reachable_cluster(_checks_of_job(job, objects))]
+    notes = [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
+    notes += _of_reachable_cluster(_checks_of_job(job, objects, command))
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
     return [*notes, f"{path}: {kinds}: KubeRay would refuse none of them"]
 
@@ -133,9 +135,9 @@ def _of_reachable_cluster(checks: Iterator[str]) -> Iterator[str]:
         yield f"note: not checked with a cluster ({left_out}): {str(error).splitlines()[0]}"
 
 
-def _checks_of_job(job: Job, objects: Sequence[Manifest]) -> Iterator[str]:
+def _checks_of_job(job: Job, objects: Sequence[Manifest], command: CommandLine) -> Iterator[str]:
     kubectl = Kubectl.of(job.kubernetes)
-    yield from check_cluster(job, objects, kubectl)
+    yield from check_cluster(job, objects, kubectl, command)
     yield from check_admission(objects, kubectl, replaced=_rayjob(kubectl, job.name) is not None)
 
 
@@ -167,11 +169,12 @@ def _manifests_of(path: Path) -> list[Manifest] | None:
     return documents if is_one else None
 
 
-def what_next(applied: Applied, job_file: str) -> str:
-    """Where the run is and how to watch it, in three lines."""
+def what_next(applied: Applied, command: CommandLine) -> str:
+    """Where the run is and how to watch it, in three lines; `command` submitted it."""
+    folder = f"{applied.storage}/{applied.name}"
     return (
-        f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {applied.storage}\n"
-        f"watch it: clustertrain status {job_file}\n"
+        f"RayJob {applied.name} in namespace {applied.namespace}; the run is in {folder}\n"
+        f"watch it: {command.of('status')}\n"
         f"its log:  kubectl -n {applied.namespace} logs -f job/{applied.name}"
     )
 
@@ -183,12 +186,12 @@ def _rayjob(kubectl: Kubectl, name: str) -> Manifest | None:
         return None
 
 
-def _check_over(rayjob: Manifest) -> None:
+def _check_over(rayjob: Manifest, command: CommandLine) -> None:
     """Refuse to replace a RayJob that is not over."""
     if not Observed(rayjob).is_over:
         raise ClusterError(
             f"RayJob {rayjob['metadata']['name']} exists already: {_state(rayjob)}.\n"
-            "Wait for its end, or stop it with `clustertrain stop`."
+            f"Wait for its end, or stop it with `{command.of('stop')}`."
         )
 
 

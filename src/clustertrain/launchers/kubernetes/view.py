@@ -29,6 +29,7 @@ from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LA
 from clustertrain.launchers.kubernetes.state import Observed, exit_code, made_newest_attempt, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
+from clustertrain.run.command_line import CommandLine
 
 RAYJOBS, WORKLOADS = "rayjobs.ray.io", "workloads.kueue.x-k8s.io"
 CLI = ("python", "-m", "clustertrain.cli")
@@ -182,7 +183,7 @@ def not_submitted(job: Job) -> JobError:
     where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
     return JobError(
         f"There is no run {job.name} in {where}: it has no RayJob and no ConfigMap.\n"
-        "Start it with `clustertrain submit --to kubernetes JOBFILE`."
+        f"Start it with `{CommandLine('submit --to kubernetes')}`."
     )
 
 

@@ -13,6 +13,7 @@ from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import RunFiles, Status, status_by_files
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import typed
 
 
 class LocalLauncher(FromStorage):
@@ -25,22 +26,23 @@ class LocalLauncher(FromStorage):
         return [f"{job_file} is a valid job file for this machine"]
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
+        validate = typed("run", job_file, sets).on_job("validate")
         raise JobError(
-            "A run on this machine has nothing to render.\n"
-            f"`clustertrain validate {job_file}` prints the job with every default filled in."
+            f"A run on this machine has nothing to render.\n`{validate}` prints the job with every default "
+            "filled in."
         )
 
     def submit(
         self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
     ) -> KnownRun | None:
         raise JobError(
-            f"This machine has no scheduler to submit to.\nStart the job: clustertrain run {job_file}"
+            f"This machine has no scheduler to submit to.\nStart the job: {typed('run', job_file, sets)}"
         )
 
     def follow(self, target: Target, echo: Echo) -> int:
         raise JobError(
             "A run on this machine shows its progress in the terminal that started it.\n"
-            f"Follow it from another one: clustertrain logs --follow {target.text}"
+            f"Follow it from another one: {target.command('run').of('logs', '--follow')}"
         )
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:

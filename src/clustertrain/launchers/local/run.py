@@ -14,6 +14,7 @@ from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
@@ -53,7 +54,7 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
         screen.echo(f"note: {problem}")
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
-        return run, _supervise(begun, job, screen)
+        return run, _supervise(begun, job, options.command, screen)
 
 
 def _local_world_sizes(job: Job) -> list[int]:
@@ -73,7 +74,7 @@ def _local_world_sizes(job: Job) -> list[int]:
     return fitting
 
 
-def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
+def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen) -> Result:
     folder = private_folder()
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
@@ -82,4 +83,4 @@ def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
     if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
-    return run_driver(attempt, folder, environment, _STATES_OF_SIGNALS, screen)
+    return run_driver(attempt, folder, environment, _STATES_OF_SIGNALS, screen, command=command)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
+from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Echo, Target
@@ -16,6 +17,7 @@ from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_
 from clustertrain.observe.status import RunFiles, Status
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import typed
 
 
 class SlurmLauncher(FromStorage):
@@ -24,8 +26,11 @@ class SlurmLauncher(FromStorage):
     name = "slurm"
 
     def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
-        render_for_submit(with_site(load_job(job_file, sets)), job_file)
-        return [f"{job_file} can be rendered; `clustertrain submit --to slurm` checks it against the cluster"]
+        job = with_site(load_job(job_file, sets))
+        render_for_submit(job, job_file)
+        notes = [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
+        submit_it = typed("submit --to slurm", job_file, sets)
+        return [*notes, f"{job_file} can be rendered; `{submit_it}` checks it against the cluster"]
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         rendered, _ = render_for_submit(with_site(load_job(job_file, sets)), job_file)
@@ -40,14 +45,13 @@ class SlurmLauncher(FromStorage):
         submitted = submit(job, job_file, options, echo)
         if submitted is None:
             return None
-        run = submitted.run
-        echo(what_next(submitted, run.store.uri(run.name) if sets else job_file))
+        echo(what_next(submitted, options.command))
         cluster = f"SLURM cluster {submitted.cluster}" if submitted.cluster else "SLURM"
         return KnownRun.of(job, job_file, self.name, cluster, submitted.job_id)
 
     def follow(self, target: Target, echo: Echo) -> int:
-        start = f"submit --to {self.name}"
-        return follow_to_its_end(target.visible_run(), self.status_of, target.text, start, echo)
+        command = target.command(f"submit --to {self.name}")
+        return follow_to_its_end(target.visible_run(), self.status_of, command, echo)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         return status.statuses(runs)

@@ -26,6 +26,7 @@ from clustertrain.launchers.slurm.partitions import (
 )
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
 from clustertrain.run.admission import check_storage
+from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
 
@@ -52,7 +53,9 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
     check_storage(job.storage.location)
 
 
-def check_cluster(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str]) -> None:
+def check_cluster(
+    job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str], command: CommandLine
+) -> None:
     """Check that the cluster can start the job, and that its time limit is long enough.
 
     Raises:
@@ -65,7 +68,7 @@ def check_cluster(job: Job, rendered: Rendered, lead_s: float, environ: Mapping[
         else check_partition(JobRequest.of(job), partitions(environ), requested)
     )
     check_time(job, lead_s, partition)
-    test_only(job, rendered, environ)
+    test_only(job, rendered, environ, command)
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
@@ -159,7 +162,7 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
     )
 
 
-def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str]) -> None:
+def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str], command: CommandLine) -> None:
     """Let SLURM check the exact script that will be submitted.
 
     Raises:
@@ -168,7 +171,7 @@ def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str]) -> None:
     argv = ["sbatch", "--test-only"]
     done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code != 0:
-        raise refusal(job, done)
+        raise refusal(job, done, command)
 
 
 _REFUSALS: tuple[tuple[str, str], ...] = (
@@ -194,8 +197,9 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
 _NO_ANSWER = r"unable to contact|timed out|zero bytes"
 
 
-def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterError:
+def refusal(job: Job, done: Done, command: CommandLine, *, may_be_queued: bool = False) -> ClusterError:
     """The error for a failed sbatch, with a remedy. `may_be_queued`: whether the job may be in the queue."""
+    shows_script = f"`{command.on_job('render --to slurm')}` prints the script that was sent."
     messages = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
     messages = [line for line in dict.fromkeys(messages) if line]
     whole = " ".join(messages)
@@ -206,8 +210,7 @@ def refusal(job: Job, done: Done, *, may_be_queued: bool = False) -> ClusterErro
             remedy = "The job may still be queued: check with `squeue --me` before you submit it again."
     first_lines = "; ".join(messages[:3]) or f"nothing; it ended with code {done.code}"
     return ClusterError(
-        f"SLURM refused the job {job.name}. sbatch printed: {first_lines}.\n"
-        f"{remedy or '`clustertrain render --to slurm` prints the script that was sent.'}"
+        f"SLURM refused the job {job.name}. sbatch printed: {first_lines}.\n{remedy or shows_script}"
     )
 
 

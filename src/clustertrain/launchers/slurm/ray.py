@@ -11,6 +11,7 @@ from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.network import is_listening, wait_until_listening
+from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
 from clustertrain.run.rendezvous import arrivals
 
@@ -39,7 +40,8 @@ class SlurmRay(RayCluster):
         head = f"{self.head_address}:{self.head_port}"
         if not wait_until_listening(self.head_address, self.head_port, self.nodes_wait_s):
             raise ClusterError(
-                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: {_hint(self.nodes[0])}."
+                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: "
+                f"{_hint(attempt, self.nodes[0])}."
             )
         if len(self.nodes) == 1:
             # Otherwise Ray replaces 127.0.0.1 by the node's external address, and nothing listens there.
@@ -70,7 +72,8 @@ class SlurmRay(RayCluster):
             )
         if arrived:
             causes.append(
-                f"{', '.join(arrived)} found it, and their Ray did not reach the head: {_hint(arrived[0])}."
+                f"{', '.join(arrived)} found it, and their Ray did not reach the head: "
+                f"{_hint(attempt, arrived[0])}."
             )
         return ClusterError(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
@@ -79,5 +82,5 @@ class SlurmRay(RayCluster):
         )
 
 
-def _hint(node: str) -> str:
-    return f"`clustertrain logs --node {node}` shows what Ray printed there"
+def _hint(attempt: Attempt, node: str) -> str:
+    return f"`{command_on(attempt.uri, 'logs', '--node', node)}` shows what Ray printed there"

@@ -247,7 +247,8 @@ def _mounts(job: Job) -> Iterator[str]:
 def _job_paths(job: Job) -> Iterator[tuple[PurePosixPath, str]]:
     if not job.storage.location.is_s3:
         yield PurePosixPath(job.storage.uri), ""
-    yield PurePosixPath(job.code), ""
+    for folder in job.code:
+        yield PurePosixPath(folder), ""
     for name, entry in job.data.items():
         if "://" not in entry.uri or entry.uri.startswith("file://"):
             yield PurePosixPath(local_path(entry.uri, what=f"source of {name}")), ":ro"

@@ -27,8 +27,8 @@ from clustertrain.launchers.slurm.script import (
     render,
 )
 from clustertrain.launchers.slurm.status import status_of
-from clustertrain.observe.tables import to_type
 from clustertrain.run.admission import Options, check_world_size, continue_from
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import events_of_attempt
 from clustertrain.run.snapshot import take_snapshot
@@ -73,7 +73,7 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     """
     check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
-    check_cluster(job, rendered, lead_s, environment(job))
+    check_cluster(job, rendered, lead_s, environment(job), options.command)
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, echo)
     if chosen is None:
@@ -82,7 +82,7 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     own_output = re.compile(rf"{re.escape(job_name(job))}-\d+\.out")
     snapshot = take_snapshot(job, left_out=own_output)
     upload(chosen, snapshot)
-    return _send(job, rendered, submission_of(chosen, snapshot.digest, options), echo)
+    return _send(job, rendered, submission_of(chosen, snapshot.digest, options), options.command, echo)
 
 
 def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
@@ -96,6 +96,7 @@ def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
         takeover=options.takeover,
         accept_changes=options.accept_changes,
         retry=options.retry,
+        command=options.command.recorded(),
     )
 
 
@@ -124,7 +125,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     if previous is None and not run.submissions():
         return run
     if not options.takeover and job.slurm.dependency is None:  # with a dependency it waits for the other job
-        _check_not_active(run)
+        _check_not_active(run, options.command)
     if options.fresh:
         return run.fresh()
     if previous is not None and continue_from(run, previous, job, options, echo).finished is not None:
@@ -133,7 +134,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     return run
 
 
-def _check_not_active(run: RunDir) -> None:
+def _check_not_active(run: RunDir, command: CommandLine) -> None:
     status = status_of(run)
     if status.standing.over or STATES[status.state].final:
         return
@@ -141,7 +142,7 @@ def _check_not_active(run: RunDir) -> None:
     attempt = f"attempt {status.attempt.n}, " if status.attempt and status.state != "queued" else ""
     raise ClusterError(
         f"{run.name} is {status.state} already: {attempt}{where}.\n"
-        "Wait for it, end it with `clustertrain stop`, take it over with --takeover, "
+        f"Wait for it, end it with `{command.of('stop')}`, take it over with `{command} --takeover`,\n"
         "or let SLURM start this job after it with slurm.dependency: singleton."
     )
 
@@ -175,13 +176,19 @@ def job_name(job: Job) -> str:
     return job.slurm.job_name or job.name
 
 
-def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[str], None]) -> Submitted:
+def _send(
+    job: Job,
+    rendered: Rendered,
+    submission: Submission,
+    command: CommandLine,
+    echo: Callable[[str], None],
+) -> Submitted:
     environ = {**environment(job), variables.SUBMISSION: submission.to_text()}
     done = run_command(
         rendered.argv, input=rendered.script, environ=environ, timeout_s=_SUBMIT_S, check=False
     )
     if done.code != 0:
-        raise refusal(job, done, may_be_queued=True)
+        raise refusal(job, done, command, may_be_queued=True)
     answer = re.search(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
     if answer is None:
         raise ClusterError(
@@ -209,13 +216,13 @@ def _send(job: Job, rendered: Rendered, submission: Submission, echo: Callable[[
     return Submitted(job_id, cluster, submission.run, output, found.text if found else "")
 
 
-def what_next(submitted: Submitted, target: str) -> str:
-    """A message with the next commands; `target` is their argument, which names the run."""
-    clustertrain, state = to_type("clustertrain"), f": {submitted.state}" if submitted.state else ""
+def what_next(submitted: Submitted, command: CommandLine) -> str:
+    """A message with the next commands; `command` submitted the run."""
+    state = f": {submitted.state}" if submitted.state else ""
     return (
         f"submitted {submitted.run.name} as SLURM job {submitted.job_id}{state}\n"
-        f"status: {clustertrain} status {target}\n"
-        f"logs:   {clustertrain} logs --follow {target}\n"
-        f"stop:   {clustertrain} stop {target}\n"
+        f"status: {command.of('status')}\n"
+        f"logs:   {command.of('logs', '--follow')}\n"
+        f"stop:   {command.of('stop')}\n"
         f"SLURM's own output: {submitted.output}"
     )

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import Options, claim_next_attempt, is_same_start
 from clustertrain.run.claims import who_runs
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.shipping import Shipping, send_leftovers
@@ -31,7 +33,6 @@ from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
-COMMAND = "clustertrain submit --to kubernetes JOBFILE"
 _POLL_S = 2.0
 _MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGTERM: ("cancelled", "cancelled"),
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         _check_versions(os.environ[variables.VERSION])
         job = parse_job(job_file.read_text(), str(job_file))
-        result = _run(job, _options(arguments), Lines(sys.stdout))
+        result = _run(job, _options(job, arguments), Lines(sys.stdout))
     except (ClusterTrainError, RunStopped) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -82,14 +83,14 @@ def this_start() -> SchedulerStart:
     )
 
 
-def _options(arguments: Sequence[str]) -> Options:
+def _options(job: Job, arguments: Sequence[str]) -> Options:
     return Options(
         fresh="--fresh" in arguments,
         takeover="--takeover" in arguments,
         allow_world_size_change="--allow-world-size-change" in arguments,
         accept_changes="--accept-changes" in arguments,
         retry="--retry" in arguments,
-        command=COMMAND,
+        command=CommandLine("submit --to kubernetes", run=job.name),
     )
 
 
@@ -98,6 +99,8 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     followed = _follow_earlier_start(job, allocation, screen)
     if followed is not None:
         return followed
+    if options.fresh and _has_started_before(job, allocation):
+        options = replace(options, fresh=False)
     run, begun = claim_next_attempt(
         job, options, lambda: job.world_sizes, screen.echo, launcher="kubernetes", allocation=allocation
     )
@@ -105,7 +108,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
         return begun
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
-        result = _supervise(begun, job, screen)
+        result = _supervise(begun, job, options.command, screen)
     print_ending(run, result)
     return result
 
@@ -124,12 +127,26 @@ def _follow_earlier_start(job: Job, allocation: SchedulerStart, screen: Screen) 
     return None
 
 
-def _supervise(attempt: Attempt, job: Job, screen: Screen) -> Result:
+def _has_started_before(job: Job, allocation: SchedulerStart) -> bool:
+    """Whether this Ray cluster has started the newest generation. Its head was then replaced, and the new one
+    continues: --fresh is among the arguments of each start, but starts over only once."""
+    previous = RunDir.newest(job.storage.location, job.name).newest_attempt()
+    claim = previous.claim.read() if previous is not None else None
+    earlier = claim.allocation if claim is not None else None
+    return (
+        earlier is not None
+        and earlier.is_same_job(allocation)
+        and earlier.ray_cluster == allocation.ray_cluster != ""
+    )
+
+
+def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen) -> Result:
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ[variables.RAYJOB]} "
         f"in {os.environ[variables.NAMESPACE]}"
     )
-    return run_driver(attempt, private_folder(), os.environ, _MEANINGS, screen, shielded=True)
+    folder = private_folder()
+    return run_driver(attempt, folder, os.environ, _MEANINGS, screen, command=command, shielded=True)
 
 
 def _wait_for_deletion(job: Job) -> None:

@@ -108,8 +108,8 @@ def job_config_map(job: Job) -> Manifest:
         snapshot = take_snapshot(job.model_copy(update={"data": {}}))
         if len(snapshot.code) > MOST_CODE_BYTES:
             raise StorageError(
-                f"code: {job.code} has {len(snapshot.code):,} bytes when packed, and a ConfigMap "
-                f"has room for {MOST_CODE_BYTES:,}.\n"
+                f"code: {' and '.join(job.code)} has {len(snapshot.code):,} bytes when packed, "
+                f"and a ConfigMap has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
             )
         hashed.update(snapshot.code_digest.encode())

@@ -5,8 +5,8 @@ operator, the submitter's pod               head        8265: Ray's dashboard, w
 pods of the same run                        each other  all: Ray, gloo, NCCL
 Prometheus                                  each pod    8080: metrics
 pods of the run                             DNS         53
-pods of the run, if storage or data is      anywhere    the port of S3 and of each HTTP origin
-on S3 or HTTP
+pods of the run, if storage or data is      anywhere    the port of S3, of each HTTP origin and of each
+on S3 or HTTP, or a logger has a server                 server of a logger
 
 A kubelet's probes come from the pod's own node, and network plugins allow them. They also allow an operator
 outside of the cluster, since it connects through the API server.
@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 
@@ -82,8 +83,8 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def remote_ports(job: Job) -> list[int]:
-    """The ports of the servers of storage and data; empty if all of it is on volumes."""
-    ports = set()
+    """The ports of the servers of storage, data and loggers; empty if all of it is on volumes."""
+    ports = {_port(url) for url in server_urls(job)}
     for location in (job.storage.location, *map(job.data_location, job.data)):
         if location.is_s3:
             ports.add(_port(location.endpoint or "https://s3.amazonaws.com"))

@@ -8,9 +8,11 @@ anything with ://       unchanged
 
 from __future__ import annotations
 
+from os.path import normpath
 from pathlib import PurePosixPath
 
 from clustertrain.errors import JobError
+from clustertrain.job.code_folders import places
 from clustertrain.job.kubernetes import KIT_FOLDER, Volume
 from clustertrain.job.model import Job
 from clustertrain.storage import local_path
@@ -31,7 +33,7 @@ def in_pods(job: Job) -> Job:
     """
     return job.model_copy(
         update={
-            "code": job.kubernetes.code_in_image or CODE,
+            "code": job.kubernetes.code_in_image or _unpacked(job),
             "storage": job.storage.model_copy(update={"uri": _storage(job)}),
             "data": {
                 name: entry.model_copy(update={"uri": _data(job, name, entry.uri)})
@@ -39,6 +41,10 @@ def in_pods(job: Job) -> Job:
             },
         }
     )
+
+
+def _unpacked(job: Job) -> tuple[str, ...]:
+    return tuple(normpath(f"{CODE}/{place}") for place in places(job.code))
 
 
 def code_is_packed(job: Job) -> bool:
@@ -81,8 +87,9 @@ def _data(job: Job, name: str, uri: str) -> str:
     path = PurePosixPath(str(local_path(uri, what="data set")))
     if _volume_of(job, str(path)) is not None:
         return str(path)
-    if code_is_packed(job) and path.is_relative_to(job.code):
-        return f"{CODE}/{path.relative_to(job.code)}"
+    for folder, unpacked in zip(job.code, _unpacked(job), strict=True):
+        if code_is_packed(job) and path.is_relative_to(folder):
+            return f"{unpacked}/{path.relative_to(folder)}"
     mounts = ", ".join(volume.mount for volume in volumes(job)) or "none"
     raise JobError(
         f"data.{name}.uri: {shortened(str(path))} is a path on this machine, which no pod can read.\n"

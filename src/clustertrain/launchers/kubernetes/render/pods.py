@@ -19,6 +19,7 @@ from clustertrain.launchers.kubernetes.render.paths import (
     PACKED_CODE,
     WRITABLE,
     code_is_packed,
+    in_pods,
     volumes,
 )
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
@@ -240,7 +241,7 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
     variables_set = {
         **RAY_ENVIRONMENT,
         "HOME": "/tmp",
-        variables.CODE: job.kubernetes.code_in_image or CODE,
+        variables.CODE: ":".join(in_pods(job).code),
         variables.JOB: JOB_FILE,
         variables.RAYJOB: job.name,
         variables.VERSION: __version__,

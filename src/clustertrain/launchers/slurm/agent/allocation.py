@@ -16,6 +16,7 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.records import SchedulerStart
 
 _MIB = 2**20
@@ -88,7 +89,7 @@ def run_name(job: Job, environ: Mapping[str, str] = os.environ) -> str:
     return f"{job.name}-{index}" if index else job.name
 
 
-def check_resources(job: Job, allocation: Allocation) -> None:
+def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNKNOWN) -> None:
     """Check that the allocation on this node has the resources that the job requires. It has less if the
     script was changed, or if a cgroup limits the job.
 
@@ -108,7 +109,7 @@ def check_resources(job: Job, allocation: Allocation) -> None:
                 f"{each} workers per node × {per_worker:g} {what} = {each * per_worker:g}, "
                 f"and SLURM's allocation on {allocation.host} is {allocated:g}.\n"
                 "The script was changed, or a cgroup limits the job. Render the script again with "
-                "`clustertrain render --to slurm`, or lower `resources`."
+                f"`{command.on_job('render --to slurm')}`, or lower `resources`."
             )
 
 

@@ -76,10 +76,8 @@ class SlurmEndPolicy:
             return ended(self.attempt, state, cause)
         if time.monotonic() < self.ending.deadline:
             return None
-        text = (
-            "The last save did not finish before SLURM's deadline. The run resumes from the save before it."
-        )
-        return ended(self.attempt, state, cause, text=text)
+        late = _LATE_SCRIPT if self.start.job.is_script else _LATE_SAVE
+        return ended(self.attempt, state, cause, text=late)
 
     def _query_ending(self, *, is_lead: bool) -> Ending:
         answer = self.mail.query_job() if self.mail is not None else ""
@@ -96,7 +94,9 @@ class SlurmEndPolicy:
 
     def _request_stop(self, cause: str) -> None:
         request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_RESULT_TEXTS.get(cause, ""))
-        text = f"{_CAUSE_TEXTS[cause]}: the workers finish this step and save"
+        of_script = self.start.job.is_script
+        how = "the script gets SIGTERM" if of_script else "the workers finish this step and save"
+        text = f"{_CAUSE_TEXTS[cause]}: {how}"
         EventLog(self.attempt.agent_events).write("note", text=text)
 
     # -- a node is lost, or a newer attempt runs ---------------------------------------------------
@@ -150,6 +150,8 @@ _CAUSE_TEXTS = {
     "cancelled": "the job was cancelled",
     "terminated": "a signal requests the end",
 }
+_LATE_SAVE = "The last save did not finish before SLURM's deadline. The run resumes from the save before it."
+_LATE_SCRIPT = "The script had not ended before SLURM's deadline. What it had not saved is lost."
 _RESULT_TEXTS = {
-    "time_limit": "The time limit was reached before the end of training. Submit the job again to resume it.",
+    "time_limit": "The time limit was reached before the end of training. Submit the job again to continue.",
 }

@@ -99,7 +99,7 @@ def _supervise(
     except ClusterTrainError as error:
         return write_result(attempt, failed(attempt, str(error), error.exit_code))
     policy = SlurmEndPolicy(start, attempt, ray, signals, mail, screen)
-    return supervise(attempt, driver, policy, screen, beside=[ray])
+    return supervise(attempt, driver, policy, screen, command=start.options.command, beside=[ray])
 
 
 def _route_target(start: Start) -> str:

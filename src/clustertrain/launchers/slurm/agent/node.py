@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
+from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.allocation import (
@@ -22,13 +24,12 @@ from clustertrain.node.installed import missing_for_training
 from clustertrain.node.network import address_towards, interface_of, nccl_needs_interface
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
 from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.process import Guarded
-
-COMMAND = "clustertrain submit --to slurm JOBFILE"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Start:
     options: Options
     allocation: Allocation
     folder: Path  # a private folder of this node with a short path
-    code: str
+    code: Sequence[Path]
 
     @property
     def poll_s(self) -> float:
@@ -73,15 +74,18 @@ def read_start(argument: str, folder: Path) -> Start:
     if not argument.startswith("{"):
         job = load_job(argument)
         run = RunDir.newest(job.storage.location, run_name(job))
-        return Start(job, run, Options(command=COMMAND), allocation, folder, job.code)
+        command = CommandLine("submit --to slurm", argument, run=run.uri)
+        return Start(job, run, Options(command=command), allocation, folder, [*map(Path, job.code)])
     submission = Submission.from_text(argument)
     job = submission.job()
     submission.unpack_code(folder / "code")
+    unpacked = [folder / "code" / place for place in places(job.code)]
     run = submission.run
     if run_name(job) != run.name:
         run = RunDir.newest(job.storage.location, run_name(job))
     options = options_of(submission, allocation.restart)
-    return Start(job, run, options, allocation, folder, str(folder / "code"))
+    options = replace(options, command=replace(options.command, run=run.uri))
+    return Start(job, run, options, allocation, folder, unpacked)
 
 
 def options_of(submission: Submission, restart: int) -> Options:
@@ -91,7 +95,7 @@ def options_of(submission: Submission, restart: int) -> Options:
         allow_world_size_change=submission.allow_world_size_change,
         accept_changes=submission.accept_changes,
         retry=submission.retry and not restart,
-        command=COMMAND,
+        command=submission.command,
     )
 
 
@@ -107,7 +111,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
     """
     allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
     _check_installed(allocation)
-    check_resources(start.job, allocation)
+    check_resources(start.job, allocation, start.options.command)
     address = address_towards(route_target)
     interface = interface_of(address)
     seed = sum(allocation.job_id.encode()) + allocation.restart

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clustertrain import variables
@@ -85,7 +86,7 @@ def node_environment(
     interface: str | None,
     nccl_interface: str | None,
     ports: Ports,
-    code: str,
+    code: Sequence[Path],
 ) -> dict[str, str]:
     """The environment of Ray on a node; the workers inherit it."""
     left_out = (*_TASK_VARIABLES, *_NOT_PASSED_ON)
@@ -95,7 +96,7 @@ def node_environment(
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_path),
         variables.PORTS: str(ports),
-        variables.CODE: code,
+        variables.CODE: os.pathsep.join(map(str, code)),
     }
     if interface is not None:
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)

@@ -90,7 +90,7 @@ def _wait_for_end(start: Start, attempt: Attempt, ray: Guarded, head: Rendezvous
         ):
             raise NodeLost(
                 f"Ray on {head.nodes[0]} ended, and the agent there wrote no result: it was killed as well.\n"
-                "The next start of the run resumes from the newest checkpoint."
+                "The next start continues the run."
             )
         time.sleep(start.poll_s)
 

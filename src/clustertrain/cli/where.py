@@ -1,0 +1,54 @@
+"""Where a command reads a storage: on this machine, or in the cluster if only the cluster has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from clustertrain.job.model import Job
+    from clustertrain.run.folder import RunDir
+
+
+def about_run(
+    target: str,
+    sets: tuple[str, ...],
+    to: str | None,
+    command: str,
+    lines: Callable[[RunDir], Iterable[str]],
+) -> None:
+    """Print the lines about a run, or the output of the command in its cluster."""
+    from clustertrain.launchers.find import find
+
+    launcher, run = find(target, sets, to, note)
+    echo_lines(
+        lines(run.visible_run()) if launcher.storage_visible else launcher.run_in_cluster(run, command)
+    )
+
+
+def job_here(
+    target: str, sets: tuple[str, ...], to: str | None, command: str, name: str | None
+) -> Job | None:
+    """The job whose data this machine reads. None if its cluster has the data: then the output of the command
+    there is printed."""
+    from clustertrain.job.model import Job
+    from clustertrain.launchers.find import find_job
+
+    found = find_job(target, sets, to, note)
+    if isinstance(found, Job):
+        return found
+    launcher, run = found
+    echo_lines(launcher.run_in_cluster(run, command, *([name] if name else [])))
+    return None
+
+
+def echo_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def note(text: str) -> None:
+    """Print a remark to stderr, beside the output of the command."""
+    click.echo(text, err=True)

@@ -1,0 +1,53 @@
+"""What a supervisor shows of an attempt while it runs: its events, and what rank 0 prints.
+
+The output of a task is not shown: its loop has a line of progress.
+"""
+
+from __future__ import annotations
+
+from clustertrain.observe.event_lines import Record
+from clustertrain.observe.rank_output import RankOutput
+from clustertrain.observe.screen import Screen
+from clustertrain.run.command_line import CommandLine
+from clustertrain.run.folder import Attempt
+from clustertrain.run.history import AttemptFollower
+from clustertrain.run.recorded_job import job_of
+
+
+class Display:
+    """Shows one attempt on a screen. `command`: the command that started the run, for messages."""
+
+    def __init__(self, attempt: Attempt, screen: Screen, command: CommandLine) -> None:
+        self._screen, self._command = screen, command
+        self._follower = AttemptFollower(attempt.run.on_this_node.attempt(attempt.n))
+        job = job_of(attempt)
+        is_shown = job is not None and job.entry_point != "task"
+        self._output = RankOutput(attempt) if is_shown else None
+        self._others_are_named = False
+        self.is_training = False
+
+    def update(self) -> None:
+        """Show what is new. The output comes first: it was written before the event of its end."""
+        records = self._follower.new()
+        if self._output is not None:
+            self._output.follow(records)
+            lines, unfinished = self._output.new()
+            self._screen.output(lines, unfinished)
+        self._show(records)
+
+    def end(self) -> None:
+        """Show the rest, when no process of the run is left."""
+        self.update()
+        if self._output is not None:
+            self._screen.output(self._output.rest(), [])
+
+    def _show(self, records: list[Record]) -> None:
+        self._screen.show(records)
+        started = [record for record in records if record["kind"] == "group_started"]
+        self.is_training |= bool(started)
+        if self._output is None or self._others_are_named or not started:
+            return
+        self._others_are_named = True
+        if started[0]["world_size"] > 1:
+            others = self._command.of("logs", "--rank", "1")
+            self._screen.echo(f"rank 0 prints here; the output of rank 1, and so on: `{others}`")

@@ -1,0 +1,137 @@
+"""What the user's code prints on rank 0, from the log of the rank as it grows.
+
+Rank 0 may run on another machine. If the storage is S3, its log then arrives in pieces of a few seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from clustertrain.errors import StorageError
+from clustertrain.observe.event_lines import Record
+from clustertrain.observe.printed import Printed
+from clustertrain.run.folder import Attempt
+from clustertrain.run.rank_log import own_line
+from clustertrain.run.streams import Tail
+
+_MOST_BYTES = 4 << 20  # of one call, so that signals are not left waiting
+_PIECES_EVERY_S = 5.0  # as they are sent; each look is a request to S3
+
+
+class RankOutput:
+    """The output of rank 0 in all starts of an attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt.run.with_patience(0).attempt(attempt.n)
+        self._logs: dict[str, _Log] = {}
+        self._log: _Log | None = None
+
+    def follow(self, records: Iterable[Record]) -> None:
+        """Take the host of rank 0 from the events of the attempt."""
+        for record in records:
+            if record["kind"] == "group_started":
+                host = next((str(of["host"]) for of in record["ranks"] if of["rank"] == 0), None)
+                if host is not None:
+                    self._log = self._logs.setdefault(host, _Log(self._attempt, host))
+
+    def new(self) -> tuple[list[str], list[str]]:
+        """The lines that were finished since the last call, and those that may still change."""
+        return ([], []) if self._log is None else self._log.new()
+
+    def rest(self) -> list[str]:
+        """The lines at the end, when nothing more is written."""
+        return [] if self._log is None else self._log.rest()
+
+
+class _Log:
+    """The log of rank 0 on one host."""
+
+    def __init__(self, attempt: Attempt, host: str) -> None:
+        key = attempt.rank_log_key(host, 0)
+        self._attempt, self._path = attempt, attempt.run.local_path(key)
+        self._tail = Tail(attempt.run, key)
+        self._looked_at = float("-inf")
+        self._printed = Printed()
+        self._is_output = False
+        self._lost_peers = _AfterStop(attempt)
+
+    def new(self) -> tuple[list[str], list[str]]:
+        lines = list(self._of_output(self._printed.feed(self._new_bytes())))
+        if not self._is_output or self._lost_peers.is_hiding:
+            return lines, []
+        return lines, [line for line in self._printed.open if own_line(line) is None]
+
+    def rest(self) -> list[str]:
+        lines: list[str] = []
+        while data := self._new_bytes(at_once=True):
+            lines += self._of_output(self._printed.feed(data))
+        return [*lines, *self._of_output([*self._printed.feed(b""), *self._printed.open])]
+
+    def _new_bytes(self, *, at_once: bool = False) -> bytes:
+        is_elsewhere = self._attempt.run.is_spooled and not self._path.exists()
+        if is_elsewhere and not at_once and time.monotonic() - self._looked_at < _PIECES_EVERY_S:
+            return b""
+        self._looked_at = time.monotonic()
+        data = b""
+        with suppress(StorageError, OSError):  # the log stays where it is, for `clustertrain logs`
+            for block in self._tail.new():
+                data += block
+                if len(data) >= _MOST_BYTES:
+                    break
+        return data
+
+    def _of_output(self, lines: Iterable[str]) -> Iterator[str]:
+        for line in lines:
+            if (own := own_line(line)) is not None:
+                before, begins = own
+                if self._is_output and before.strip():
+                    yield before.rstrip()
+                self._is_output = begins
+                self._lost_peers.is_hiding = False
+            elif self._is_output and (shown := self._lost_peers.shown(line)) is not None:
+                yield shown
+
+
+_TORCH = re.compile(r"\[rank\d+\]:")  # before each line of an uncaught exception
+# It may follow a progress bar, which does not end its line.
+_TRACEBACK = re.compile(rf"(?P<torch>{_TORCH.pattern} ?)?Traceback \(most recent call last\):$")
+_BETWEEN = ("The above exception was the direct cause", "During handling of the above exception")
+# torch's own log, and the frames of its C++ code
+_NATIVE = re.compile(
+    r"^(?:\[rank\d+\]:)?(?:\[[IWEF]\d{4} \S+ .*\.cpp:\d+\]|frame #\d+: |Exception raised from )"
+)
+
+
+class _AfterStop:
+    """After a stop request a script may end with the traceback of a lost connection, because its peers have
+    ended first. That is no failure, so it is only in the log. An error of its own is an event."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._is_stopping = False
+        self._is_of_torch = False
+        self.is_hiding = False
+
+    def shown(self, line: str) -> str | None:
+        """The line without such a traceback; None if it belongs to one."""
+        if (begin := _TRACEBACK.search(line)) is not None and self._stop_exists():
+            self.is_hiding, self._is_of_torch = True, begin["torch"] is not None
+            return line[: begin.start()].rstrip() or None
+        if self.is_hiding and self._is_of_torch:
+            self.is_hiding = _TORCH.match(line) is not None
+            return None if self.is_hiding else line
+        if self.is_hiding:
+            self.is_hiding = line.startswith(" ")  # the first other line is the exception itself
+            return None
+        if (line.startswith(_BETWEEN) or _NATIVE.match(line) is not None) and self._stop_exists():
+            return None
+        return line
+
+    def _stop_exists(self) -> bool:
+        if not self._is_stopping:
+            with suppress(StorageError):
+                self._is_stopping = self._attempt.stop.read() is not None
+        return self._is_stopping

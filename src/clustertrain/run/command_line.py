@@ -1,0 +1,89 @@
+"""The command line that started a run: messages repeat it when they advise the next command.
+
+A process without a command line, such as the driver, names the run by its folder: `command_on(run.uri, …)`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clustertrain.job.file import without_credentials
+from clustertrain.job.values import is_secret_key
+
+_KIT = "clustertrain"
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The start of a run, as its user typed it. As text it is the command that starts the run again, to which
+    a message may append options: `clustertrain run job.yaml --set name=a --fresh`.
+
+    Attributes:
+        start: the command: `run`, or `submit --to slurm`.
+        job_file: its path as the user gave it; JOBFILE if this process does not know it.
+        sets: the `--set` options, without credentials.
+        program: the program as its user types it.
+        run: names the run in other commands where the job file does not: its folder, or its name.
+    """
+
+    start: str = "run"
+    job_file: str = "JOBFILE"
+    sets: tuple[str, ...] = ()
+    program: str = _KIT
+    run: str = ""
+
+    def __str__(self) -> str:
+        return self._with_job_file(self.start)
+
+    def of(self, command: str, *options: str) -> str:
+        """Another command on the same run: `clustertrain status job.yaml --set name=a`."""
+        if self.run:
+            return command_on(self.run, command, *options, program=self.program)
+        return self._with_job_file(command, *options)
+
+    def on_job(self, command: str) -> str:
+        """Another command on the job file: `clustertrain render --to slurm job.yaml`."""
+        return self._with_job_file(command)
+
+    def recorded(self) -> CommandLine:
+        """The same start for a reader in another folder, and perhaps on another machine."""
+        return replace(self, job_file=str(Path(self.job_file).absolute()), program=_KIT)
+
+    def _with_job_file(self, command: str, *options: str) -> str:
+        overrides = [word for each in self.sets for word in ("--set", each)]
+        return command_on(self.job_file, command, *overrides, *options, program=self.program)
+
+
+UNKNOWN = CommandLine()
+"""The command line in a process that does not know it."""
+
+
+def command_on(target: str, command: str, *options: str, program: str = _KIT) -> str:
+    """A command on a job file, on a run by its name, or on the folder of a run; quoted for the shell."""
+    return f"{program} {command} {shlex.join([target, *options])}"
+
+
+def typed(start: str, job_file: str, sets: Sequence[str] = ()) -> CommandLine:
+    """The start of a run with the command line of this process."""
+    return CommandLine(start, job_file, tuple(map(_shown, sets)), program=to_type(_KIT))
+
+
+def _shown(override: str) -> str:
+    # Elsewhere than in a URI, "@" and "?" are ordinary characters, and the command has to work.
+    is_secret = is_secret_key(override.partition("=")[0].rpartition(".")[2])
+    return without_credentials(override) if is_secret or "://" in override else override
+
+
+def to_type(program: str) -> str:
+    """A program of this installation as a user types it: by its path if the shell would find another one."""
+    own = Path(sys.executable).with_name(program)
+    found = shutil.which(program)
+    if found is not None and own.exists() and Path(found).samefile(own):
+        return program
+    return shlex.quote(str(min(own, Path(os.path.relpath(own)), key=lambda path: len(str(path)))))

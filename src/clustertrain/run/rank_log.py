@@ -1,0 +1,48 @@
+"""The lines of clustertrain in the log of a rank. All starts of an attempt write to the same log:
+
+clustertrain: restart 0 begins
+(what Ray and torch write while the worker starts)
+clustertrain: output begins
+(what the user's code prints)
+clustertrain: output ends
+(the traceback of the exception that ended it)
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+OUTPUT_BEGINS = "clustertrain: output begins"
+OUTPUT_ENDS = "clustertrain: output ends"
+# Of a rank that hangs; the stacks of its threads follow, and then it is killed.
+_STACKS = r"no progress in phase .*|.*; the stacks of all threads follow"
+# Before such a line there may be one that the user's code has not ended: a progress bar.
+_OWN_LINE = re.compile(
+    rf"(?P<before>.*?)clustertrain: (?P<what>restart \d+ begins|output (?:begins|ends)|{_STACKS})"
+)
+
+
+def start_line(restart: int) -> str:
+    """The first line of a start in the log of a rank."""
+    return f"clustertrain: restart {restart} begins"
+
+
+@contextmanager
+def marks_of_output() -> Iterator[None]:
+    """Within the block the user's code prints to the log of this rank."""
+    print(OUTPUT_BEGINS, flush=True)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        print(OUTPUT_ENDS, flush=True)
+
+
+def own_line(line: str) -> tuple[str, bool] | None:
+    """Of a line of clustertrain: what the user's code wrote before it, and whether its output follows. None
+    for any other line."""
+    found = _OWN_LINE.fullmatch(line)
+    return None if found is None else (found["before"], found["what"] == "output begins")

@@ -1,0 +1,58 @@
+"""All loggers of a job: the curve of rank 0, written to each of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+
+from clustertrain.node.installed import how_to_install
+from clustertrain.worker.loggers.background import Background
+from clustertrain.worker.loggers.logger import Point, Subject
+
+END_S = 10.0
+"""How long the end of a run waits for its loggers: less than the usual grace period of 30 s."""
+
+
+class Curve:
+    """The loggers start with the first point: their imports take seconds, and a script has no points."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        subject: Subject,
+        warn: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._names, self._subject, self._warn, self._note = names, subject, warn, note
+        self._loggers: list[Background] | None = None
+
+    def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        """Add the values of a step; kind: "train" or "eval"."""
+        if self._loggers is None:
+            self._loggers = [logger for name in self._names for logger in self._started(name)]
+        point = Point(step, time.time(), {f"{kind}/{name}": value for name, value in values.items()})
+        for logger in self._loggers:
+            logger.add(point)
+
+    def _started(self, name: str) -> list[Background]:
+        """The logger; none if it cannot be imported. The import is here and not in the thread, because a fork
+        of this process, for a data loader, must not happen in the middle of it."""
+        try:
+            module = import_module(f"clustertrain.worker.loggers.{name}")
+        except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training
+            remedy = f"; {how_to_install([name])}" if isinstance(error, ImportError) else ""
+            self._warn(f"{name} is not written: {error}{remedy}")
+            return []
+        subject = self._subject
+        opened = partial(module.open_logger, subject)
+        return [Background(name, opened, subject.first_step, warn=self._warn, note=self._note)]
+
+    def close(self, *, failed: bool, within_s: float = END_S) -> None:
+        """Write what is left, for `within_s` seconds at most."""
+        loggers, ends_s = self._loggers or (), time.monotonic() + within_s
+        for logger in loggers:
+            logger.end(failed=failed)
+        for logger in loggers:
+            logger.finish(ends_s)

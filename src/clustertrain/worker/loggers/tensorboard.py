@@ -1,0 +1,42 @@
+"""The curve for TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from clustertrain.worker.loggers.logger import Point, Subject
+
+
+class Board:
+    """Writes one file of TensorBoard. The folder is the same for all starts of a run; each adds a file."""
+
+    def __init__(self, folder: Path, subject: Subject, first_step: int) -> None:
+        """
+        Args:
+            first_step: TensorBoard drops the values of earlier files from this step on, because their steps
+                are repeated.
+        """
+        self.place = ""  # status shows the command that opens TensorBoard
+        writer: Any = SummaryWriter(str(folder), purge_step=first_step)
+        self._writer = writer
+        # `writer.add_hparams` would make a second curve, in a folder of its own. Of the three summaries only
+        # the values are written: TensorBoard finds the columns of its table from the values of all runs.
+        _, values, _ = hparams(dict(subject.hyperparameters), {})  # type: ignore[no-untyped-call]  # untyped
+        writer.file_writer.add_summary(values)
+
+    def write(self, points: Sequence[Point]) -> None:
+        for point in points:
+            for name, value in point.values.items():
+                self._writer.add_scalar(name, value, point.step, walltime=point.time_s)
+
+    def close(self, *, failed: bool) -> None:
+        self._writer.close()
+
+
+def open_logger(subject: Subject, first_step: int) -> Board:
+    return Board(subject.attempt.tensorboard, subject, first_step)

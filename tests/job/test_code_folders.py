@@ -1,0 +1,22 @@
+"""Several folders of code: their places in a copy of all of them."""
+
+import pytest
+
+from clustertrain.job.code_folders import is_own, places
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (["/a"], ["."]),
+        (["/a", "/b"], ["1", "2"]),
+        (["/a/x", "/b/x"], ["1", "2"]),
+        (["/a", "/a/src", "/ab"], ["1", "1/src", "3"]),
+        (["/a/src", "/a"], ["2/src", "2"]),
+        (["/a/b/c", "/a/b", "/a"], ["3/b/c", "3/b", "3"]),
+        (["/a", "/a"], ["1", "1"]),
+    ],
+)
+def test_places(folders, expected):
+    assert places(folders) == tuple(expected)
+    assert [is_own(place) for place in expected] == ["/" not in place for place in expected]

@@ -1,0 +1,100 @@
+"""${CLUSTERTRAIN_…} in args, resume_args and env: what may be written, and what it becomes."""
+
+import pytest
+
+from clustertrain import variables
+from clustertrain.errors import JobError
+from clustertrain.job.file import dump_job, load_job, parse_job
+from clustertrain.job.references import filled, without_references
+
+SCRIPT = "name: a\nscript: t.py\ndata: {train: {uri: d}, test_2: {uri: e}}\n"
+TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\ndata: {train: {uri: d}}\n"
+VALID = ["CLUSTERTRAIN_DATA_TRAIN", "CLUSTERTRAIN_DATA_TEST_2", "CLUSTERTRAIN_CHECKPOINT_DIR"]
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text, **environ):
+        (tmp_path / "job.yaml").write_text(text)
+        try:
+            return load_job(tmp_path / "job.yaml", (), environ)
+        except JobError as error:
+            return str(error).replace(f"{tmp_path}/", "")
+
+    return load
+
+
+def test_they_stay_as_they_are_until_a_worker_fills_them_in(load):
+    job = load(
+        SCRIPT + "args: ['-d', '${CLUSTERTRAIN_DATA_TRAIN}/x:${CLUSTERTRAIN_DATA_test_2}']\n"
+        "resume_args: ['--from=${CLUSTERTRAIN_CHECKPOINT_DIR}']\n"
+        "env: {HF_HOME: '${CLUSTERTRAIN_DATA_train}/hf', N: '${CLUSTERTRAIN_ATTEMPT}', HERE: '${HERE}'}\n",
+        HERE="there",
+        CLUSTERTRAIN_ATTEMPT="9",
+    )
+    assert parse_job(dump_job(job), "x") == job
+    values = {
+        "CLUSTERTRAIN_DATA_TRAIN": "/d",
+        "CLUSTERTRAIN_DATA_TEST_2": "/${CLUSTERTRAIN_ATTEMPT}",
+        "CLUSTERTRAIN_CHECKPOINT_DIR": "s3://b/c",
+        "CLUSTERTRAIN_ATTEMPT": "1",
+    }
+    assert [filled(text, values) for text in job.args] == ["-d", "/d/x:/${CLUSTERTRAIN_ATTEMPT}"]
+    assert filled(job.resume_args[0], values) == "--from=s3://b/c"
+    assert filled(job.env["HF_HOME"], values) == "/d/hf"
+    assert without_references(job.env) == {"HERE": "there"}
+
+
+@pytest.mark.parametrize("text", ["${now:%Y}", "${lr}/$x", "$${oc.env:HOME}", "${CLUSTER}", "${", "${X:-y}"])
+def test_any_other_interpolation_is_the_scripts_own(load, text):
+    job = load(SCRIPT + f"args: ['{text}']\nresume_args: ['{text}']\n", X="x")
+    assert (job.args, job.resume_args) == ((text,), (text,))
+    assert filled(text, {}) == text
+    assert parse_job(dump_job(job), "x") == job
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            SCRIPT + "args:\n  - --lr=1\n  - --data=${CLUSTERTRAIN_DTA_TRAIN}\n",
+            "job.yaml:6:5: args.1: unknown variable '${CLUSTERTRAIN_DTA_TRAIN}'\n"
+            "did you mean '${CLUSTERTRAIN_DATA_TRAIN}'?\n"
+            f"the variables of a worker of this script are {', '.join(VALID)}, CLUSTERTRAIN_ATTEMPT, "
+            "CLUSTERTRAIN_RESTART",
+        ),
+        (
+            SCRIPT + "resume_args: ['${CLUSTERTRAIN_DATA_tset_2}']\n",
+            "job.yaml:4:15: resume_args.0: unknown variable '${CLUSTERTRAIN_DATA_tset_2}'\n"
+            "did you mean '${CLUSTERTRAIN_DATA_TEST_2}'?\n",
+        ),
+        (SCRIPT + "env: {A: '${CLUSTERTRAIN_TOKEN}'}\n", "job.yaml:4:7: env.A: unknown variable"),
+        (
+            SCRIPT + "env: {A: '$${CLUSTERTRAIN_ZZ}'}\n",
+            "env.A: unknown variable '${CLUSTERTRAIN_ZZ}'\nthe",
+        ),
+        (SCRIPT + "args: ['${CLUSTERTRAIN_ATTEMPT:-1}']\n", "args.0: unknown variable"),
+        (
+            SCRIPT + "args: ['${CLUSTERTRAIN_ATTEMPT']\n",
+            "'${CLUSTERTRAIN_ATTEMPT' has no closing brace",
+        ),
+        (
+            SCRIPT + "args: [-d, ${CLUSTERTRAIN_ATTEMPT}]\n",
+            "within [ ] and { } a text with ${…} needs quo",
+        ),
+        (
+            TASK + "env: {A: '${CLUSTERTRAIN_CHECKPOINT_DIR}'}\n",
+            "worker of this task are CLUSTERTRAIN_DATA_TR",
+        ),
+        (TASK + "args: {a: '${CLUSTERTRAIN_ATTEMPT}'}\n", "${CLUSTERTRAIN_…} in the args of a script"),
+    ],
+)
+def test_any_other_name_is_an_error_at_its_place(load, text, message):
+    assert message in load(text)
+
+
+def test_they_are_the_variables_that_a_script_reads(load):
+    of_scripts = {each.name for each in variables.VARIABLES if each.read_by == "the script"}
+    referred = [name.replace("<NAME>", "TRAIN") for name in of_scripts]
+    job = load(SCRIPT + "args:\n" + "".join(f"  - ${{{name}}}\n" for name in referred))
+    assert not isinstance(job, str) and len(job.args) == len(of_scripts) == 4

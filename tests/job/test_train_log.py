@@ -1,0 +1,91 @@
+"""`train.log`: names, what is refused, what a logger is given, and the servers of a job."""
+
+import pytest
+
+from clustertrain.errors import JobError
+from clustertrain.job.identity import hyperparameters, identity_difference
+from clustertrain.job.loggers import loggers_of, server_urls
+from small_job import job
+
+__all__ = ["job"]
+
+
+def train(**sections):
+    return {"epochs": 2, "batch_size": 8, **sections}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (None, ("tensorboard",)),
+        ("mlflow", ("mlflow",)),
+        (["wandb", "mlflow"], ("wandb", "mlflow")),
+        ([], ()),
+    ],
+)
+def test_a_logger_is_given_by_its_name(job, written, read):
+    assert loggers_of(job(train=train(log=written))) == read
+
+
+def test_another_name_and_a_name_twice_are_refused(job):
+    with pytest.raises(JobError, match=r"must be 'tensorboard', 'mlflow' or 'wandb'\ndid you mean 'wandb'"):
+        job(train=train(log="wandbs"))
+    with pytest.raises(JobError, match="must not contain mlflow twice"):
+        job(train=train(log=["mlflow", "mlflow"]))
+
+
+def test_the_loggers_are_not_part_of_the_identity(job):
+    assert identity_difference(job(train=train()), job(train=train(log=[]))) == []
+
+
+def test_no_secret_is_a_hyperparameter(job):
+    secret = "s3cr3t"
+    args = {
+        "hf_token": secret,
+        "login": {"password": secret, "user": "me"},
+        "servers": [{"api_key": secret}, f"https://me:{secret}@example.org/x"],
+        "source": f"https://example.org/x?sig={secret}",
+        "pad_token": "<pad>",
+        "max_tokens": 4,
+    }
+    logged = hyperparameters(job(args=args))
+    assert secret not in str(logged)
+    assert logged["args.hf_token"] == logged["args.login.password"] == logged["args.source"] == "***"
+    assert logged["args.servers"] == '[{"api_key":"***"},"***"]'
+    assert (logged["args.login.user"], logged["args.pad_token"], logged["args.max_tokens"]) == (
+        "me",
+        "<pad>",
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "s3cr3t"),
+        ("MLFLOW_TRACKING_PASSWORD", "s3cr3t"),
+        ("MLFLOW_TRACKING_URI", "https://me:s3cr3t@mlflow.example.org"),
+    ],
+)
+def test_a_credential_of_a_logger_is_refused_in_the_job_file(job, name, value):
+    with pytest.raises(JobError, match=f"env.{name}: contains a credential") as refused:
+        job(env={name: value})
+    assert "s3cr3t" not in str(refused.value)
+    assert "slurm.environment or kubernetes.secrets" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("log", "env", "urls"),
+    [
+        ("tensorboard", {}, []),
+        ("wandb", {}, ["https://api.wandb.ai"]),
+        ("wandb", {"WANDB_MODE": "offline"}, []),
+        ("wandb", {"WANDB_BASE_URL": "http://wandb:8080"}, ["http://wandb:8080"]),
+        ("mlflow", {}, []),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "/shared/mlruns"}, []),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "http://mlflow:5000/"}, ["http://mlflow:5000/"]),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "http://mlflow:x"}, []),
+    ],
+)
+def test_the_servers_that_a_job_shows(job, log, env, urls):
+    assert server_urls(job(train=train(log=log), env=env)) == urls

@@ -1,0 +1,98 @@
+"""What a program prints, as a terminal shows it."""
+
+import io
+
+import pytest
+from tqdm import tqdm
+
+from clustertrain.observe.printed import Printed
+
+
+def shown(*pieces):
+    """The finished lines, and those that are open after the last piece."""
+    printed = Printed()
+    finished = [line for piece in pieces for line in printed.feed(piece)]
+    return finished, printed.open
+
+
+def test_lines_are_finished_by_their_newline():
+    assert shown(b"one\ntw", b"o\n\nthree") == (["one", "two", ""], ["three"])
+    assert shown(b"windows\r\nlines\r\n") == (["windows", "lines"], [])
+
+
+def test_a_bar_is_one_line_in_its_last_state():
+    assert shown(b"\r 0%|    |", b"\r50%|##", b"  |\r") == ([], ["50%|##  |"])
+    assert shown(b"\r50%|##  |\r99%", b"\r100%\nnext\n") == (["100%", "next"], [])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_character_of_several_bytes_may_be_cut(size):
+    data = "█▌ 50% 🧪 żółw\n█".encode()
+    pieces = [data[n : n + size] for n in range(0, len(data), size)]
+    assert shown(*pieces) == (["█▌ 50% 🧪 żółw"], ["█"])
+    assert shown("█".encode()[:2]) == ([], [])
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_nothing_in_it_changes_a_terminal(size):
+    data = (
+        b"\x1b[31mred\x1b[0m \x1b]0;a title\x07\x1b]8;;http://a\x1b\\a link\x1b]8;;\x1b\\ "
+        b"\x1b[?1049h\x1b[2J\x1b[10;10H\x1bcend\x07\x9b\x00\xff\xe2\x80\xae\n"
+    )
+    pieces = [data[n : n + size] for n in range(0, len(data), size)]
+    assert shown(*pieces) == (["red a link end�\\x00�\\u202e"], [])
+
+
+def test_bytes_that_are_no_text_are_lines_of_printable_characters():
+    data = bytes(range(256)) * 40
+    finished, unfinished = shown(*(data[n : n + 97] for n in range(0, len(data), 97)))
+    assert all(line.replace("\t", "").isprintable() for line in [*finished, *unfinished])
+
+
+def test_a_very_long_line_is_cut_and_the_next_one_is_whole():
+    finished, _ = shown(*[b"x" * 1_000_000] * 3, b"\nnext\n")
+    assert (len(finished[0]), finished[0][-1], finished[1]) == (10_001, "…", "next")
+
+
+def test_a_sequence_that_never_ends_holds_nothing_back():
+    finished, _ = shown(b"\x1b]0;", *[b"x" * 1000] * 6, b"\nnext\n")
+    assert finished[-1] == "next"
+
+
+def test_backspace_and_the_erased_line():
+    assert shown(b"a|\b/\b-") == ([], ["a-"])
+    assert shown(b"50%\x1b[2K\rdone\n") == (["done"], [])
+
+
+class Pieces(io.StringIO):
+    """A stream that keeps every write."""
+
+    def __init__(self):
+        super().__init__()
+        self.pieces = []
+
+    def write(self, text):
+        self.pieces.append(text.encode())
+        return len(text)
+
+
+@pytest.mark.parametrize("each", [1, 3, 50])
+def test_nested_bars_of_tqdm_are_two_lines_that_move(each):
+    """`each`: how many writes come at once."""
+    stream = Pieces()
+    bar = {"file": stream, "mininterval": 0, "ascii": True, "ncols": 40}
+    for _ in tqdm(range(3), desc="epochs", **bar):
+        for _ in tqdm(range(20), desc="steps", leave=False, **bar):
+            pass
+    tqdm.write("the end", file=stream)
+    pieces = [b"".join(stream.pieces[n : n + each]) for n in range(0, len(stream.pieces), each)]
+    printed = Printed()
+    finished, states = [], set()
+    for piece in pieces:
+        finished += printed.feed(piece)
+        states.add(tuple(line[:6] for line in printed.open))
+    assert ("epochs", "steps:") in states
+    finished += printed.feed(b"") + printed.open
+    shown = [line for line in finished if line]
+    assert [line[:12] for line in shown[-2:]] == ["epochs: 100%", "the end"]
+    assert len(shown) <= 4, shown  # not one for each of the 60 steps

@@ -1,0 +1,210 @@
+"""The output of rank 0 in a log that grows, on a screen."""
+
+import io
+import time
+
+import pytest
+
+from clustertrain.job.file import parse_job
+from clustertrain.observe import screen as screens
+from clustertrain.observe.display import Display
+from clustertrain.observe.rank_output import RankOutput
+from clustertrain.observe.screen import Bar, Lines
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.command_line import CommandLine
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import StopRequest
+from clustertrain.run.shipping import Shipping
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    return claim_attempt(RunDir.newest(str(tmp_path), "digits"))
+
+
+def started(attempt, host="node1", world_size=2, restart=0):
+    ranks = [{"rank": rank, "host": host, "pid": 1} for rank in range(world_size)]
+    EventLog(attempt.events).write("group_started", restart=restart, world_size=world_size, ranks=ranks)
+    return [{"kind": "group_started", "ranks": ranks, "world_size": world_size}]
+
+
+def prints(attempt, text, host="node1"):
+    log = attempt.rank_log(host, 0)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+
+
+BEGUN = f"{start_line(0)}\nSetting up process group for: env://\n{OUTPUT_BEGINS}\n"
+
+
+def test_only_what_the_code_prints_is_output(attempt):
+    output = RankOutput(attempt)
+    assert output.new() == ([], [])
+    output.follow(started(attempt))
+    assert output.new() == ([], [])  # no log yet
+    prints(attempt, BEGUN + "one\n")
+    assert output.new() == (["one"], [])
+    prints(attempt, "\r 10%")
+    assert output.new() == ([], [" 10%"])
+    prints(attempt, "\r 20%")
+    assert output.new() == ([], [" 20%"])
+    prints(attempt, f"{OUTPUT_ENDS}\nTraceback (most recent call last):\n")
+    assert output.new() == ([" 20%"], [])
+    assert output.rest() == []
+
+
+def test_a_line_of_the_kit_below_nested_bars_is_not_shown(attempt):
+    output = RankOutput(attempt)
+    output.follow(started(attempt))
+    prints(attempt, f"{BEGUN}\router\n\rinner\x1b[A\n")
+    assert output.new() == ([], ["outer", "inner"])
+    prints(attempt, f"{OUTPUT_ENDS}\n")
+    assert output.new() == (["outer"], [])
+    assert output.rest() == []
+
+
+def test_a_restart_continues_in_the_same_log_or_on_another_host(attempt):
+    output = RankOutput(attempt)
+    output.follow(started(attempt))
+    prints(attempt, BEGUN + "one\nkilled at 7")
+    assert output.new() == (["one"], ["killed at 7"])
+    prints(attempt, f"{start_line(1)}\nof Ray\n{OUTPUT_BEGINS}\ntwo\n")
+    assert output.new() == (["killed at 7", "two"], [])
+    output.follow(started(attempt, host="node2", restart=2))
+    prints(attempt, BEGUN + "three", host="node2")
+    assert output.new() == ([], ["three"])
+    assert output.rest() == ["three"]
+
+
+def test_a_log_on_another_machine_is_read_in_the_pieces_that_have_arrived(moto_s3, tmp_path, monkeypatch):
+    attempt = claim_attempt(RunDir.newest(moto_s3.location("runs"), "digits"))
+
+    def prints_there(text):
+        with monkeypatch.context() as there:
+            there.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+            prints(attempt, text)
+            Shipping(attempt, print).send(5.0)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+    output = RankOutput(attempt)
+    output.follow(started(attempt))
+    prints_there(BEGUN + "one\n")
+    assert output.new() == (["one"], [])
+    prints_there("two\nthree")
+    assert output.new() == ([], [])  # each look is a request: not ten times a second
+    assert output.rest() == ["two", "three"]
+
+
+LOST = (
+    "50%|###Traceback (most recent call last):\n"
+    '  File "train.py", line 7, in <module>\n    dist.all_reduce(t)\n'
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:41\n"
+    "\nDuring handling of the above exception, another exception occurred:\n\n"
+    "Traceback (most recent call last):\n"
+    '  File "train.py", line 9, in <module>\n'
+    "ValueError: no\n"
+)
+LOST_WITH_PREFIX = (
+    "50%|###[rank0]: Traceback (most recent call last):\n"
+    '[rank0]:   File "train.py", line 7, in <module>\n'
+    "[rank0]: torch.distributed.DistBackendError: NCCL error\n[rank0]: Last error:\n"
+    "[rank0]:[W1123 08:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: destroy_process_group() was not called\n"
+)
+
+
+@pytest.mark.parametrize("lost", [LOST, LOST_WITH_PREFIX])
+def test_after_a_stop_request_a_traceback_is_only_in_the_log(attempt, lost):
+    output = RankOutput(attempt)
+    output.follow(started(attempt))
+    prints(attempt, BEGUN + lost)
+    assert output.new()[0] == lost.splitlines()  # without a request it is shown
+    attempt.stop.write(StopRequest("user"))
+    prints(attempt, f"saving\n{lost}saved\n")
+    assert [line for line in output.new()[0] if line] == ["saving", "50%|###", "saved"]
+
+
+def script(attempt, entry_point="script: train.py"):
+    record_job(attempt, parse_job(f"name: digits\n{entry_point}\n", "job.yaml"))
+
+
+def display_of(attempt, stream):
+    return Display(attempt, Lines(stream), CommandLine(job_file="job.yaml", sets=("name=digits",)))
+
+
+def test_a_log_file_gets_finished_lines_and_a_bar_from_time_to_time(attempt, monkeypatch):
+    script(attempt)
+    stream = io.StringIO()
+    display = display_of(attempt, stream)
+    started(attempt)
+    display.update()
+    assert display.is_training
+    logs = "clustertrain logs job.yaml --set name=digits --rank 1"
+    where = f"rank 0 prints here; the output of rank 1, and so on: `{logs}`"
+    assert stream.getvalue().splitlines() == ["2 workers started", where]
+    prints(attempt, BEGUN + "one\n")
+    for percent in range(50):
+        prints(attempt, f"\r{percent}%")
+        display.update()
+    assert stream.getvalue().splitlines()[2:] == ["one"]
+    now = time.monotonic()
+    monkeypatch.setattr(screens.time, "monotonic", lambda: now + screens.UNFINISHED_PERIOD_S + 1)
+    display.update()
+    prints(attempt, "\r50%")
+    display.update()
+    assert stream.getvalue().splitlines()[2:] == ["one", "49%"]
+    prints(attempt, "\r100%\ntwo\nthe rest")
+    display.end()
+    assert stream.getvalue().splitlines()[4:] == ["100%", "two", "the rest"]
+
+
+def test_where_the_other_ranks_print_is_said_once_and_only_if_there_are_any(attempt):
+    script(attempt)
+    one, two = io.StringIO(), io.StringIO()
+    display = display_of(attempt, one)
+    started(attempt)
+    display.update()
+    started(attempt, restart=1)
+    display.update()
+    assert one.getvalue().count("--rank 1") == 1
+    single = attempt.run.attempt(2)
+    script(single)
+    display = display_of(single, two)
+    started(single, world_size=1)
+    display.update()
+    assert two.getvalue() == "1 worker started\n"
+
+
+def test_the_prints_of_a_task_stay_in_its_log(attempt):
+    script(attempt, "task: m:T\ntrain: {epochs: 1, batch_size: 4}")
+    stream = io.StringIO()
+    display = display_of(attempt, stream)
+    started(attempt)
+    prints(attempt, BEGUN + "one\n")
+    display.update()
+    display.end()
+    assert stream.getvalue() == "2 workers started\n"
+
+
+def test_a_character_that_the_locale_does_not_have_is_escaped():
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    Lines(stream).output(["50%|█"], [])
+    assert raw.getvalue() == b"50%|\\u2588\n"
+
+
+def test_on_a_terminal_the_unfinished_line_moves_below_the_finished_ones(capsys):
+    bar = Bar()
+    region = bar._progress
+    bar.output(["one"], ["50%|###"])
+    assert [str(line) for line in list(region.get_renderables())[:-1]] == ["50%|###"]
+    assert not region.tasks[0].visible  # the code shows its progress itself
+    bar.show([{"kind": "train", "time": 0.0, "step": 1, "total_steps": 9}])
+    assert region.tasks[0].visible
+    bar.output(["two"], [])
+    assert [str(line) for line in list(region.get_renderables())[:-1]] == []
+    bar.close()
+    assert "one\ntwo\n" in capsys.readouterr().out

@@ -1,0 +1,86 @@
+"""A staged file has the name that its source has: spaces, letters of any alphabet, percent signs."""
+
+import io
+import tarfile
+import zipfile
+from urllib.parse import quote
+
+import pytest
+
+from clustertrain.staging.entry import Entry
+from clustertrain.staging.stage import stage
+from clustertrain.storage.location import Location
+from small_job import job
+from web import serving
+
+__all__ = ["job"]
+
+NAMES = ("größe datei.txt", "データ.csv", "100% a%20b.txt", ".hidden", "a#b?c&d'e\"f\\g.txt", "emoji 🎈.bin")
+
+
+@pytest.fixture
+def web():
+    with serving() as web:
+        yield web
+
+
+def staged(uri, folder, extract=False):
+    return stage("d", Location(str(uri)), sha256=None, extract=extract, into=folder / "data")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_keeps_its_name(job, web, tmp_path, name):
+    """By its path, in a job file too, by its file URI and from a server."""
+    source = tmp_path / "source" / name
+    source.parent.mkdir()
+    source.write_bytes(b"content")
+    web.files[f"/a/{quote(name)}"] = b"content"
+    by_job = job(data={"d": {"uri": str(source)}}).data_location("d").uri
+    for number, uri in enumerate((source, by_job, source.as_uri(), f"{web.url}/a/{quote(name)}")):
+        path = staged(uri, tmp_path / str(number))
+        assert path.name == name
+        assert path.read_bytes() == b"content"
+        assert [each.name for each in path.parent.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["größe datei.txt", "100% sure.txt"])
+def test_a_url_may_be_written_without_percent_encoding(web, tmp_path, name):
+    web.files[f"/ö/{quote(name)}".replace("ö", quote("ö"))] = b"content"
+    path = staged(f"{web.url}/ö/{name}?größe=1", tmp_path)
+    assert (path.name, path.read_bytes()) == (name, b"content")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_archive_and_its_members_keep_their_names(web, tmp_path, kind, remote):
+    members = [f"größe/{name}" for name in NAMES if "\\" not in name]
+    buffer = io.BytesIO()
+    if kind == "tar":
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
+            for name in members:
+                archive.addfile(tarfile.TarInfo(name))
+    else:
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name in members:
+                archive.writestr(name, b"")
+    file = tmp_path / f"größe archiv 1%20.{kind}"
+    file.write_bytes(buffer.getvalue())
+    web.files[f"/{quote(file.name)}"] = buffer.getvalue()
+    folder = staged(f"{web.url}/{file.name.replace('%', '%25')}" if remote else file, tmp_path, extract=True)
+    found = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    assert sorted(found) == sorted(members)
+
+
+@pytest.mark.parametrize(
+    ("uri", "name"),
+    [
+        ("https://h/f%2e%2e?x=/../y", "f.."),
+        ("https://h/", "data"),
+        ("https://h/%2e%2e", "data"),
+        ("https://h/a%2Fb%0Ac", "a_b_c"),
+        (f"https://h/{'ä' * 300}.txt", f"{'ä' * 125}.txt"),
+        ("s3://b/a/x%20y", "x%20y"),
+    ],
+)
+def test_what_no_file_name_can_be_is_replaced(tmp_path, uri, name):
+    assert Entry.of(Location(uri), "0" * 64, False, tmp_path).file_name == name

@@ -1,0 +1,126 @@
+"""Scripts that other launchers start, unchanged, on two workers: Lightning, Accelerate, Hydra, Transformers.
+
+docs/migrate.md shows these job files.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain.node.ports import free_block
+from clustertrain.worker.script import torchrun_environment
+from whole_run import CODE
+
+CHECKPOINTS = "${CLUSTERTRAIN_CHECKPOINT_DIR}"
+JOBS = {
+    "lightning": {
+        "args": ["--devices=2", f"--dir={CHECKPOINTS}", "--epochs=1"],
+        "resume_args": ["--ckpt_path=last"],
+    },
+    "accelerate": {
+        "args": [f"--output_dir={CHECKPOINTS}", "--epochs=1"],
+        "resume_args": ["--resume"],
+    },
+    "hydra": {
+        "args": [
+            *(f"dir={CHECKPOINTS}", f"hydra.run.dir={CHECKPOINTS}/.hydra/${{CLUSTERTRAIN_ATTEMPT}}"),
+            *("lr=0.25", "optimizer.lr=${lr}", "epochs=1"),
+        ],
+        "resume_args": ["resume=true"],
+    },
+    "transformers": {
+        "args": [
+            *(f"--output_dir={CHECKPOINTS}", "--save_strategy=epoch", "--per_device_train_batch_size=4"),
+            "--num_train_epochs=1",
+        ],
+        "env": {"HF_HUB_OFFLINE": 1},
+    },
+}
+SAVED = {
+    "lightning": "epoch=0-step=2.ckpt",
+    "accelerate": "epoch_1/model.safetensors",
+    "transformers": "checkpoint-2/model.safetensors",
+}
+
+
+def start(make_run, framework, epochs=1):
+    """Runs the script to its end; returns the run, and what each rank printed at its end."""
+    job = JOBS[framework]
+    args = [arg.replace("epochs=1", f"epochs={epochs}") for arg in job["args"]]
+    run = make_run(framework, script=f"migrate/train_{framework}.py", **{**job, "args": args})
+    run.start().end(0, within_s=240)  # each framework takes seconds to import
+    logs = [next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text() for rank in (0, 1)]
+    return run, [last_line(log) for log in logs]
+
+
+def last_line(output):
+    """What a rank printed at its end, as JSON."""
+    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith('{"rank"')))
+
+
+def assert_trained_together(ranks, epochs):
+    """Each rank trained on its half of the 16 samples, and both have the weights of the mean gradient."""
+    assert [(rank["rank"], rank["world_size"]) for rank in ranks] == [(0, 2), (1, 2)]
+    assert [rank["epochs"] for rank in ranks] == [epochs, epochs]
+    assert [len(rank["samples"]) for rank in ranks] == [8, 8]
+    assert sorted(ranks[0]["samples"] + ranks[1]["samples"]) == list(range(16))
+    assert ranks[0]["weight"] == ranks[1]["weight"]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework):
+    run, ranks = start(make_run, framework)
+    assert_trained_together(ranks, [0, 1])
+    assert (run.checkpoints / SAVED[framework]).is_file()
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [
+        "hydra",
+        # CI has the first start of these above, and `resume_args` in the case before.
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in ("lightning", "accelerate", "transformers")
+        ),
+    ],
+)
+def test_a_second_start_resumes_with_more_epochs(make_run, framework):
+    run, ranks = start(make_run, framework)
+    assert_trained_together(ranks, [0, 1])
+    _, again = start(make_run, framework, epochs=2)
+    assert_trained_together(again, [1, 2])
+    assert again[0]["weight"] != ranks[0]["weight"]
+    if framework == "hydra":
+        assert [rank["lr"] for rank in ranks] == [0.25, 0.25]
+        assert (run.checkpoints / ".hydra/2/.hydra/config.yaml").is_file()
+
+
+def on_two_nodes(script, args):
+    """Runs a script as one worker on each of two nodes; returns what each printed. All are this machine."""
+    ranks = []
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
+    for rank in (0, 1):
+        numbers = {"rank": rank, "group_rank": rank, "local_rank": 0, "world_size": 2, "local_world_size": 1}
+        environment = torchrun_environment(**numbers, restart=0, retries=0, run_id="nodes-1")
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, CODE / "migrate" / script, *args],
+                env={**os.environ, **address, **environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    return [rank.communicate(timeout=200)[0] for rank in ranks]
+
+
+@pytest.mark.nightly  # above it runs on one node, and slurm/test_training.py starts a script on two
+def test_lightning_with_one_worker_on_each_of_two_nodes(tmp_path):
+    outputs = on_two_nodes("train_lightning.py", [f"--dir={tmp_path}", "--devices=1", "--num_nodes=2"])
+    assert_trained_together([last_line(output) for output in outputs], [0, 1])
+    for output in on_two_nodes("train_lightning.py", [f"--dir={tmp_path}", "--devices=2", "--num_nodes=2"]):
+        assert "(2 * 2) does not match the world size (2)" in output

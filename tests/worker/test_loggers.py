@@ -1,0 +1,248 @@
+"""Curves in MLflow's file store and in W&B's files, written and read by the real packages."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from clustertrain.job.identity import Change
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import JobChanges
+from clustertrain.worker.loggers.background import Background
+from clustertrain.worker.loggers.logger import Point, Subject
+from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
+from sample_records import sample_claim
+from waiting import wait_until
+
+SRC = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDir.newest(str(tmp_path / "runs"), "digits")
+    run.attempt(1).claim.write(sample_claim())
+    return run
+
+
+@pytest.fixture
+def mlflow(run, monkeypatch):
+    return mlflow_client(run.mlflow_path, monkeypatch)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    yield
+    import wandb
+
+    wandb.teardown()
+
+
+def wandb_files(run):
+    return sorted(run.local_path(run.key).glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_all_starts_of_a_generation_are_one_run_of_mlflow_with_each_step_once(run, mlflow):
+    loss = {"train/loss": {10: 1.0, 20: 2.0, 30: 3.0}, "eval/loss": {30: 0.5}}
+    warnings, notes = write_curve(run.attempt(1), loss, "mlflow", failed=True, **{"args.lr": 0.1})
+    assert warnings == []
+    first = mlflow.search_runs(["0"])[0]
+    assert first.info.status == "FAILED"
+    assert first.info.run_id in notes[0]
+    later = {"train/loss": {30: 3.0, 40: 4.0}, "eval/loss": {40: 0.4}}
+    write_curve(run.attempt(2), later, "mlflow", first_step=21, **{"args.lr": 0.2})
+    (found,) = mlflow.search_runs(["0"])
+    assert (found.info.run_name, found.info.status) == ("digits", "FINISHED")
+    assert mlflow_points(mlflow, found.info.run_id, "train/loss") == [(10, 1), (20, 2), (30, 3), (40, 4)]
+    assert mlflow_points(mlflow, found.info.run_id, "eval/loss") == [(30, 0.5), (40, 0.4)]
+    assert found.data.params == {"args.lr": "0.1"}
+    tags = found.data.tags
+    assert tags["changed.args.lr"] == "0.2"
+    assert (tags["clustertrain.run"], tags["clustertrain.generation"]) == (run.uri, "1")
+
+
+def test_another_run_is_another_run_of_mlflow(run, mlflow):
+    """A new generation, a start from the beginning with a changed job, a new run in a deleted place."""
+    point = {"train/loss": {10: 1.0}}
+    write_curve(run.attempt(1), point, "mlflow")
+    run.attempt(2).claim.write(sample_claim(time=2.0))
+    write_curve(run.attempt(2), point, "mlflow")
+    assert len(mlflow.search_runs(["0"])) == 1
+    run.attempt(3).claim.write(sample_claim(time=3.0))
+    run.attempt(3).changes.write(JobChanges(0, None, (Change("args.lr", "1", "2"),)))
+    write_curve(run.attempt(3), point, "mlflow")
+    run.attempt(4).claim.write(sample_claim(time=4.0))
+    write_curve(run.attempt(4), point, "mlflow")
+    assert len(mlflow.search_runs(["0"])) == 2
+    again = run.fresh()
+    again.attempt(1).claim.write(sample_claim(time=5.0))
+    write_curve(again.attempt(1), point, "mlflow")
+    assert [found.info.run_name for found in mlflow.search_runs(["0"])].count("digits g2") == 1
+    elsewhere = RunDir.newest(run.store.location, "digits-2")
+    ids = []
+    for claimed in (1.0, 2.0):
+        elsewhere.attempt(1).claim.write(sample_claim(time=claimed))
+        ids.append(Subject(elsewhere.attempt(1), 1, {}).curve_id)
+        run.store.remove(elsewhere.attempt(1).claim.key)
+    assert ids[0] != ids[1]
+
+
+def test_mlflow_takes_its_own_variables(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "own"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "sweep")
+    assert write_curve(run.attempt(1), {"train/loss": {1: 1.0}}, "mlflow")[0] == []
+    own = mlflow_client(tmp_path / "own", monkeypatch)
+    (found,) = own.search_runs([own.get_experiment_by_name("sweep").experiment_id])
+    assert found.data.metrics == {"train/loss": 1.0}
+    assert not run.mlflow_path.exists()
+
+
+def test_all_starts_of_a_generation_have_one_id_of_wandb(run, offline):
+    assert (
+        write_curve(run.attempt(1), {"train/loss": {10: 1.0, 20: 2.0}}, "wandb", **{"args.lr": 0.1})[0] == []
+    )
+    begun_s = int(time.time())
+    while int(time.time()) == begun_s:  # W&B's folders are named after the second of the start
+        time.sleep(0.01)
+    assert write_curve(run.attempt(2), {"train/loss": {30: 3.0}}, "wandb", first_step=21)[0] == []
+    first, second = wandb_files(run)
+    assert first.name == second.name
+    # On a busy machine W&B's own process still writes when the time to finish is over.
+    wait_until(lambda: list(wandb_points(first, "train/loss")) == [(10, 1.0), (20, 2.0)], 30)
+    wait_until(lambda: list(wandb_points(second, "train/loss")) == [(30, 3.0)], 30)
+    started = next(record.run for record in wandb_records(first) if record.HasField("run"))
+    config = {item.key: json.loads(item.value_json) for item in started.config.update}
+    assert (started.display_name, config["args.lr"]) == ("digits", 0.1)
+
+
+def test_a_logger_that_fails_is_opened_again_and_writes_what_waited(run, monkeypatch):
+    """A file is in the place of MLflow's folder until the warning was given."""
+    run.mlflow_path.write_text("in the way")
+    from clustertrain.worker.loggers.mlflow import open_logger
+
+    warnings = []
+    subject = Subject(run.attempt(1), 1, {})
+    logger = Background(
+        "mlflow", partial(open_logger, subject), 1, warn=warnings.append, note=lambda text: None
+    )
+    logger.add(Point(10, 1.0, {"train/loss": 1.0}))
+    ends_s = time.monotonic() + 30
+    while not warnings and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    run.mlflow_path.unlink()
+    logger.add(Point(20, 2.0, {"train/loss": 2.0}))
+    logger.end(failed=False)
+    logger.finish(time.monotonic() + 30)
+    (warning,) = warnings
+    assert warning.startswith("mlflow: ")
+    assert warning.endswith("; the training continues")
+    mlflow = mlflow_client(run.mlflow_path, monkeypatch)
+    (found,) = mlflow.search_runs(["0"])
+    assert mlflow_points(mlflow, found.info.run_id, "train/loss") == [(10, 1.0), (20, 2.0)]
+
+
+class _Slow:
+    """A logger that is slower than the training."""
+
+    place = ""
+
+    def __init__(self):
+        self.steps = []
+
+    def write(self, points):
+        time.sleep(0.2)
+        self.steps += [point.step for point in points]
+
+    def close(self, *, failed):
+        pass
+
+
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
+    slow, warnings = _Slow(), []
+    logger = Background(
+        "slow", lambda step: slow, 1, warn=warnings.append, note=warnings.append, most_points=5
+    )
+    for step in range(1, 21):
+        logger.add(Point(step, 1.0, {"train/loss": 1.0}))
+    logger.end(failed=False)
+    logger.finish(time.monotonic() + 30)
+    assert slow.steps == [1, 2, 3, 4, 5]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("slow: 15 of 20 points were not written: ")
+
+
+def test_a_package_that_is_missing_is_a_warning_with_the_remedy(run, monkeypatch):
+    monkeypatch.delitem(sys.modules, "clustertrain.worker.loggers.mlflow", raising=False)
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # Python's own mark of a module that cannot be imported
+    warnings, _ = write_curve(run.attempt(1), {"train/loss": {10: 1.0}}, "mlflow", "tensorboard")
+    assert len(warnings) == 1
+    assert warnings[0].startswith("mlflow is not written: ")
+    assert warnings[0].endswith("; pip install 'clustertrain[mlflow]'")
+    assert list(run.attempt(1).tensorboard.iterdir())
+
+
+_TRAINING = """\
+import json, resource, sys, time
+from clustertrain.run.folder import RunDir
+from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.logger import Subject
+storage, within_s, *names = sys.argv[1:]
+warnings, notes = [], []
+subject = Subject(RunDir.newest(storage, "digits").attempt(1), 1, {})
+curve = Curve(names, subject, warnings.append, notes.append)
+curve.add("train", 1, {"loss": 1.0})
+begun_s = time.monotonic()
+for step in range(2, 2001):
+    curve.add("train", step, {"loss": 1.0})
+added_s = time.monotonic()
+curve.close(failed=False, within_s=float(within_s))
+print(json.dumps([added_s - begun_s, time.monotonic() - added_s, warnings]))
+"""
+
+
+def train_2000_steps(run, *names, within_s, limits=(), **environment):
+    """Writes a curve in a process of its own: (seconds of the steps, seconds of the end, warnings)."""
+    ended = subprocess.run(
+        [*limits, sys.executable, "-c", _TRAINING, run.store.location.uri, str(within_s), *names],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SRC), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_server_that_never_answers_delays_neither_the_training_nor_the_end(run):
+    """It accepts connections: a closed port would be refused at once."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        own = {"MLFLOW_TRACKING_URI": url, "WANDB_BASE_URL": url, "WANDB_API_KEY": "0" * 40}
+        steps_s, end_s, warnings = train_2000_steps(run, "mlflow", "wandb", within_s=1, **own)
+    assert steps_s < 0.5
+    assert end_s < 1.5
+    assert [text.partition(":")[0] for text in warnings] == ["mlflow", "wandb"]
+    assert all("2000 of 2000 points were not written" in text for text in warnings)
+
+
+def test_a_disk_that_takes_no_more_costs_only_points(run):
+    """The limit of the size of a file stands for the end of the disk."""
+    _, end_s, warnings = train_2000_steps(
+        run, "mlflow", "tensorboard", within_s=5, limits=["prlimit", "--fsize=40000"]
+    )
+    assert end_s < 6
+    for name in ("mlflow", "tensorboard"):
+        first, last = (text for text in warnings if text.startswith(name))
+        cause = r"\w+: \[Errno 27\] File too large"
+        assert re.fullmatch(f"{name}: {cause}; the training continues", first)
+        lost = re.fullmatch(rf"{name}: (\d+) of 2000 points were not written: {cause}", last)
+        assert 100 < int(lost[1]) < 2000
