@@ -129,7 +129,7 @@ class Addons(Kubernetes):
             self.load_program("localhost/kuberay:test", TOOLS / "bin" / "ray-operator", "/manager")
             for text in ray_definitions(TOOLS / "kuberay" / "crd" / "bases"):
                 self.api.text("POST", place("customresourcedefinitions"), text, "yaml")
-            self.watch("customresourcedefinitions", "", are_established, 60, "the CRDs are not served")
+            self.watch("customresourcedefinitions", "", are_established, 240, "the CRDs are not served")
             parts = {"namespace": OPERATOR_NAMESPACE, "resources": ["rbac", "manager"]}
             made = self._rendered("kuberay", parts)
             # The next one need not wait for a lease, and a run not for what becomes of the others.
@@ -162,7 +162,7 @@ class Addons(Kubernetes):
                 return "failed calling webhook" not in str(refused)
             return True
 
-        self.wait_for(webhook_answers, 60, "Kueue's webhook of RayJobs does not answer")
+        self.wait_for(webhook_answers, 240, "Kueue's webhook of RayJobs does not answer")
 
     def _start_kueue(self) -> None:
         self.load_program("localhost/kueue:test", TOOLS / "bin" / "kueue", "/manager")
@@ -192,7 +192,7 @@ class Addons(Kubernetes):
                 return bool(self.api.create(flavor, dryRun="All"))
             return False
 
-        self.wait_for(webhooks_answer, 60, "Kueue's webhooks do not answer")
+        self.wait_for(webhooks_answer, 240, "Kueue's webhooks do not answer")
 
     # Both
 
@@ -212,7 +212,7 @@ class Addons(Kubernetes):
         labels = self.get("deployments", deployment, namespace)["spec"]["selector"]["matchLabels"]
         pods = ",".join(f"{key}={value}" for key, value in labels.items())
         self.delete_all("pods", namespace, pods, grace_s=0)
-        self.wait_until_gone("pods", namespace, 60, selector=pods)
+        self.wait_until_gone("pods", namespace, 240, selector=pods)
 
     def _wait_until_ready(self, deployment: str, namespace: str) -> None:
         def is_ready(found: list[dict]) -> bool:

@@ -2,7 +2,7 @@
 
     api = Api(url, authority="ca.crt", token="…")              # or the URL of a `kubectl proxy`
     api.send("GET", path("pods", "digits", "worker-0"))
-    for pods in api.changes(path("pods", "digits"), timeout_s=60): ...
+    for pods in api.changes(path("pods", "digits"), timeout_s=240): ...
 
 A kubectl takes a tenth of a second of CPU to start; a request takes a hundredth of that.
 """

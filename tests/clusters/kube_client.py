@@ -147,7 +147,7 @@ class Kubernetes:
         which = {"name": name, "selector": selector}
         self.watch(resource, namespace, lambda left: not left, timeout_s, f"{resource} are left", **which)
 
-    def wait_for_pod(self, namespace: str, pod: str, phase: str = "Running", timeout_s: float = 60) -> None:
+    def wait_for_pod(self, namespace: str, pod: str, phase: str = "Running", timeout_s: float = 240) -> None:
         """Or longer than that phase, if it has already ended."""
         reached = (phase, *_OVER)
 

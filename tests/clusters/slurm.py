@@ -41,7 +41,7 @@ _SLURMD_PORT = 6818
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
 _NS_GET_PARENT = 0xB702  # linux/nsfs.h
-_PATIENCE_S = 60.0  # for what takes well under a second on an idle machine
+_PATIENCE_S = 120.0  # for what takes well under a second on an idle machine
 
 
 def why_not() -> str | None:
@@ -98,6 +98,9 @@ class SlurmCluster:
 
     def down(self) -> None:
         """Nothing is left: no process, link, mount or folder."""
+        # The site's process 1 takes all others with it. A fork of this process may hold the pipe to it open.
+        if site := self._pids.get("site"):
+            os.kill(site, signal.SIGKILL)
         for process in self._processes.values():
             process.stdin.close()
         for process in self._processes.values():
@@ -271,7 +274,7 @@ class SlurmCluster:
         text = self.command("scontrol", "--oneliner", "show", "job", job_id).stdout
         return dict(re.findall(r"(\S+?)=(\S*)", text))
 
-    def wait_for_state(self, job_id: str, states: Collection[str], timeout_s: float = 60) -> dict[str, str]:
+    def wait_for_state(self, job_id: str, states: Collection[str], timeout_s: float = 240) -> dict[str, str]:
         """Until JobState is one of these; returns `job`."""
         ends = time.monotonic() + timeout_s
         while (job := self.job(job_id))["JobState"] not in states:

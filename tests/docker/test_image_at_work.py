@@ -73,14 +73,14 @@ def test_a_ray_cluster_of_it_takes_jobs_and_is_well_until_its_gcs_hangs(image):
     options = (*RESTRICTED, "--network=none")
     with container(image, "bash", "-c", "--", HEAD, options=options) as name:
         wait_until(lambda: podman("exec", name, "ray", "health-check", check=False).returncode == 0, 120)
-        wait_until(lambda: "success" in told(ask(name)), 60)
-        wait_until(lambda: healthy(name), 60)
+        wait_until(lambda: "success" in told(ask(name)), 240)
+        wait_until(lambda: healthy(name), 240)
         job = ("ray", "job", "submit", "--address=http://127.0.0.1:8265", "--", "echo", "heard")
         submitted = podman("exec", name, *job)
         assert "heard" in submitted.stdout
         assert "succeeded" in submitted.stdout
         podman("exec", name, "python", "-c", STOP_GCS)
-        wait_until(lambda: not healthy(name), 60)
+        wait_until(lambda: not healthy(name), 240)
 
 
 STOP_GCS = """

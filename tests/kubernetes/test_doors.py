@@ -260,7 +260,7 @@ def _what_answers(
     head = inside["head"]
     kube.apply(LET_IN, namespace=stranger.namespace)
     gets_in = json.dumps([(head.address, 6379)])
-    kube.wait_for(lambda: stranger.within("reach", gets_in), 60, "nobody lets the stranger in")
+    kube.wait_for(lambda: stranger.within("reach", gets_in), 240, "nobody lets the stranger in")
     assert not list(_listeners(inside["submitter"]))
     return {
         (role, door.row)

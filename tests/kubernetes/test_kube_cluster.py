@@ -20,7 +20,7 @@ from clusters.kube_pods import UID, shell_pod
 pytestmark = pytest.mark.nightly
 
 
-def run_to_the_end(cluster, namespace, pod, timeout_s=60):
+def run_to_the_end(cluster, namespace, pod, timeout_s=240):
     """What it printed."""
     cluster.apply(pod, namespace=namespace)
     name = pod["metadata"]["name"]
@@ -281,7 +281,7 @@ def test_kueue_holds_the_second_of_two_until_the_first_has_ended(kube_alone, nam
     assert suspended(kube_alone, namespace, "second")
     assert not kube_alone.get("jobs", "first", namespace)["status"].get("succeeded")
     kube_alone.wait_for(
-        lambda: kube_alone.get("jobs", "second", namespace)["status"].get("succeeded"), 60, "no second"
+        lambda: kube_alone.get("jobs", "second", namespace)["status"].get("succeeded"), 240, "no second"
     )
 
 
@@ -291,7 +291,7 @@ def test_kueue_leaves_a_namespace_alone_that_does_not_ask_for_it(kube, namespace
     unknown["spec"]["suspend"] = False
     kube.apply(unknown, namespace=namespace)
     kube.watch(
-        "jobs", namespace, lambda found: found[0]["status"].get("succeeded"), 60, "it is held", name="any"
+        "jobs", namespace, lambda found: found[0]["status"].get("succeeded"), 240, "it is held", name="any"
     )
 
 

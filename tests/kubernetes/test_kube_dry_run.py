@@ -40,7 +40,7 @@ def kubectl(kube: Kubernetes, namespace: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, kube.environment[name])
     # Where CRDs were applied just now the server accepts objects before it serves their schemas.
     explained = ("explain", "RayJob.spec", "--api-version=ray.io/v1")
-    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 60, "no schema is served")
+    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
     return Kubectl(namespace)
 
 

@@ -84,7 +84,7 @@ def test_two_clusters_do_not_meet_and_nothing_is_left_of_one_that_ends(kube, nam
         assert not other.get("namespace", namespace)
         inner = other.make_namespace("inner")
         other.apply(shell_pod("sleeper", "busybox sleep 600"), namespace=inner)
-        other.wait_for(lambda: other.phase(inner, "sleeper") == "Running", 60, "it does not run")
+        other.wait_for(lambda: other.phase(inner, "sleeper") == "Running", 240, "it does not run")
         programs = process_namespace(other.folder)
         assert len(processes_in(programs)) > 7
         assert traces(other.folder)["cgroups"]

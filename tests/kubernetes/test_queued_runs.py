@@ -67,7 +67,7 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
 ):
     first, second = make("first").submit(), make("second").submit()
     why = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
-    kube_alone.wait_for(lambda: why in status(second), 60, "status does not say why")
+    kube_alone.wait_for(lambda: why in status(second), 240, "status does not say why")
     assert "insufficient unused quota for cpu" in status(second)
     assert is_suspended(second) and not is_suspended(first)
 
@@ -90,5 +90,5 @@ def test_a_run_waits_for_its_turn_and_one_that_is_preempted_saves_first_and_come
     assert (first.result.state, first.result.step) == ("done", 21)
     assert same_weights(first.weights(), uninterrupted(2))
 
-    kube_alone.wait_for(lambda: second.pods("worker"), 60, "the second does not start")
+    kube_alone.wait_for(lambda: second.pods("worker"), 240, "the second does not start")
     assert second.status()["startTime"] >= first.status()["endTime"]

@@ -98,7 +98,7 @@ def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
     assert evaluated[-1]["accuracy"] == result.metrics["accuracy"]
 
     kube.delete("rayjobs", run.name, run.namespace)
-    kube.wait_for(lambda: pods(kube, run.namespace) == ["s3"], 60, "a pod of the run is left")
+    kube.wait_for(lambda: pods(kube, run.namespace) == ["s3"], 240, "a pod of the run is left")
     asked = {words: run.command(*words.split(), "--to", "kubernetes", str(run.job_file)) for words in ASKED}
     for words, stored in ASKED.items():
         assert stored in asked[words].stdout, asked[words].stderr

@@ -48,7 +48,7 @@ class Two:
     def without_its_rayjob(self) -> None:
         self.admin.apply()
         self.admin.kube.delete("rayjobs", self.admin.name, self.admin.namespace)
-        self.admin.kube.wait_until_gone("rayjobs", self.admin.namespace, 60, name=self.admin.name)
+        self.admin.kube.wait_until_gone("rayjobs", self.admin.namespace, 240, name=self.admin.name)
 
     def ended(self) -> None:
         self.submitted(jobDeploymentStatus="Complete", jobStatus="SUCCEEDED")

@@ -177,6 +177,6 @@ def test_check_says_what_kueue_says(kube, namespace, priority):
         found = kube.items("workloads", namespace)
         return {owner["name"] for each in found for owner in each["metadata"]["ownerReferences"]}
 
-    kube.wait_for(lambda: queued() >= {*rights}, 60, "the right ones are not queued")
+    kube.wait_for(lambda: queued() >= {*rights}, 240, "the right ones are not queued")
     time.sleep(_QUIET_S)
     assert queued() == {*rights}  # and none of those that wait for ever

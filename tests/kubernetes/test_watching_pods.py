@@ -178,7 +178,7 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     trainer.find("ckpt", "export", "--to", str(tmp_path / "out.safetensors"))  # a reader pod sends the model
     assert json.loads((tmp_path / "out.json").read_text())["checkpoint"] in committed
     readers = "clustertrain.io/role=reader"
-    kube.wait_for(lambda: not kube.items("pods", namespace, readers), 60, "a reader pod stays")
+    kube.wait_for(lambda: not kube.items("pods", namespace, readers), 240, "a reader pod stays")
 
 
 def cannot_be_admitted(workloads):
@@ -194,7 +194,7 @@ def test_kueue_says_why_a_run_waits_in_its_queue(kube, namespace, tmp_path):
     own = User(kube, namespace, job_file, bind_role(kube, namespace))
     own("submit")
     words = "queued (scheduler): waits in queue team of Kueue: Pending: couldn't assign flavors"
-    kube.watch("workloads", namespace, cannot_be_admitted, 60, "Kueue does not say why")
+    kube.watch("workloads", namespace, cannot_be_admitted, 240, "Kueue does not say why")
     assert words in own("status").stdout
 
     own.kubeconfig = bind_role(kube, namespace, ("workloads", "list"))

@@ -198,7 +198,7 @@ def test_a_killed_agent_of_the_head_leaves_nothing_anywhere(make, cluster):
     run.wait_for_step(3)
     kill(cluster, "node1", r"python\S* -m clustertrain\.launchers\.slurm\.agent$")
     wait_for_no_process(cluster, cluster.nodes, within_s=15)
-    run.wait("FAILED", 60)
+    run.wait("FAILED", 240)
     said = run.command("status", str(run.job_file)).stdout
     assert re.search(r"^state +(lost|failed)", said, re.MULTILINE), said
     assert_the_next_start_collects(run)

@@ -112,7 +112,7 @@ def wait_for_no_process(cluster: SlurmCluster, nodes: Sequence[str], within_s: f
 def preempt(run: Submitted) -> None:
     """A job that goes before it takes the nodes; `run` saves, goes back, and resumes where it saved."""
     other = run.cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", wrap="sleep 2")
-    run.cluster.wait_for_state(other, ["COMPLETED"], 60)
+    run.cluster.wait_for_state(other, ["COMPLETED"], 240)
     output = run.wait("COMPLETED")
     first, second = run.run_dir.attempts()
     ended = first.result.read()
