@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clustertrain.training.distributed import RankInfo
-    from clustertrain.training.loop import Run
+    from clustertrain.training.run import Run
 
 
 @dataclass(frozen=True)

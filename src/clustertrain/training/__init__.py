@@ -2,7 +2,8 @@
 
 settings.py      the settings of the loop
 task.py          the parts a user writes: model, data, loss, metrics
-loop.py          train(): the loop, top to bottom; Run: the interface to its launcher
+loop.py          train(): the loop, top to bottom
+run.py           the loop's interface to its launcher
 rehearsal.py     one batch of training and evaluation in one process, before a cluster is started
 refusals.py      what the user's code raises before the first step, with the line of the user's file
 sampling.py      which samples a rank takes at which step
@@ -17,5 +18,6 @@ gathering.py     outputs and targets of all samples of an evaluation, from all r
 meter.py         the running loss over all ranks; losses and weights that are not finite
 distributed.py   ranks, collectives, and requests on which all ranks agree
 precision.py     fp32, bf16, fp16
+compression.py   gradients exchanged with fewer bytes
 rng.py           random states: seeding, saving, restoring
 """

@@ -18,6 +18,8 @@ from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
+SETTLING_PASSES = 2
+
 
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """The task's model on the device, in training mode.
@@ -84,7 +86,7 @@ def settle_buckets(
         return
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
-    for _ in range(2):
+    for _ in range(SETTLING_PASSES):
         with precision.autocast():
             loss = task.loss(wrapped, map_tensors(batch, torch.clone))
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
+from clustertrain.training.compression import Compression
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -26,38 +27,10 @@ from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
+from clustertrain.training.run import Run
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
-
-
-class Run(Protocol):
-    """The loop's interface to its launcher, one per rank. Rank 0's receives requests, saves and logs."""
-
-    rank: int
-
-    def requests(self) -> tuple[bool, bool]:
-        """(stop, save), as requested since the last call; called on rank 0, once a step."""
-
-    def restore(self) -> dict[str, Any] | None:
-        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
-
-    def reserve(self, state: dict[str, Any]) -> None:
-        """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
-        step."""
-
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Save `state` (live tensors: copy them before returning); called on all ranks."""
-
-    def log(self, record: dict[str, Any]) -> None:
-        """Write a record of metrics; called on rank 0."""
-
-    def phase(self, name: str, step: int) -> None:
-        """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished
-        step."""
-
-    def finish(self) -> None:
-        """Wait for the last save; called on all ranks, at the end."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +121,7 @@ def train(
         model=model,
         wrapped=wrapped,
         precision=precision,
+        compression=Compression(settings, wrapped, rank_info),
         order=order,
         optimization=optimization,
         evaluation=evaluation,
@@ -176,6 +150,7 @@ class _Loop:
         model: nn.Module,
         wrapped: nn.Module,
         precision: Precision,
+        compression: Compression,
         order: TrainOrder,
         optimization: Optimization,
         evaluation: Evaluation | None,
@@ -187,7 +162,7 @@ class _Loop:
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
         self._reserved = False
-        self._early_stopping = early_stopping
+        self._early_stopping, self._compression = early_stopping, compression
         self._evaluation_due = False  # a stop request came before it
         self._meter = Meter(rank_info)
         self._line = StopLine(rank_info, self._requests)
@@ -202,6 +177,8 @@ class _Loop:
             return
         self._load_model(state["model"])
         self._optimization.load(state)
+        if text := self._compression.load(state.get("compression")):
+            self._log("note", text=text)
         self.metrics = dict(state["metrics"])
         self._evaluation_due = state.get("evaluation_due", False)
         self._meter.load(state["meter"])
@@ -332,6 +309,9 @@ class _Loop:
         if self._rank_info.rank != 0:
             return
         record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
+        record |= self._compression.figures()
+        if text := self._compression.note():
+            self._log("note", text=text)
         if self._optimization.grad_norm is not None:
             record["grad_norm"] = self._optimization.grad_norm.item()
         self._log(
@@ -372,6 +352,7 @@ class _Loop:
             state = {
                 **self._tensors(),
                 "rng_of_ranks": gather_rng(self._rank_info),
+                "compression": self._compression.state(),
                 "metrics": self.metrics,
                 "early_stop": self._early_stopping.state(),
                 "evaluation_due": self._evaluation_due,

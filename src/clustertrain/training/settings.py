@@ -45,6 +45,7 @@ class TrainSettings:
     compile: bool = False
     sync_batchnorm: bool = False
     find_unused_parameters: bool = False
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     lr_base_batch_size: int | None = None  # None: one rank's batch
     warmup_steps: int = 0

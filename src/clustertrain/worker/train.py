@@ -112,6 +112,7 @@ def settings_of(job: Job) -> TrainSettings:
         compile=train.compile,
         sync_batchnorm=train.sync_batchnorm,
         find_unused_parameters=train.find_unused_parameters,
+        gradient_compression=train.gradient_compression,
         lr_scaling=train.lr.scaling,
         lr_base_batch_size=train.lr.base_batch_size,
         warmup_steps=train.lr.warmup_steps,
