@@ -7,6 +7,7 @@ from clustertrain.checkpoints.write import Fenced
 from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.staging.stage import StagingInterrupted
+from clustertrain.training.consistency import WeightsDiverged
 from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
 from clustertrain.worker.script import ScriptFailed
 
@@ -26,6 +27,7 @@ ERRORS = [
     ScriptFailed("a", 7, None),
     NonFiniteLoss(3, 1, float("inf")),
     NonFiniteWeights(3),
+    WeightsDiverged(3, 1, "head.weight"),
 ]
 
 

@@ -166,6 +166,9 @@ class Train(Section):
     early_stop: EarlyStop | None = None
     """Ends the run early when a metric of the evaluation no longer improves."""
 
+    compare_weights_every: CountOrZero | None = None
+    """Optimizer steps between comparisons of all workers' weights; by default every save, with 0 never."""
+
     loader_workers: CountOrZero = 0
     """Loader processes per worker; with 0 the worker itself loads the data."""
 

@@ -18,6 +18,7 @@ gathering.py     outputs and targets of all samples of an evaluation, from all r
 meter.py         the running loss over all ranks; losses and weights that are not finite
 distributed.py   ranks, collectives, and requests on which all ranks agree
 precision.py     fp32, bf16, fp16
+consistency.py   every rank has the same model: at the start, and its weights at saves
 compression.py   gradients exchanged with fewer bytes
 rng.py           random states: seeding, saving, restoring
 """

@@ -18,6 +18,7 @@ from clustertrain.errors import JobError
 from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compression import Compression
+from clustertrain.training.consistency import check_same_model, check_same_weights
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -53,6 +54,7 @@ def train(
         JobError: settings, task and data are inconsistent.
         NonFiniteLoss: on all ranks, before anything of that step is saved.
         NonFiniteWeights: on all ranks, when a save is due.
+        WeightsDiverged: on all ranks, when they are compared.
     """
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
@@ -112,6 +114,7 @@ def train(
         total_steps=order.total_steps,
         scaler=precision.scaler,
     )
+    difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     wrapped = wrap(model, settings, rank_info)
     loop = _Loop(
         task=task,
@@ -130,7 +133,7 @@ def train(
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        loop.begin(state)
+        loop.begin(state, warnings=[text for text in (order.limit_text, difference) if text])
         finished = loop.steps(chain([first], batches))
     run.finish()
     why = "" if order.done(loop.position) else early_stopping.text
@@ -168,10 +171,10 @@ class _Loop:
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
 
-    def begin(self, state: dict[str, Any] | None) -> None:
+    def begin(self, state: dict[str, Any] | None, warnings: Iterable[str]) -> None:
         """Load a saved state, and seed every rank's random numbers."""
-        if self._order.limit_text:
-            self._log("warning", text=self._order.limit_text)
+        for warning in warnings:
+            self._log("warning", text=warning)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
@@ -267,6 +270,8 @@ class _Loop:
         if ended or step % self._settings.log_every == 0:
             self._log_training()
         measured: dict[str, float] = {}
+        if self._due(self._settings.compare_weights_every or None, None):
+            check_same_weights(self._model, step, self._rank_info)
         due = self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
         self._evaluation_due = due and requests.stop and not ended
         if ended or (due and not requests.stop):
@@ -344,9 +349,12 @@ class _Loop:
         return self.metrics
 
     def _save(self, reason: str, measured: dict[str, float]) -> None:
-        """Save, after a check that all losses and weights are finite; called on all ranks."""
+        """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
+        ranks."""
         self._meter.flush()
         check_weights(self._model, self.position.step)
+        if self._settings.compare_weights_every is None:
+            check_same_weights(self._model, self.position.step, self._rank_info)
         with self._meter.paused():
             self._run.phase("save", self.position.step)
             state = {

@@ -53,6 +53,7 @@ class TrainSettings:
     eval_every_steps: int | None = None
     eval_every_epochs: int | None = None
     early_stop: EarlyStop | None = None
+    compare_weights_every: int | None = None  # optimizer steps; None: at every save, 0: never
     loader_workers: int = 0  # processes per rank
     limit_batches: int | None = None  # optimizer steps per epoch, and batches per rank and evaluation
     save_every_steps: int | None = None

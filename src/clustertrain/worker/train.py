@@ -120,6 +120,7 @@ def settings_of(job: Job) -> TrainSettings:
         eval_every_steps=train.eval_every.steps,
         eval_every_epochs=train.eval_every.epochs,
         early_stop=EarlyStop(**train.early_stop.model_dump()) if train.early_stop else None,
+        compare_weights_every=train.compare_weights_every,
         loader_workers=train.loader_workers,
         limit_batches=train.limit_batches,
         save_every_steps=job.checkpoint.every.steps,

@@ -1,0 +1,121 @@
+"""Every rank has the same model: what differs is named before the first step, and before a save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from clustertrain.errors import JobError
+from clustertrain.training.consistency import WeightsDiverged, check_same_weights
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain, run_task
+
+SETTINGS = TrainSettings(steps=6, batch_size=4, save_every_steps=4)
+
+
+class OfRank(Plain):
+    """Its model depends on the rank."""
+
+    def __init__(self, rank: int, kind: str) -> None:
+        super().__init__()
+        self.rank, self.kind = rank, kind
+
+    def model(self) -> nn.Module:
+        is_last = self.rank == 2
+        model = nn.Sequential(nn.Linear(4, 8 + (self.kind == "shape" and is_last)))
+        model.append(nn.Linear(model[0].out_features, 1, bias=not (self.kind == "fewer" and is_last)))
+        if self.kind == "dtype" and is_last:
+            model.double()
+        model.register_buffer("scale", torch.full((3,), 1.0 + (self.kind == "buffer" and is_last)))
+        return model
+
+
+class OwnSteps(torch.optim.SGD):
+    """An optimizer with noise that is different on each rank, from its third step on."""
+
+    def __init__(self, parameters, rank: int) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.rank, self.steps = rank, 0
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.steps += 1
+        if self.steps >= 3 and self.rank == 1:
+            with torch.no_grad():
+                self.param_groups[0]["params"][1].add_(1e-7)
+
+
+class Noisy(Plain):
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def optimizer(self, model):
+        return OwnSteps(model.parameters(), self.rank)
+
+
+def of_kind(rank_info, kind):
+    return run_task(rank_info, OfRank(rank_info.rank, kind), SETTINGS)
+
+
+def noisy(rank_info, settings):
+    return run_task(rank_info, Noisy(rank_info.rank), settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("shape", "0.weight (9, 4) float32 instead of 0.weight (8, 4) float32"),
+        ("fewer", "scale (3,) float32 instead of 1.bias (1,) float32"),
+        ("dtype", "0.weight (8, 4) float64 instead of 0.weight (8, 4) float32"),
+    ],
+)
+def test_another_model_on_a_rank_is_named_before_the_first_step(ranks, kind, said):
+    errors = ranks(3).call(of_kind, kind)
+    assert {type(error) for error in errors} == {JobError}
+    assert len({str(error) for error in errors}) == 1
+    assert f"OfRank.model() built another model on rank 2 than on rank 0: {said}." in str(errors[0])
+
+
+def test_other_values_of_a_buffer_are_a_warning_and_rank_0s_are_used(ranks):
+    outcomes = ranks(3).results(of_kind, "buffer")
+    assert [record["text"] for record in outcomes[0].logs if record["kind"] == "warning"] == [
+        "the buffer scale of OfRank.model() has other values on rank 2 than on rank 0; rank 0's are used"
+    ]
+    assert outcomes[2].weights()["scale"].tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("every", "step"), [(None, 4), (1, 3), (5, 5)])
+def test_weights_that_diverge_are_found(ranks, every, step):
+    """By default at a save, which is then left out."""
+    errors = ranks(2).call(noisy, replace(SETTINGS, compare_weights_every=every))
+    assert {type(error) for error in errors} == {WeightsDiverged}
+    assert {(error.step, error.rank, error.name) for error in errors} == {(step, 1, "bias")}
+    assert "compare_weights_every: 0" in str(errors[0])
+
+
+def test_the_comparison_can_be_turned_off(ranks):
+    outcome = ranks(2).results(noisy, replace(SETTINGS, compare_weights_every=0))[0]
+    assert outcome.result.finished
+
+
+def one_bit_off(rank_info, dtype):
+    """In one of rank 1's weights."""
+    model = nn.Linear(3, 1, dtype=dtype)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1, 2, 4]]))
+        model.bias.fill_(1)
+    check_same_weights(model, 0, rank_info)
+    if rank_info.rank == 1:
+        with torch.no_grad():
+            model.weight[0, 0] = 1 + torch.finfo(dtype).eps
+    check_same_weights(model, 1, rank_info)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+def test_one_bit_is_a_difference(ranks, dtype):
+    errors = ranks(2).call(one_bit_off, dtype)
+    assert [(error.step, error.name) for error in errors] == [(1, "weight")] * 2
