@@ -1,5 +1,6 @@
 """What a real API server refuses is said before anything is applied: with object, field, rule and remedy."""
 
+import secrets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import yaml
 
 from clusters.kube_addons import are_established
 from clusters.kube_api import Refused
-from clusters.kube_client import Kubernetes
+from clusters.kube_client import TOOLS, Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
@@ -72,7 +73,12 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({f"{HEAD_POD}/nodeSelectors": {}}, "template.spec.nodeSelectors", UNKNOWN, "mean 'nodeSelector'?"),
     ({"specs": {}}, "RayJob right: specs", UNKNOWN, "Did you mean 'spec'?"),
     ({"spec/zzz": {}}, "spec.zzz", UNKNOWN, "It is misspelt, or newer than the cluster's CRDs"),
-    (NEEDS["networkPolicy"], "networkPolicy", UNKNOWN, "KubeRay 1.7 has this field: update the operator"),
+    (
+        NEEDS["networkPolicy"],
+        "networkPolicy",
+        UNKNOWN,
+        "Update the operator and its CRDs, or leave the field",
+    ),
     ({"spec/backoffLimit": "2"}, "spec.backoffLimit", "expected numeric (int or float)", CORRECT_IT),
     ({"spec/entrypoint": 1}, "spec.entrypoint", "expected string, got 1", CORRECT_IT),
     ({"spec/submitterConfig": []}, "spec.submitterConfig", "expected map, got []", CORRECT_IT),
@@ -148,6 +154,59 @@ def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
     finally:
         for name in names:
             kube.delete("customresourcedefinitions", name)
+
+
+@pytest.fixture
+def older_crds(kube: Kubernetes) -> Iterator[str]:
+    """The apiVersion of the RayJobs of an older KubeRay, in a group of their own."""
+    crd = yaml.load(
+        (TOOLS / "kuberay" / "crd" / "bases" / "ray.io_rayjobs.yaml").read_text(), yaml.CSafeLoader
+    )
+    group, kind = f"older-{secrets.token_hex(3)}.ray.io", crd["spec"]["names"]["kind"]
+    crd["metadata"]["name"] = f"olderjobs.{group}"
+    crd["spec"]["group"] = group
+    crd["spec"]["names"] = {"kind": kind, "listKind": f"{kind}List", "plural": "olderjobs"}
+    crd["spec"]["versions"] = [each for each in crd["spec"]["versions"] if each["name"] == "v1"]
+    fields = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del fields["preRunningDeadlineSeconds"]
+    for large in ("rayClusterSpec", "submitterPodTemplate"):  # the server needs a minute to learn these
+        fields[large] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    kube.apply(crd)
+    name = crd["metadata"]["name"]
+    kube.watch("customresourcedefinitions", "", are_established, 120, f"no {name}", name=name)
+    explained = ("explain", "RayJob.spec", f"--api-version={group}/v1")
+    kube.wait_for(lambda: kube.kubectl(*explained, check=False).returncode == 0, 240, "no schema is served")
+    yield f"{group}/v1"
+    kube.delete("customresourcedefinitions", name)
+
+
+def _operator(version: str) -> Manifest:
+    """The Deployment of KubeRay's Helm chart, without pods."""
+    labels = {"app.kubernetes.io/name": "kuberay-operator"}
+    container = {"name": "operator", "image": f"quay.io/kuberay/operator:{version}"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": "kuberay-operator", "labels": labels}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.timeout(600)
+def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube, namespace, older_crds):
+    older = changed(rayjob(), {"apiVersion": older_crds})
+    for version, remedy in (
+        ("v1.5.1", "--set 'kubernetes.patches={spec: {preRunningDeadlineSeconds: null}}'"),
+        ("v1.6.2", "Helm does not update CRDs: kubectl apply --server-side -k "),
+    ):
+        kube.apply(_operator(version), namespace=namespace)
+        with pytest.raises(ClusterError) as caught:
+            check_admission([older], kubectl)
+        _, refusal, there, last = str(caught.value).splitlines()
+        assert refusal == f"  RayJob right: spec.preRunningDeadlineSeconds: {UNKNOWN}"
+        assert there.startswith("The field is new in KubeRay 1.6. The cluster has the operator ")
+        assert f"{version} (Deployment kuberay-operator in namespace {namespace})" in there
+        assert remedy in last
+    without = changed(older, {"spec/preRunningDeadlineSeconds": ABSENT})
+    assert check_admission([without], kubectl) == []
 
 
 # ---------------------------------------------------------------------------------- before anything is there
@@ -247,6 +306,31 @@ def test_a_rayjob_that_is_over_stays_where_the_next_one_is_refused(user, kube, n
     kube.kubectl(*argv, "--field-manager=somebody", namespace=namespace)
     assert "is replaced; its storage stays" in own("submit").stdout
     assert kube.get("rayjobs", own.name, namespace)["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+# --------------------------------------------------------------------------- text that looks like a number
+
+
+def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, namespace, tmp_path):
+    """What arrives is what the job file has, by `submit` and by `kubectl apply` of what `render` prints."""
+    queue = {"kind": "volcano", "name": "1e9"}
+    tolerations = [{"key": key, "value": value} for key, value in (("y", "089"), ("n", "0o17"), ("1e3", "y"))]
+    own = user(queue=queue, tolerations=tolerations)
+    own.job_file = own.job_file.rename(tmp_path / "n.yaml")
+    own.job_file.write_text(own.job_file.read_text().replace("name: watched", "name: n"))
+    own("submit")
+    own.kube.kubectl(
+        "apply", "--filename=-", "--dry-run=server", input=own("render").stdout, namespace=namespace
+    )
+    sent = kube.get("rayjobs", "n", namespace)
+    assert sent["metadata"]["labels"]["volcano.sh/queue-name"] == "1e9"
+    pod = sent["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert [(each["key"], each["value"]) for each in pod["spec"]["tolerations"]] == [
+        ("y", "089"),
+        ("n", "0o17"),
+        ("1e3", "y"),
+    ]
+    assert pod["metadata"]["labels"]["clustertrain.io/run"] == "n"
 
 
 # ------------------------------------------------------------------------------------------------- validate

@@ -14,15 +14,15 @@ NO_DRY_RUN = 'Error from server (BadRequest): admission webhook "audit.example.o
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """fake({text: words}) puts a kubectl on PATH that refuses input with this text, in these words; it writes
-    its arguments and input into the file that is returned."""
+    """fake({kind: words}) puts a kubectl on PATH that refuses input with such an object, in these words; it
+    writes its arguments and input into the file that is returned."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def put(refused):
         cases = []
-        for number, (text, words) in enumerate(refused.items()):
+        for number, (kind, words) in enumerate(refused.items()):
             (tmp_path / f"words{number}").write_text(f"Warning: unrelated\n{words}\n")
-            cases.append(f'*"{text}"*) cat {tmp_path}/words{number} >&2; exit 1;;')
+            cases.append(f"""*'"kind": "{kind}"'*) cat {tmp_path}/words{number} >&2; exit 1;;""")
         calls = tmp_path / "calls"
         script = ["#!/bin/sh", "input=$(cat)", f'printf "%s\\n%s\\n" "$*" "$input" >>{calls}']
         script += ['case "$input" in', *cases, "esac", ""]
@@ -38,16 +38,16 @@ def test_objects_that_are_taken_are_sent_at_once(fake):
     assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl("team")) == []
     lines = calls.read_text().splitlines()
     asked = [line for line in lines if line.startswith("--")]
-    assert asked == ["--namespace=team apply --server-side --dry-run=server --filename=-", "---", "---"]
+    assert asked == ["--namespace=team apply --server-side --dry-run=server --filename=-"]
 
 
 def test_a_webhook_that_knows_no_dry_run_is_a_note_and_the_rest_is_checked(fake):
-    fake({"kind: ConfigMap": NO_DRY_RUN})
+    fake({"ConfigMap": NO_DRY_RUN})
     (note,) = check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
     assert note.startswith(
         "note: not all of ConfigMap right-job was checked: admission webhook audit.example.org"
     )
-    fake({"kind: ConfigMap": NO_DRY_RUN, "kind: RayJob": "error: no RayJobs on Fridays"})
+    fake({"ConfigMap": NO_DRY_RUN, "RayJob": "error: no RayJobs on Fridays"})
     with pytest.raises(ClusterError, match="RayJob right: no RayJobs on Fridays"):
         check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
 
@@ -56,7 +56,7 @@ def test_an_object_that_others_have_changed_names_them_and_the_fields(fake):
     words = (
         'error: Apply failed with 2 conflicts: conflicts with "admin":\n- .spec.a\n- .spec.b\nPlease review …'
     )
-    fake({"kind: ConfigMap": words})
+    fake({"ConfigMap": words})
     with pytest.raises(ClusterError) as caught:
         check_admission([RIGHT["ConfigMap"]], Kubectl())
     assert (
@@ -66,22 +66,20 @@ def test_an_object_that_others_have_changed_names_them_and_the_fields(fake):
 
 
 def test_a_rayjob_of_this_name_that_will_be_replaced_is_not_in_the_way(fake):
-    calls = fake({"kind: RayJob": 'Error from server (AlreadyExists): rayjobs.ray.io "right" already exists'})
+    calls = fake({"RayJob": 'Error from server (AlreadyExists): rayjobs.ray.io "right" already exists'})
     assert check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl(), replaced=True) == []
     assert "create --dry-run=server --filename=-" in calls.read_text().splitlines()
 
 
 def test_a_server_that_goes_away_meanwhile_is_no_refusal(fake):
-    fake({"kind: RayJob": "The connection to the server 10.0.0.1:6443 was refused"})
+    fake({"RayJob": "The connection to the server 10.0.0.1:6443 was refused"})
     with pytest.raises(NoAnswer):
         check_admission([RIGHT["ConfigMap"], rayjob()], Kubectl())
 
 
 def test_more_than_three_rules_are_counted(fake):
     rules = "\n".join(f"* spec.field{number}: Required value" for number in range(5))
-    fake(
-        {"kind: RayJob": f'The RayJob "right" is invalid: \n{rules}\n* <nil>: Invalid value: null: some more'}
-    )
+    fake({"RayJob": f'The RayJob "right" is invalid: \n{rules}\n* <nil>: Invalid value: null: some more'})
     with pytest.raises(ClusterError) as caught:
         check_admission([rayjob()], Kubectl())
     assert str(caught.value).splitlines()[1:] == [

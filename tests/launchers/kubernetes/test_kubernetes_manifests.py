@@ -4,7 +4,6 @@ import base64
 import io
 import random
 import shutil
-import subprocess
 import tarfile
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusters.kube_client import path as programs
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.job.kubernetes import merged_patch
@@ -25,7 +23,6 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.version import RAY_VERSION
 
 CHECKOUT = Path(__file__).parents[3]
-K8S = CHECKOUT / "k8s"
 
 
 @pytest.fixture
@@ -270,58 +267,14 @@ def test_what_is_rendered_is_what_yaml_reads(make):
     assert all(each["metadata"]["namespace"] == "team-a" for each in manifests(job))
 
 
-def test_the_golden_render_is_what_its_job_file_gives():
-    """The archive's bytes depend on the zlib that packs; what it holds, and its name, do not."""
-    golden = list(yaml.safe_load_all((K8S / "rayjob-digits.yaml").read_text()))
-    fresh = manifests(load_job(K8S / "digits.yaml"))
-    for objects in (golden, fresh):
-        packed = of_kind(objects, "ConfigMap")[0]["binaryData"]
-        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["code.tar.gz"]))) as archive:
-            packed["code.tar.gz"] = [(member.name, member.size, member.mode) for member in archive]
-    assert golden == fresh, (
-        "clustertrain render --to kubernetes k8s/digits.yaml > k8s/base/rayjob-digits.yaml"
-    )
-
-
-def kustomized(folder):
-    if (kubectl := shutil.which("kubectl", path=programs())) is None:
-        pytest.skip("no kubectl: make kube-tools builds one")
-    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-@pytest.mark.kubernetes
-@pytest.mark.parametrize("overlay", ["kind", "gpu"])
-def test_an_overlay_says_namespace_and_image_once(overlay):
-    text = (K8S / "overlays" / overlay / "kustomization.yaml").read_text()
-    assert text.count("\nnamespace:") == text.count("newName:") == 1
-    objects = kustomized(K8S / "overlays" / overlay)
-    assert {each["metadata"]["namespace"] for each in objects} == {"training"}
-    images = {container["image"] for spec in pod_specs(objects) for container in containers(spec)}
-    assert len(images) == 1
-    assert not images & {"localhost/clustertrain:dev"}
-
-
-@pytest.mark.kubernetes
-def test_every_component_can_be_added_to_the_base(tmp_path):
-    shutil.copytree(K8S, tmp_path / "k8s", symlinks=True)
-    components = sorted(path.name for path in (K8S / "components").iterdir())
-    assert components == ["kueue", "monitoring", "pvc", "s3-secret", "volcano"]
-    own = tmp_path / "k8s" / "own"
-    own.mkdir()
-    kustomization = {"resources": ["../base"], "components": [f"../components/{c}" for c in components]}
-    (own / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    objects = kustomized(own)
-    labels = ray_job(objects)["metadata"]["labels"]
-    assert labels["kueue.x-k8s.io/queue-name"] == labels["volcano.sh/queue-name"] == "training"
-    head, worker, submitter = pod_specs(objects)
-    assert head["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3"}}]
-    assert worker["containers"][0]["envFrom"] == [{"secretRef": {"name": "s3"}}]
-    assert "envFrom" not in submitter["containers"][0]
-    assert of_kind(objects, "PodMonitor")
-
-
 def test_to_yaml_keeps_no_references():
     shared = {"a": 1}
     assert "&" not in to_yaml([{"x": shared, "y": shared}])
+
+
+def test_text_that_go_reads_as_a_number_or_a_boolean_is_quoted():
+    """PyYAML reads these as text without quotes as well, and Go's YAML does not."""
+    for text in ("y", "N", "1e9", "1E+5", "089", "0o17", "0b1", "off", "~", "12:30"):
+        assert to_yaml([{text: text}]) == f"---\n'{text}': '{text}'\n"
+    plain = [{"app.kubernetes.io/name": "a word: of /mnt", "/mnt": "1 line\nand another"}]
+    assert list(yaml.safe_load_all(to_yaml(plain))) == plain

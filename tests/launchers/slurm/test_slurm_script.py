@@ -71,6 +71,7 @@ def test_the_scripts_in_the_repository_are_what_is_rendered(name, monkeypatch, t
 
 def test_there_are_goldens():
     assert {"digits", "script"} <= {*GOLDENS}
+    assert sorted(path.stem for path in (ROOT / "slurm").glob("*.yaml")) == GOLDENS
 
 
 def test_set_is_told_to_count_for_submit_alone(monkeypatch, tmp_path):

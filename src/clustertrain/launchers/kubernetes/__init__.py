@@ -5,6 +5,7 @@ submit.py        check, render, apply
 render/          the objects of a job; pure
 rules/           what the operator, the API server and queues would refuse, checked without a cluster
 dry_run.py       the API server checks every object before any is applied
+operator_version.py  which KubeRay operator is installed, for a field that its CRDs do not have
 preflight.py     checks the cluster for what would keep a run from ever starting
 capacity.py      whether nodes and quotas can hold a run
 view.py          reads the state of a run from the cluster and its storage

@@ -16,7 +16,8 @@ from textwrap import shorten
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_yaml
+from clustertrain.launchers.kubernetes.operator_version import found, installed, since_of, too_old
+from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.kubernetes.rules.check import check
 from clustertrain.launchers.shell import CommandFailed
 
@@ -95,7 +96,7 @@ def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) 
     if not objects:
         return []
     try:
-        kubectl(*how, input=to_yaml(objects), timeout_s=_TIMEOUT_S)
+        kubectl(*how, input=to_json(objects), timeout_s=_TIMEOUT_S)
     except NoAnswer:
         raise
     except ClusterError as error:
@@ -146,13 +147,14 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
             "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."
         )
     known_since = {each.where: each.since for each in check([refusal.manifest]) if each.since}
-    if since := known_since.get(refusal.where):
-        return f"{since} has this field: update the operator and its CRDs, or leave it out."
+    if since := known_since.get(refusal.where) or since_of(refusal.field):
+        return too_old(refusal.field, since, kubectl)
     path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
     if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"
     return (
-        "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later."
+        "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later. "
+        f"{found(installed(kubectl))}"
     )
 
 

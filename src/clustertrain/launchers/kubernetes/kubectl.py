@@ -146,9 +146,10 @@ class Kubectl:
         value: dict[str, Any] = json.loads(self("get", kind, name, "--output=json").stdout)
         return value
 
-    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+    def list(self, kind: str, selector: str = "", *options: str) -> list[dict[str, Any]]:
         """The objects of a kind that `selector` selects by labels. Raises as `__call__`."""
-        found = self("get", kind, "--output=json", *([f"--selector={selector}"] if selector else []))
+        selected = [f"--selector={selector}"] if selector else []
+        found = self("get", kind, "--output=json", *selected, *options)
         items: list[dict[str, Any]] = json.loads(found.stdout)["items"]
         return items
 

@@ -1,4 +1,4 @@
-"""Checks, renders and applies a job on Kubernetes. It applies exactly the YAML that `render` prints.
+"""Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
 
 manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run ─▶ kubectl apply
 """
@@ -20,7 +20,7 @@ from clustertrain.launchers.check import check_code, check_loggers
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.preflight import check_cluster
-from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_yaml
+from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.rules.check import check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Observed
@@ -92,7 +92,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
         kubectl.delete(RAYJOBS, job.name, _DELETE_S)
     # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
-    kubectl("apply", "--server-side", "--filename=-", input=to_yaml(objects), timeout_s=_APPLY_S)
+    kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
     namespace = str(made["metadata"]["namespace"])
     return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)

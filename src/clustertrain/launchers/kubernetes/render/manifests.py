@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,8 +74,14 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
     return objects
 
 
+def to_json(objects: Sequence[Manifest]) -> str:
+    """The objects for kubectl. JSON has one meaning for each value; YAML 1.1 and Go's YAML differ."""
+    # Manifests that a user wrote can have values that YAML reads as dates, and Kubernetes as text.
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, default=str)
+
+
 def to_yaml(objects: Sequence[Manifest]) -> str:
-    """The objects as YAML for `kubectl apply -f -`."""
+    """The objects as YAML, for people, git and `kubectl apply -f -`."""
     text: str = yaml.dump_all(
         objects, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=1000, explicit_start=True
     )
@@ -81,14 +89,24 @@ def to_yaml(objects: Sequence[Manifest]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text of several lines as a block, and never a YAML alias."""
+    """Writes text of several lines as a block, and never a YAML alias.
+
+    PyYAML leaves text without quotes that Go's YAML reads as a number or a boolean, such as 1e9, 089, 0o7 and
+    y. Only words that no YAML reads as something else stay without quotes.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
+_WORD = re.compile(r"[A-Za-z/][^\n]*")
+_OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+
+
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    is_word = _WORD.fullmatch(text) and text.lower() not in _OF_YAML
+    style = "|" if "\n" in text else None if is_word else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)

@@ -28,7 +28,7 @@ from clustertrain.version import __version__
 USER = 1000  # the user of the image
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
-READER_CONTAINER = "reader"
+READER_CONTAINER, CODE_CONTAINER = "reader", "code"
 HEALTH_PORT = 52365  # of Ray's agent
 _MARGIN_S = 30  # after the last save: to write the result and to end all processes
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
@@ -177,7 +177,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
     }
     if code_is_packed(job):
         unpack = {
-            **_container(job, "code"),
+            **_container(job, CODE_CONTAINER),
             "command": [
                 _PYTHON,
                 "-m",
@@ -232,7 +232,7 @@ def _container(job: Job, name: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
         },
     }
-    if job.kubernetes.secrets and name != SUBMITTER_CONTAINER:
+    if job.kubernetes.secrets and name not in (SUBMITTER_CONTAINER, CODE_CONTAINER):
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.kubernetes.secrets]
     return container
 

@@ -1,0 +1,123 @@
+"""The folder k8s/: manifests are what their job files render, and a component does what a key of a job file
+does.
+"""
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clusters.kube_client import path as programs
+from clustertrain.job.file import load_job, parse_job
+from clustertrain.launchers.kubernetes.render.manifests import manifests
+
+K8S = Path(__file__).parents[3] / "k8s"
+RENDERED = {
+    "base/rayjob-digits.yaml": "digits.yaml",
+    "overlays/gpu/rayjob-digits-gpu.yaml": "digits-gpu.yaml",
+}
+# The key of a job file that does the same as a component. Monitoring is of a cluster, not of a job.
+COMPONENTS = {
+    "kueue": "kubernetes.queue={name: training}",
+    "pvc": "kubernetes.volumes=[{mount: /mnt/clustertrain, claim: clustertrain, size: 100Gi}]",
+    "s3-secret": "kubernetes.secrets=[s3]",
+    "volcano": "kubernetes.queue={kind: volcano, name: training}",
+}
+
+
+def of_kind(objects, kind):
+    return [each for each in objects if each["kind"] == kind]
+
+
+def read(name):
+    return list(yaml.safe_load_all((K8S / name).read_text()))
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_manifests_are_what_their_job_file_renders(name):
+    """The archive's bytes depend on the zlib that packs; what it contains, and its name, do not."""
+    golden, fresh = read(name), manifests(load_job(K8S / RENDERED[name]))
+    for objects in (golden, fresh):
+        packed = of_kind(objects, "ConfigMap")[0]["binaryData"]
+        with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["code.tar.gz"]))) as archive:
+            packed["code.tar.gz"] = [(member.name, member.size, member.mode) for member in archive]
+    assert golden == fresh, f"clustertrain render --to kubernetes k8s/{RENDERED[name]} > k8s/{name}"
+
+
+def test_every_job_file_and_every_rayjob_is_among_them():
+    files = {file.relative_to(K8S).as_posix() for file in K8S.rglob("*.yaml") if not file.is_symlink()}
+    kinds = {name: {each.get("kind") for each in read(name)} for name in files}
+    assert {name for name in files if "RayJob" in kinds[name]} == set(RENDERED)
+    assert {name for name in files if "/" not in name and kinds[name] == {None}} == set(RENDERED.values())
+    assert {path.name for path in (K8S / "components").iterdir()} == {*COMPONENTS, "monitoring"}
+
+
+# ---------------------------------------------------------------------------------------------- kustomize
+
+
+def kustomized(folder):
+    if (kubectl := shutil.which("kubectl", path=programs())) is None:
+        pytest.skip("no kubectl: make kube-tools builds one")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def with_components(folder, *components):
+    shutil.copytree(K8S, folder / "k8s", symlinks=True)
+    own = folder / "k8s" / "own"
+    own.mkdir()
+    kustomization = {"resources": ["../base"], "components": [f"../components/{c}" for c in components]}
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return kustomized(own)
+
+
+def beside_the_job(objects):
+    """The objects without the job file, whose text has the key, and without the hash of that text."""
+    left = [each for each in objects if each["kind"] != "ConfigMap"]
+    text = json.dumps(sorted(left, key=lambda each: (each["kind"], each["metadata"]["name"])), sort_keys=True)
+    return json.loads(re.sub(r"digits(-gpu)?-[0-9a-f]{10}", "CONFIG-MAP", text))
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_does_what_its_key_does(component, tmp_path):
+    with_key = manifests(load_job(K8S / "digits.yaml", [COMPONENTS[component]]))
+    assert beside_the_job(with_components(tmp_path, component)) == beside_the_job(with_key)
+
+
+@pytest.mark.kubernetes
+def test_all_components_together(tmp_path):
+    objects = with_components(tmp_path, *COMPONENTS, "monitoring")
+    labels = of_kind(objects, "RayJob")[0]["metadata"]["labels"]
+    assert labels["kueue.x-k8s.io/queue-name"] == labels["volcano.sh/queue-name"] == "training"
+    assert of_kind(objects, "PodMonitor")
+
+
+@pytest.mark.kubernetes
+@pytest.mark.parametrize(
+    ("overlay", "job_file", "image"),
+    [
+        ("kind", "digits.yaml", "clustertrain:dev"),
+        ("gpu", "digits-gpu.yaml", "registry.example.org/team/clustertrain:0.1.0-gpu"),
+    ],
+)
+def test_an_overlay_changes_namespace_and_image_of_what_is_rendered(overlay, job_file, image):
+    text = (K8S / "overlays" / overlay / "kustomization.yaml").read_text()
+    assert text.count("\nnamespace:") == text.count("newName:") == 1
+    objects = kustomized(K8S / "overlays" / overlay)
+    sets = [f"image={image}", "kubernetes.namespace=training"]
+    rendered = manifests(load_job(K8S / job_file, sets))
+    left = [each for each in objects if each["kind"] != "PersistentVolumeClaim"]
+    assert beside_the_job(left) == beside_the_job(rendered)
+    job = parse_job(of_kind(objects, "ConfigMap")[0]["data"]["job.yaml"], "job.yaml")
+    group = of_kind(objects, "RayJob")[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert int(limits.get("nvidia.com/gpu", 0)) == job.resources.gpus_per_worker == (overlay == "gpu")
