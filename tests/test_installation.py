@@ -47,7 +47,7 @@ def test_the_code_imports_what_an_installation_brings_and_no_tool():
 
 
 def test_an_installation_for_submitting_is_light():
-    assert names(PROJECT["dependencies"]) == {"boto3", "click", "pydantic", "pyyaml", "rich"}
+    assert names(PROJECT["dependencies"]) == {"boto3", "click", "pydantic", "pyyaml", "rich", "urllib3"}
 
 
 def test_tools_are_in_the_extra_dev_only():

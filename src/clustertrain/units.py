@@ -116,10 +116,11 @@ def size_value(size: int) -> str | int:
     return size
 
 
-def shortened(text: str) -> str:
-    """The text on one line, cut to a length that fits an error."""
+def shortened(text: str, most: int = 60) -> str:
+    """The text on one line of printable characters, cut to a length that fits an error."""
+    text = text[: most + 1]
     text = text if text.isprintable() else repr(text)[1:-1]
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _decimal(value: object, rule: str) -> Decimal:

@@ -18,7 +18,7 @@ from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import parallel_ranges as spans
 from clustertrain.staging import partial_file as part_module
 from clustertrain.staging import retries
-from clustertrain.staging.file_and_http import open_source
+from clustertrain.staging.fetch import open_source
 from clustertrain.staging.partial_file import PIECE_BYTES, Part, read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.stage import StagingInterrupted, stage

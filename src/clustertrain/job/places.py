@@ -17,7 +17,7 @@ from clustertrain.job.values import (
     Text,
     refuse_secret_keys,
 )
-from clustertrain.storage.location import RETRY_S, Location
+from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S, RETRY_S, Location
 from clustertrain.units import shortened
 
 Addressing = Literal["auto", "path", "virtual"]
@@ -65,6 +65,10 @@ class DataEntry(_Place):
     per: Literal["cluster", "node"] = "cluster"
     """One copy in the storage for all nodes, or one on the disk of every node."""
 
+    timeout_s: Seconds = Field(default=DOWNLOAD_TIMEOUT_S, alias="timeout")
+    """How long the download from a web server (`http(s)://`) may take in all. A server that does not answer,
+    or sends less than 512 bytes per second, is given up earlier."""
+
     endpoint: Endpoint | None = None
     """Address of an S3 server other than Amazon's. An `s3://…` entry without `endpoint`, `region`, `profile`
     and `addressing` uses those of the job's storage if the storage is on S3."""
@@ -82,11 +86,24 @@ class DataEntry(_Place):
     @property
     def location(self) -> Location:
         """The location by this entry only; `Job.data_location` also uses the options of the storage."""
-        return Location(self.uri, self.endpoint, self.region, self.profile, self.addressing or "auto")
+        return Location(
+            self.uri,
+            self.endpoint,
+            self.region,
+            self.profile,
+            self.addressing or "auto",
+            timeout_s=self.timeout_s,
+        )
 
     @model_validator(mode="after")
-    def _options_are_for_s3(self) -> DataEntry:
+    def _options_are_for_their_scheme(self) -> DataEntry:
         self._only_for_s3(*_S3_OPTIONS)
+        if self.timeout_s != DOWNLOAD_TIMEOUT_S and not self.location.is_http:
+            raise Refused(
+                f"is given for {shortened(self.uri)}, which is not on a web server\n"
+                "timeout is only for http(s)://…: remove it",
+                "timeout",
+            )
         return self
 
 

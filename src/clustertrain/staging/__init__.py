@@ -3,7 +3,9 @@
 stage.py            stage(), the entry point: one process fetches the data set, the others wait
 entry.py            paths and keys of staged data sets
 source.py           the protocol of a source: bytes that can be opened at any offset
-file_and_http.py    sources: paths, file:// and http(s)://
+local_file.py       sources: paths and file://
+http.py             sources: http(s)://
+timed_http.py       connections on which a server has a limited time
 s3.py               sources: s3://
 fetch.py            downloads one file
 parallel_ranges.py  several ranges of one file in parallel

@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from clustertrain.errors import DataError
 from clustertrain.node.cache import cache_folder
-from clustertrain.staging.file_and_http import is_http, missing
+from clustertrain.staging.local_file import missing
 from clustertrain.storage.location import Location, local_path
 
 MARKER = "READY.json"
@@ -73,7 +73,7 @@ class Entry:
             identity: list[Any] = ["sha256", sha256]
         elif location.is_s3:
             identity = ["s3", location.endpoint, *location.bucket_and_key]
-        elif is_http(location.uri):
+        elif location.is_http:
             identity = ["url", location.uri]
         else:
             identity = ["file", *_local_identity(location.uri)]
@@ -154,7 +154,7 @@ def _local_identity(uri: str) -> tuple[str, int, int, int]:
 
 def local_folder(location: Location) -> Path | None:
     """The folder of a data set that is a local folder, which is used in place; None for other data sets."""
-    if is_http(location.uri) or location.is_s3:
+    if location.is_http or location.is_s3:
         return None
     path = local_path(location.uri, what="data")
     return path.absolute() if path.is_dir() else None

@@ -10,13 +10,41 @@ import shutil
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from clustertrain.errors import DataError, StorageError
-from clustertrain.staging.file_and_http import FileSource
+from clustertrain.errors import DataError, JobError, StorageError
+from clustertrain.staging.local_file import FileSource
 from clustertrain.staging.parallel_ranges import SourceChanged, fetch_spans
 from clustertrain.staging.partial_file import PIECE_BYTES, Part, Tick
 from clustertrain.staging.retries import Retries
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked, read_some
+from clustertrain.storage.location import Location, local_path
+
+_LOOK_EVERY_BYTES = 64 << 20
+_KEPT_FREE_BYTES = 1 << 30
+
+
+def open_source(location: Location) -> Source:
+    """The source behind a URI.
+
+    Raises:
+        JobError: a scheme that is not supported, or credentials in the URI.
+        DataError: an S3 URI without an object key.
+    """
+    uri = location.uri
+    if location.is_s3:
+        from clustertrain.staging.s3 import S3Source
+
+        return S3Source.of(location)
+    if not location.is_http:
+        return FileSource(local_path(uri, what="data"))
+    if "@" in urlsplit(uri).netloc:
+        raise JobError(
+            f"{masked(uri)} contains credentials.\nRemove them: a URI ends up in logs and records."
+        )
+    from clustertrain.staging.http import HttpSource  # urllib3 takes time to import
+
+    return HttpSource(uri, location.timeout_s)
 
 
 def fetch(source: Source, folder: Path, *, uri: str, sha256: str | None, tick: Tick) -> Part:
@@ -125,13 +153,16 @@ class _Fetching:
             raise CutShort(str(changed)) from changed
 
     def _read_in_order(self, stream: Stream) -> None:
-        part, at = self.part, stream.offset
+        part, at, look_at = self.part, stream.offset, _LOOK_EVERY_BYTES
         ends = [end for end in (part.gap()[1], stream.end) if end is not None]
         end = min(ends, default=None)
         while data := read_some(stream.body, CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - at)):
             part.write(at, data)
             at += len(data)
             self._tick(part.size_bytes, stream.total_bytes)
+            if end is None and at >= look_at:
+                look_at = at + _LOOK_EVERY_BYTES
+                _check_rest(part, self._uri)
         if end is None:
             part.end_here()
         elif at < end:
@@ -151,4 +182,15 @@ def _check_space(part: Part, uri: str) -> None:
             f"{masked(uri)} does not fit: {part.missing_bytes} bytes are missing, "
             f"{free_bytes} are free at {part.path.parent.parent}.\n"
             "Free space there, or store the data elsewhere."
+        )
+
+
+def _check_rest(part: Part, uri: str) -> None:
+    """Check, during a transfer of unknown length, that it does not fill the disk."""
+    free_bytes = shutil.disk_usage(part.path.parent).free
+    if free_bytes < _KEPT_FREE_BYTES:
+        raise StorageError(
+            f"{masked(uri)} does not fit: its server sends no length, {part.size_bytes} bytes were received, "
+            f"and {free_bytes} are free at {part.path.parent.parent}.\n"
+            f"At least {_KEPT_FREE_BYTES} have to stay free. Free space there, or store the data elsewhere."
         )

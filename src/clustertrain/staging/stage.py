@@ -19,8 +19,7 @@ from typing import Any
 from clustertrain.errors import DataError, RunStopped, StorageError
 from clustertrain.staging.archive import extract as extract_archive
 from clustertrain.staging.entry import MARKER, Entry, local_folder
-from clustertrain.staging.fetch import fetch
-from clustertrain.staging.file_and_http import open_source
+from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
 from clustertrain.staging.partial_file import Part, Tick, copy_part, read_progress
 from clustertrain.staging.source import masked

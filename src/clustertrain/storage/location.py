@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from clustertrain.errors import JobError
 
 RETRY_S = 600.0
+DOWNLOAD_TIMEOUT_S = 86_400.0
 # The places in which boto3 looks for credentials, in this order; for messages.
 CREDENTIAL_CHAIN = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or `profile`, ~/.aws/credentials, "
@@ -28,6 +29,7 @@ class Location:
         profile: of the AWS configuration files.
         addressing: "path" (http://host/bucket/key), "virtual" (http://bucket.host/key) or "auto".
         retry_s: how long transient errors of the server or the network are retried.
+        timeout_s: how long a download from a web server may take in all.
     """
 
     uri: str
@@ -36,6 +38,11 @@ class Location:
     profile: str | None = None
     addressing: str = "auto"
     retry_s: float = RETRY_S
+    timeout_s: float = DOWNLOAD_TIMEOUT_S
+
+    @property
+    def is_http(self) -> bool:
+        return self.uri.lower().startswith(("http://", "https://"))
 
     @property
     def is_s3(self) -> bool:

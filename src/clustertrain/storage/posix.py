@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import errno
+import io
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ class PosixStore:
     def read_or_none(self, key: str) -> bytes | None:
         path = self._path(key)
         try:
-            return again_when_stale(path.read_bytes)
+            return again_when_stale(lambda: read_file(path))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -89,7 +91,7 @@ class PosixStore:
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
         path = self._path(key)
         try:
-            with again_when_stale(lambda: path.open("rb")) as file:
+            with again_when_stale(lambda: open_file(path)) as file:
                 while block := file.read(block_bytes):
                     yield block
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -111,6 +113,37 @@ class PosixStore:
 
     def _path(self, key: str) -> Path:
         return self.root / key if key else self.root
+
+
+class NotAFile(OSError):
+    """The path is a device, a named pipe or a socket."""
+
+
+def open_file(path: Path | str) -> io.BufferedReader:
+    """Open a regular file to read it. A named pipe would wait for a writer, and a device has no end.
+
+    Raises:
+        NotAFile: something else is there.
+        OSError: it cannot be opened.
+    """
+    # Without O_NONBLOCK the open of a named pipe waits; it has no effect on a regular file.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise NotAFile(errno.EINVAL, "not a regular file", str(path))
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_file(path: Path | str) -> bytes:
+    """The bytes of a regular file. Raises as `open_file`."""
+    with open_file(path) as file:
+        return file.read()
 
 
 def create_exclusive(path: Path, data: bytes) -> bool:
@@ -188,6 +221,8 @@ def refused(path: Path, verb: str, error: OSError) -> StorageError:
         errno.EPERM: "The file system may lack hard links, which a run needs: use another path.",
         errno.EOPNOTSUPP: "The file system lacks hard links, which a run needs: use another path.",
     }.get(error.errno or 0, "Give that user access, or use a path that every node can write.")
+    if isinstance(error, NotAFile):
+        return StorageError(f"{path} is {error.strerror}.\nRemove it, or restore the file that was there.")
     return StorageError(
         f"{path} cannot be {verb} by uid {os.geteuid()}: {error.strerror or error}.\n{remedy}"
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 from clustertrain.job.model import Job
 from clustertrain.staging.entry import Entry, data_folder, local_folder
-from clustertrain.staging.file_and_http import is_http
 from clustertrain.staging.source import masked
 from clustertrain.staging.stage import stage
 from clustertrain.storage import open_store
@@ -60,7 +59,7 @@ def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
     entry = Entry.of(location, data.sha256, data.extract, _into(job, data.per))
     if (ready := entry.ready()) is not None:
         return ready.path
-    if location.is_s3 or is_http(location.uri):
+    if location.is_s3 or location.is_http:
         return None
     path = local_path(location.uri, what="data")
     if local_folder(location) is None and path.stat().st_size > _UNPACKED_BYTES:

@@ -1,0 +1,257 @@
+"""Web servers that lie: whatever they send, the download ends with the file, or with two readable lines."""
+
+import gzip
+import itertools
+import re
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from clustertrain.errors import DataError, StorageError
+from clustertrain.staging import fetch as fetch_module
+from clustertrain.staging import http, partial_file, retries
+from clustertrain.staging.fetch import fetch, open_source
+from clustertrain.storage.location import Location
+
+BODY = bytes(range(256)) * 100
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + LENGTH + b"\r\n" + BODY
+
+
+@contextmanager
+def server(*answers):
+    """The URL of a server, and its requests. An answer is bytes, or a function that returns pieces: one is sent
+    every 20 ms. The last answer is for all further requests."""
+    requests, is_over, threads = [], threading.Event(), []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def handle(connection, answer):
+        with connection:
+            head = b""
+            while b"\r\n\r\n" not in head and (data := connection.recv(4096)):
+                head += data
+            requests.append(head.decode())
+            try:
+                for piece in [answer] if isinstance(answer, bytes) else answer():
+                    connection.sendall(piece)
+                    if not isinstance(answer, bytes) and is_over.wait(0.02):
+                        return
+            except OSError:
+                return  # the client has left
+
+    def accept():
+        for answer in itertools.chain(answers, itertools.repeat(answers[-1])):
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=handle, args=(connection, answer)))
+            threads[-1].start()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/f", requests
+    finally:
+        is_over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for thread in (acceptor, *threads):
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(retries, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "part").mkdir()
+    return tmp_path / "part"
+
+
+def get(url, folder, **options):
+    source = open_source(Location(url, **options))
+    return fetch(source, folder, uri=url, sha256=None, tick=lambda *_: None).path.read_bytes()
+
+
+def refusal_of(url, folder, **options):
+    with pytest.raises(DataError) as refusal:
+        get(url, folder, **options)
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 2
+    assert all(line.isprintable() and len(line) < 500 for line in lines)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "length", ["abc", "1e3", "0x10", "9" * 20, "9" * 5000, "١٢", "-5", "+5", "1_0", "", "5, 6", "\x1b[31m"]
+)
+def test_a_length_that_is_no_number_is_refused_at_once(folder, length):
+    with server(OK + b"Content-Length: " + length.encode() + b"\r\n\r\n" + BODY) as (url, requests):
+        text = refusal_of(url, folder)
+    assert "not a number of bytes" in text or "Content-Length contained multiple" in text
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "what"),
+    [
+        (b"http://[::1", "no http(s) address"),
+        (b"http://h:99999/", "is not a URL"),
+        (b"//[x]/", "no http(s) address"),
+        (b"/a\x1b[31mb", "no http(s) address"),
+        (b"ftp://h/f", "no http(s) address"),
+        (b"javascript:alert(1)", "no http(s) address"),
+        (b"/f", "more than 10 redirects"),
+        (b"http://" + b"x" * 70 + b".example/", "is not a URL"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_refused(folder, location, what):
+    with server(b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\n\r\n") as (url, requests):
+        assert what in refusal_of(url, folder)
+    assert len(requests) == (10 if location == b"/f" else 1)
+
+
+@pytest.mark.parametrize("status", [204, 206, 304, 305, 416, 418, 999])
+def test_an_answer_that_nobody_asked_for(folder, status):
+    answer = b'HTTP/1.1 %d \x1b[31mred\x1b[0m\r\nETag: "x"\r\nContent-Length: 0\r\n\r\n' % status
+    with server(answer) as (url, requests):
+        assert f"HTTP {status}" in refusal_of(url, folder)
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"HTTP/1.1 206 P\r\nContent-Range: bytes 100-%d/%b\r\n" % (len(BODY) - 1, b"9" * 5000),
+        b"HTTP/1.1 206 P\r\nContent-Range: bytes 9-5/3\r\n",
+        b"HTTP/1.1 206 P\r\nContent-Range: bytes \xd9\xa1-5/10\r\n",
+        b"HTTP/1.1 206 P\r\n",
+        b"HTTP/1.1 416 No\r\nContent-Range: bytes */%b\r\n" % (b"9" * 5000),
+        b"HTTP/1.1 416 No\r\n",
+    ],
+)
+def test_a_range_that_is_none_leads_to_the_whole_file(folder, part):
+    cut = OK + LENGTH + b'ETag: "x"\r\n\r\n' + BODY[:100]
+    with server(cut, part + b"Content-Length: 5\r\n\r\n12345", WHOLE) as (url, requests):
+        assert get(url, folder) == BODY
+    assert "Range: bytes=100-" in requests[1]
+    assert "Range" not in requests[2]
+
+
+@pytest.mark.parametrize("etag", [b'"a\tb"', b'"\xff"', b'"' + b"x" * 5000 + b'"', b'"\x1b"'])
+def test_an_etag_that_cannot_be_sent_back_is_not_used(folder, etag):
+    cut = OK + LENGTH + b"ETag: " + etag + b"\r\n\r\n" + BODY[:100]
+    with server(cut, WHOLE) as (url, requests):
+        assert get(url, folder) == BODY
+    assert "Range" not in requests[1]
+
+
+def endless(*pieces):
+    return lambda: itertools.chain(pieces[:-1], itertools.repeat(pieces[-1]))
+
+
+SLOW = "sent less than 10.* in 1 s|did not answer within 1 s"  # the latter on a machine under load
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (endless(b"HTTP/1.1 100 Continue\r\n\r\n"), "did not answer within 1 s"),
+        (endless(b"x"), "did not answer within 1 s"),
+        (endless(OK, b"X"), "did not answer within 1 s"),
+        (endless(OK + LENGTH + b"\r\n", b"x"), SLOW),
+        (endless(OK + LENGTH + b'ETag: "x"\r\n\r\n', b"x"), SLOW),
+        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"), SLOW),
+        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x"), SLOW),
+        (endless(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"), SLOW),
+        (b"", "Remote end closed"),
+        (b"\x1b[31m\r\n\r\n", "BadStatusLine"),
+        (OK + b"X: y\r\n" * 200, "more than 100 headers"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "Incomplete|InvalidChunk|Connection broken"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nxxxxx\r\n", ""),
+    ],
+)
+def test_a_server_that_never_comes_to_an_end_is_given_up(folder, monkeypatch, answer, what):
+    monkeypatch.setattr(http, "ANSWER_S", 1.0)
+    monkeypatch.setattr(retries, "TRIES", 2)
+    monkeypatch.setattr(retries, "LOWEST_BYTES_PER_S", 100_000)
+    with server(answer) as (url, requests):
+        assert re.search(what, refusal_of(url, folder))
+    assert len(requests) == retries.TRIES
+
+
+def test_the_whole_download_has_a_time_limit(folder):
+    """A server that is fast enough, and has no end."""
+    answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
+    with server(answer) as (url, requests):
+        text = refusal_of(url, folder, timeout_s=2.0)
+    assert "was not complete after 2s, the limit `timeout` of this data set (data.*.timeout)." in text
+    assert len(requests) == 1
+
+
+def test_a_body_without_a_length_does_not_fill_the_disk(folder, monkeypatch):
+    monkeypatch.setattr(fetch_module, "_LOOK_EVERY_BYTES", 1000)
+    monkeypatch.setattr(fetch_module, "_KEPT_FREE_BYTES", 1 << 62)
+    answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
+    with server(answer) as (url, _), pytest.raises(StorageError, match="sends no length"):
+        get(url, folder)
+
+
+class TestEncodings:
+    """The request accepts none; some servers send one nevertheless."""
+
+    ANSWER = OK + b'Content-Encoding: gzip\r\nETag: "x"\r\nContent-Length: %d\r\n\r\n%s'
+
+    def test_a_compressed_body_is_unpacked(self, folder):
+        packed = gzip.compress(BODY)
+        with server(self.ANSWER % (len(packed), packed)) as (url, _):
+            assert get(url, folder) == BODY
+
+    def test_its_cut_is_seen(self, folder):
+        packed = gzip.compress(BODY)
+        answers = [self.ANSWER % (len(packed), packed[:-20]), self.ANSWER % (len(packed), packed)]
+        with server(*answers) as (url, requests):
+            assert get(url, folder) == BODY
+        assert len(requests) == 2
+
+    def test_a_file_that_is_compressed_itself_stays_so(self, folder):
+        """Many servers send .gz files with this header."""
+        packed = gzip.compress(BODY)
+        with server(self.ANSWER % (len(packed), packed)) as (url, _):
+            assert get(f"{url}.tar.gz", folder) == packed
+
+    def test_what_is_no_gzip(self, folder):
+        with server(self.ANSWER % (len(BODY), BODY)) as (url, _):
+            assert "gzip" in refusal_of(url, folder)
+
+    def test_an_unknown_encoding_is_refused(self, folder):
+        with server(OK + LENGTH + b"Content-Encoding: \x1bfoo\r\n\r\n" + BODY) as (url, requests):
+            assert "although none was requested" in refusal_of(url, folder)
+        assert len(requests) == 1
+
+
+def test_a_proxy_is_used_and_its_lies_are_readable(folder, monkeypatch):
+    with server(WHOLE) as (url, requests):
+        monkeypatch.setenv("http_proxy", url.replace("http://", "http://me:s%40cret@").removesuffix("/f"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert get("http://data.example/f", folder) == BODY
+    assert requests[0].startswith("GET http://data.example/f HTTP/1.1")
+    assert "proxy-authorization: Basic bWU6c0BjcmV0".lower() in requests[0].lower()
+    (folder / "progress").unlink(missing_ok=True)
+    with server(b"HTTP/1.1 407 \x1b[31m\r\n\r\n") as (url, _):
+        monkeypatch.setenv("https_proxy", url.removesuffix("/f"))
+        assert "407" in refusal_of("https://data.example/f", folder)
+
+
+def test_a_progress_file_is_readable_after_a_long_etag(folder):
+    """The head of a progress file has a fixed size."""
+    etag = b'"' + b"e" * 490 + b'"'
+    with server(OK + LENGTH + b"ETag: " + etag + b"\r\n\r\n" + BODY[:100], WHOLE) as (url, _):
+        get(url, folder)
+    assert partial_file.read_progress(folder) is None or (folder / "progress").stat().st_size > 4096
