@@ -221,8 +221,9 @@ class Slurm(Section):
     """How long the job waits until all of its nodes have started."""
 
     setup: tuple[ShellLine, ...] = ()
-    """Shell lines, such as `module load cuda`, that run first, on the job's first node. The variables that
-    they export are set on all nodes. The shell expands `$` here."""
+    """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of
+    their own. The variables that they export are set on all nodes. The first line that fails ends the job with
+    exit code 3; a line that may fail ends with `|| true`. The shell expands `$` here."""
 
     environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.

@@ -1,5 +1,6 @@
 """The script of a job: what it asks SLURM for, that values stay values, and that the goldens are fresh."""
 
+import json
 import os
 import re
 import shutil
@@ -37,13 +38,14 @@ def options(made, **arguments) -> dict[str, str]:
 
 
 def evaluated(text: str, folder: Path, **environ: str) -> list[str]:
-    """What bash makes of the part before the templates: the words of launch, then job and at_time_limit."""
-    head, mark, _ = re.split("^(# From here on the script|# Two functions for podman)", text, flags=re.M)[:3]
+    """What bash makes of the part between the templates: the words of launch, then job and at_time_limit."""
+    marks = r"^(# The values of this job\.|# From here on the script|# Three functions for podman)"
+    _, _, values, mark, _ = re.split(marks, text, flags=re.M)[:5]
     assert mark
     done = subprocess.run(
-        ["/bin/bash", "-u", "-c", head + '\nprintf "%s\\0" "${launch[@]}" "$job" "$at_time_limit"'],
+        ["/bin/bash", "-u", "-c", values + '\nprintf "%s\\0" "${launch[@]}" "$job" "$at_time_limit"'],
         cwd=folder,
-        env={"PATH": "/nowhere", "SLURM_JOB_NUM_NODES": "2"} | environ,
+        env={"PATH": "/nowhere", "SLURM_JOB_NUM_NODES": "2", "temporary": "/tmp"} | environ,
         capture_output=True,
         check=True,
     )
@@ -259,11 +261,15 @@ def test_a_path_that_would_leave_its_comment_is_refused(job_path):
         script(job(), job_path=job_path)
 
 
-def test_setup_runs_first_and_as_it_stands(tmp_path):
-    setup = ['export FROM_SETUP="$(echo x)y"', "job=overwritten", "launch=overwritten"]
+@pytest.mark.parametrize("value", NASTY.values(), ids=NASTY)
+def test_the_lines_of_setup_are_one_value(tmp_path, value):
+    """Only their own shell executes them: tests/slurm/test_setup.py."""
+    setup = [f"a {value};", "launch=overwritten", "<<END"]
     text = script(job({"setup": setup}))
-    words = evaluated(text.replace("launch=(", 'launch=( "$FROM_SETUP"', 1), tmp_path)
-    assert words == ["xy", *srun(), "/sw/python", *AGENT, "job.yaml", "stop"]
+    subprocess.run(["bash", "-n"], input=text.encode(), check=True)
+    words = evaluated(text.replace("launch=(", 'launch=( "$setup"', 1), tmp_path)
+    assert words == ["\n".join(setup), *srun(), "/sw/python", *AGENT, "job.yaml", "stop"]
+    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------- containers
@@ -279,7 +285,7 @@ DATA = {
 def in_container(tmp_path, container, image, job_path="x/job.yaml", **resources):
     slurm = {"container": container, "mounts": ["/m", "/n:/o:ro"], "environment": ["AWS_PROFILE"]}
     made = job(slurm, image=image, data=DATA, resources=resources)
-    words = evaluated(script(made, python="python3", job_path=job_path), tmp_path, TMPDIR="/big tmp")
+    words = evaluated(script(made, python="python3", job_path=job_path), tmp_path, temporary="/big tmp")
     assert words[-5:-2] == ["python3", *AGENT]
     assert words[-2] == str(tmp_path / job_path)
     return words[len(srun()) : -5]
@@ -355,9 +361,41 @@ def test_runs_on_s3_need_no_mount(tmp_path):
     assert not [word for word in evaluated(script(made), tmp_path) if "bucket" in word]
 
 
-def test_without_a_temporary_folder_of_its_own_it_is_tmp(tmp_path):
-    made = job({"container": "podman"}, image="a")
-    assert "--volume=/tmp:/tmp" in evaluated(script(made, job_path="/jobs/job.yaml"), tmp_path)
+def mailbox(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the first template; it prints the folder that it chose, and the owner of the mailbox."""
+    first, _, _ = text.partition("# The values of this job")
+    return subprocess.run(
+        ["/bin/bash", "-u", "-c", first + '\necho "$temporary"; cat "$CLUSTERTRAIN_MAIL/owner"'],
+        env={"PATH": os.environ["PATH"]} | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_mailbox_is_in_the_first_temporary_folder_that_can_be_written_and_leaves_with_its_shell(tmp_path):
+    long = tmp_path / ("a b" * 60)
+    long.mkdir()
+    file = tmp_path / "file"
+    file.touch()
+    for environ, expected in (
+        ({}, "/tmp"),
+        ({"TMPDIR": str(long)}, str(long)),
+        ({"TMPDIR": str(tmp_path / "absent")}, "/tmp"),
+        ({"TMPDIR": str(file)}, "/tmp"),
+        ({"TMPDIR": "/proc"}, "/tmp"),
+    ):
+        done = mailbox(script(job()), **environ)
+        chosen, owner = done.stdout.splitlines()
+        assert (chosen, done.stderr, done.returncode) == (expected, "", 0)
+        pid = json.loads(owner)["pid"]
+        assert not [
+            path for path in Path(chosen).glob("ct-mail-*") if f'"pid": {pid},' in read(path / "owner")
+        ]
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.parametrize("path", ["/runs,2", "/runs:2"])

@@ -1,11 +1,13 @@
 """The sbatch script of a job. It depends only on the arguments, so `submit` sends what `render` prints.
 
-    #SBATCH lines, the lines of slurm.setup, a few quoted variables      generated here from the job
-    templates/podman.sh                                                  only if podman runs the image
-    templates/batch.sh                                                   the same for every job
+    #SBATCH lines                  generated here from the job
+    templates/mailbox.sh           the same for every job
+    a few quoted variables         generated here from the job; one of them has the lines of slurm.setup
+    templates/podman.sh            only if podman runs the image
+    templates/batch.sh             the same for every job
 
-Of a job file, the shell executes only the lines of `slurm.setup`. #SBATCH lines are comments to the shell,
-and the model accepts only a single word as their value. The variables are quoted.
+Of a job file, the shell executes only the lines of `slurm.setup`, in a shell of their own. #SBATCH lines are
+comments to the shell, and the model accepts only a single word as their value. The variables are quoted.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ _PASSED_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMI
 # the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
 # gives sbatch an environment that contains only the variables to pass on.
 _ARGV = ("sbatch", "--parsable", "--export=ALL")
-# The mailbox of the batch shell and the agent is a folder in this one; a container mounts it.
-_TEMPORARY = '"${TMPDIR:-/tmp}"'
+# The mailbox of the batch shell and the agent is a folder in this one (mailbox.sh); a container mounts it.
+_TEMPORARY = '"$temporary"'
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,12 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
     if job.slurm.container == "podman":
         body = _template("podman.sh") + body
     lines = [
-        "#!/bin/bash -l" if job.slurm.setup else "#!/bin/bash",  # only a login shell defines `module`
+        "#!/bin/bash",
         *(f"#SBATCH --{option}" for option in _options(job, lead_s)),
         f"# Made by clustertrain {__version__}: clustertrain render --to slurm {quote(job_path)}",
         "",
-        *job.slurm.setup,
+        _template("mailbox.sh"),
+        "# The values of this job.",
         *_variables(job, job_path, python),
         "",
     ]
@@ -169,12 +172,16 @@ def _time(seconds: float) -> str:
 
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
-    """Lines of shell that set the body's variables: job, at_time_limit, launch and, for podman, image."""
+    """Lines of shell that set the body's variables: job, at_time_limit, setup, launch, image (podman)."""
     container = job.slurm.container
     is_absolute = job_path.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
     yield f"job={folder}{quote(job_path)}"
     yield f"at_time_limit={job.slurm.at_time_limit}"
+    lines = "\n".join(job.slurm.setup)
+    if lines:
+        yield "# shellcheck disable=SC2016  # another shell expands $ here"
+    yield f"setup={quote(lines)}"
     if container == "podman":
         yield f"image={quote(job.image or '')}"
         yield "# The container runs as the same user. Root needs no mapping of user IDs, others need one."

@@ -2,28 +2,52 @@
 # node it queries the state of the job, because an agent in a container has no scontrol. At the end it requeues
 # the job if that agent requests it.
 
-# The process that owns the mailbox, which is a folder. If the process was killed, a later start removes the
-# folder (private_folder.py). The owner is computed before the folder is created, because a kill between the two
-# steps must not leave a folder without an owner, which would never be removed.
-owner=$(printf '{"host": "%s/%s/%s", "pid": %s, "pid_started_ticks": %s}' "$(hostname)" \
-  "$(cat /proc/sys/kernel/random/boot_id)" "$(readlink /proc/self/ns/pid)" "$$" \
-  "$(cut -d ' ' -f 22 "/proc/$$/stat")")
-mail=$(mktemp -d "${TMPDIR:-/tmp}/ct-mail-XXXXXXXX") || exit 4
-printf '%s' "$owner" > "$mail/owner"
 trap ': > "$mail/lead"' USR1 USR2
 trap ': > "$mail/term"' TERM
 
-CLUSTERTRAIN_MAIL=$mail
 CLUSTERTRAIN_AT_TIME_LIMIT=$at_time_limit
 CLUSTERTRAIN_NODES=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | paste -sd, -)
 CLUSTERTRAIN_TOKEN=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \n')
-export CLUSTERTRAIN_MAIL CLUSTERTRAIN_AT_TIME_LIMIT CLUSTERTRAIN_NODES CLUSTERTRAIN_TOKEN
+export CLUSTERTRAIN_AT_TIME_LIMIT CLUSTERTRAIN_NODES CLUSTERTRAIN_TOKEN
 
 # Whether SLURM has not requeued the job since. A node that lost the network and returns still runs this script
 # after SLURM has started the job on other nodes. It must not signal or requeue that start.
 is_newest_start() {
   scontrol show job "$SLURM_JOB_ID" -o 2>&1 | grep -q " Restarts=${SLURM_RESTART_COUNT:-0} "
 }
+
+# The lines of slurm.setup run in a login shell, which defines `module`, and this shell then starts the agents:
+# what the lines export reaches all nodes. Their shell options, traps and variables do not reach this script. The
+# first line that fails ends the job; a failure inside a file that a line sources counts only if the line fails.
+# shellcheck disable=SC2317  # the shell of slurm.setup calls it
+setup_ended() {
+  local code=$1 line=$2 file=$3 lines
+  if [ -n "$line" ] && [ "$file" != "$CLUSTERTRAIN_MAIL/setup" ]; then return; fi
+  trap - ERR EXIT
+  mapfile -t lines < "$CLUSTERTRAIN_MAIL/setup"
+  if [ -n "$line" ]; then
+    echo "error: slurm.setup on $SLURMD_NODENAME: line $line ended with code $code: ${lines[line - 1]}"
+    echo "The lines above show the cause. If the job can run without it, append to this line:  || true"
+  else
+    echo "error: slurm.setup on $SLURMD_NODENAME ended with code $code before the end of its last line."
+    echo "The lines above show the cause. No line may end its shell, as exit and an unclosed quote do."
+  fi
+  echo "end 3" > "$CLUSTERTRAIN_MAIL/verdict"
+  exit 3
+}
+if [ -n "$setup" ]; then
+  printf '%s\n' "$setup" ": > '$mail/set-up'" > "$mail/setup"
+  # shellcheck disable=SC2016  # the login shell expands these
+  launch=("$BASH" -l -c "$(declare -f setup_ended)"'
+    readonly clustertrain_folder=$PWD clustertrain_launch=("$@")
+    trap '\''setup_ended "$?" "$LINENO" "${BASH_SOURCE[0]:-}"'\'' ERR
+    trap '\''setup_ended "$?" "" ""'\'' EXIT
+    source "$CLUSTERTRAIN_MAIL/setup"
+    if [ ! -e "$CLUSTERTRAIN_MAIL/set-up" ]; then setup_ended "$?" "" ""; fi
+    trap - ERR EXIT
+    cd "$clustertrain_folder"
+    exec "${clustertrain_launch[@]}"' setup "${launch[@]}")
+fi
 
 "${launch[@]}" "${CLUSTERTRAIN_SUBMISSION:-$job}" < /dev/null &
 step=$!
@@ -52,13 +76,17 @@ code=$?
 verdict=end
 if [ -e "$mail/verdict" ]; then
   read -r verdict code < "$mail/verdict"
-elif [ "$code" -ne 0 ] && [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
+elif [ -n "$setup" ] && [ ! -e "$mail/set-up" ] && [ ! -e "$mail/term" ]; then
+  echo "error: the login shell on $(hostname) ended with code $code before slurm.setup."
+  echo "Likely cause: a command such as exec or exit in the profile of this user, such as ~/.bash_profile."
+  code=3
+elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
   echo "error: no agent started on $(hostname); the lines above show the cause (code $code)."
   echo "Likely cause: slurm.python, the image or the program of slurm.container does not exist on the nodes."
   code=3
 fi
 trap '' TERM
-rm -rf "$mail"
+rm -rf "$mail" # before the requeue, which kills this shell
 if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$SLURM_JOB_ID"; then
   echo "clustertrain: job $SLURM_JOB_ID is requeued and resumes from its newest checkpoint"
 fi

@@ -1,4 +1,4 @@
-# Two functions for podman. The task of each node runs podman through record_signals, which records SLURM's
+# Three functions for podman. The task of each node runs podman through record_signals, which records SLURM's
 # signals in the mailbox of the head's agent. Podman would forward signals through further processes, and a TERM
 # to all processes of a step (proctrack/linuxproc) would end these.
 # shellcheck disable=SC2317  # the shell on each node calls this function and pull_image
@@ -14,13 +14,23 @@ record_signals() {
 pull_image() {
   podman image exists "$1" || podman pull --quiet "$1" 2>&1 | sed "s/^/$SLURMD_NODENAME: /"
 }
-export -f record_signals pull_image
-# shellcheck disable=SC2016  # the shell on each node expands $1
-if ! output=$(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
-  --export=ALL bash -o pipefail -c 'pull_image "$1"' pull_image "$image" 2>&1); then
-  grep -v -m 1 -e level=warning -e '^srun: ' <<< "$output"
-  echo "error: image is $image, and not all nodes of the job have it or can pull it."
-  echo "Run podman pull $image on each node; an image that is in no registry must be copied to each node."
-  exit 4
-fi
+# Pull the image on all nodes, then run the command in the other arguments. It runs after slurm.setup, which may
+# set a proxy or a registry.
+# shellcheck disable=SC2317  # launch calls this function
+with_image() {
+  local image=$1 output
+  shift
+  # shellcheck disable=SC2016  # the shell on each node expands $1
+  if ! output=$(srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+    --export=ALL bash -o pipefail -c 'pull_image "$1"' pull_image "$image" 2>&1); then
+    grep -v -m 1 -e level=warning -e '^srun: ' <<< "$output"
+    echo "error: image is $image, and not all nodes of the job have it or can pull it."
+    printf 'Run podman pull %q on each node; an image that is in no registry must be copied to each node.\n' "$image"
+    echo "end 4" > "$CLUSTERTRAIN_MAIL/verdict"
+    exit 4
+  fi
+  exec "$@"
+}
+export -f record_signals pull_image with_image
+launch=(bash -c 'with_image "$@"' with_image "$image" "${launch[@]}")
 
