@@ -13,7 +13,7 @@ import yaml
 from clusters.kube_addons import are_established
 from clusters.kube_api import Refused
 from clusters.kube_client import TOOLS, Kubernetes
-from clustertrain.errors import EXIT_CLUSTER, ClusterError
+from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from kubernetes.watched import User, bind_role, inert, write_job
@@ -343,7 +343,7 @@ def test_validate_asks_the_server_and_leaves_nothing(user, kube, namespace, tmp_
     own.job_file = tmp_path / "manifests.yaml"
     wrong = changed(documents[-1], {"spec/zzz": 1})
     own.job_file.write_text(yaml.safe_dump_all([*documents[:-1], wrong]))
-    assert "RayJob watched: spec.zzz: field not declared" in own("validate", code=EXIT_CLUSTER).stderr
+    assert "RayJob watched: spec.zzz: field not declared" in own("validate", code=EXIT_JOB).stderr
 
     # Nothing of the file is there, and a dry run of a namespace makes none.
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "not-there-yet"}}
@@ -353,6 +353,27 @@ def test_validate_asks_the_server_and_leaves_nothing(user, kube, namespace, tmp_
     assert note == "note: 1 objects were not sent to the cluster: the file creates their namespace or kind"
     assert summary.endswith(f"{len(documents) + 2} objects, none of which KubeRay would refuse")
     assert applied(kube, namespace) == []
+
+
+def test_validate_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace, tmp_path):
+    """The server takes these RayJobs, and refuses their pods after that."""
+    own = user()
+    own.job_file = tmp_path / "manifests.yaml"
+
+    def refused(change: dict[str, Any]) -> str:
+        own.job_file.write_text(
+            yaml.safe_dump(changed(rayjob(), {"metadata/namespace": namespace, **change}))
+        )
+        return own("validate", code=EXIT_JOB).stderr
+
+    assert "Pod right-head-: spec.hostname: Invalid value" in refused({f"{HEAD_POD}/hostname": "A_b"})
+    assert "runAsUser is 0, the root user" in refused({f"{HEAD_POD}/securityContext/runAsUser": 0})
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "small"}}
+    kube.apply(
+        {**limits, "spec": {"limits": [{"type": "Container", "max": {"memory": "1Gi"}}]}}, namespace=namespace
+    )
+    assert "maximum memory usage per Container is 1Gi, but limit is 2Gi" in refused({})
+    assert kube.items("pods", namespace) == []
 
 
 def test_validate_without_a_cluster_says_what_was_not_checked(user, tmp_path):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
@@ -73,6 +73,27 @@ class Target:
         return find_run(self.text)
 
 
+@dataclass(frozen=True)
+class CheckOptions:
+    """What `check` cannot read from the file. Only Kubernetes uses it.
+
+    Attributes:
+        pod_security: the Pod Security Standard that the namespace enforces; None: the one of the cluster.
+        kubernetes_version: the version whose schemas count; None: the newest one that the rules are for.
+    """
+
+    pod_security: Literal["privileged", "baseline", "restricted"] | None = None
+    kubernetes_version: str | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `check` found. `advised`: how many of the lines advise to change the file."""
+
+    lines: list[str]
+    advised: int = 0
+
+
 class Launcher(Protocol):
     """Checks, submits and observes jobs on one kind of platform."""
 
@@ -80,8 +101,8 @@ class Launcher(Protocol):
     storage_visible: bool
     """Whether its commands read the run's storage on this machine; else they read it through the cluster."""
 
-    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
-        """Check a job file and submit nothing. Returns the findings, one line each.
+    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
+        """Check a job file and submit nothing.
 
         Raises:
             JobError: the file is wrong, or the scheduler would refuse the job.

@@ -9,6 +9,7 @@ from launchers.kubernetes.manifest_changes import (
     CLUSTER,
     HEAD,
     HEAD_BOX,
+    HEAD_POD,
     SUBMITTER_BOX,
     WORKER_BOX,
     WORKER_POD,
@@ -135,6 +136,38 @@ spec:
 """
 
 
+# Kinds of Kubernetes that no run of the kit has; none of them has an effect in a namespace of the tests.
+_OTHERS = """
+apiVersion: v1
+kind: Service
+metadata: {name: right}
+spec: {ports: [{name: web, port: 80, targetPort: web}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: right}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: web, image: "registry.example.com/team/web:1"}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: right}
+spec:
+  suspend: true
+  template: {spec: {restartPolicy: Never, containers: [{name: once, image: "registry.example.com/web:1"}]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: "right:reader"}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+"""
+
+
 def rayjob() -> Manifest:
     """Head, two workers, the submitter's pod, with all that a run of the kit has."""
     job = yaml.safe_load(_RAYJOB)
@@ -157,6 +190,11 @@ def raycluster() -> Manifest:
 def beside(kind: str) -> Manifest:
     """An object of this kind beside the RayJob."""
     return next(each for each in yaml.safe_load_all(_BESIDE) if each["kind"] == kind)
+
+
+def other(kind: str) -> Manifest:
+    """An object of a kind that the kit does not write."""
+    return next(each for each in yaml.safe_load_all(_OTHERS) if each["kind"] == kind)
 
 
 def _groups(job: Manifest) -> list[Manifest]:
@@ -199,6 +237,17 @@ _GPU_POD: Change = {
         {"key": "gone", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 60},
     ],
     f"{WORKER_BOX}/resources": _GPU,
+}
+_EMPTY: Change = {
+    "metadata/namespace": "",
+    f"{HEAD_POD}/restartPolicy": "",
+    f"{HEAD_POD}/dnsPolicy": "",
+    f"{HEAD_POD}/tolerations": [{"key": "a", "operator": "", "value": "b", "effect": ""}],
+    f"{HEAD_POD}/serviceAccountName": "",
+    f"{HEAD_BOX}/imagePullPolicy": "",
+    f"{HEAD_BOX}/ports": [{"containerPort": 8265, "protocol": "", "name": ""}],
+    f"{HEAD_BOX}/env/0/value": "",
+    f"{WORKER_POD}/volumes/0/emptyDir/medium": "",
 }
 _SECOND_GROUP = _groups(rayjob())[0] | {"groupName": "more"}
 _VOLCANO = {"volcano.sh/queue-name": "team", "ray.io/priority-class-name": "high"}
@@ -266,6 +315,8 @@ RIGHT: dict[str, Manifest] = {
     "volcano": changed(rayjob(), {"metadata/labels": _VOLCANO}),
     "yunikorn": changed(rayjob(), {"metadata/labels": _YUNIKORN}),
     "a cluster": raycluster(),
+    "empty texts for defaults": changed(rayjob(), _EMPTY),
+    **{kind: other(kind) for kind in ("Service", "Deployment", "Job", "Role")},
     **{kind: beside(kind) for kind in ("ConfigMap", "Secret", "NetworkPolicy")},
     **{kind: beside(kind) for kind in ("PersistentVolumeClaim", "PodDisruptionBudget")},
 }

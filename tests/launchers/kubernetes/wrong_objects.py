@@ -9,9 +9,12 @@ from launchers.kubernetes.manifest_changes import (
     rows,
     variable,
 )
-from launchers.kubernetes.right_manifests import RULES, beside, rayjob
+from launchers.kubernetes.right_manifests import RULES, beside, other, rayjob
 
 _RULE = "spec/deletionStrategy/deletionRules"
+_BOX_OF = "spec/template/spec/containers/0"
+_BOXES = other("Job")["spec"]["template"]["spec"] | {"restartPolicy": None}
+_TEXT_PORT = {f"{HEAD_BOX}/ports": [{"containerPort": "80"}]}
 _BOX = rayjob()["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
 
 API = [
@@ -138,5 +141,44 @@ API = [
         beside("PodDisruptionBudget"),
         ("budget-both", "has both minAvailable and maxUnavailable", {"spec/minAvailable": 1}),
         ("budget-negative", "is -1, and must be a number from 0", {"spec/maxUnavailable": -1}),
+    ),
+    *rows(
+        "api",
+        rayjob(),
+        ("ray-kind", "is 'Rayjob'", {"kind": "Rayjob"}),
+        ("template-field", "nodeSelectors is not a field of Kubernetes", {f"{HEAD_POD}/nodeSelectors": {}}),
+        ("template-type", "containerPort is '80', and must be a whole number", _TEXT_PORT),
+    ),
+    *rows(
+        "api",
+        other("Service"),
+        ("service-field", "selectors is not a field of Kubernetes", {"spec/selectors": {}}),
+        ("service-port-text", "is '80', and must be a whole number", {"spec/ports/0/port": "80"}),
+        ("service-port-missing", "port is missing", {"spec/ports": [{"name": "web"}]}),
+        ("service-status", "is a list, and must be a mapping", {"spec": []}),
+    ),
+    *rows(
+        "api",
+        other("Deployment"),
+        ("deployment-version", "Kubernetes 1.34 has no such kind", {"apiVersion": "apps/v1beta1"}),
+        ("deployment-kind", "has no such kind", {"kind": "Deploymnt"}),
+        ("deployment-replicas", "is '2', and must be a whole number", {"spec/replicas": "2"}),
+        (
+            "deployment-gpu",
+            "is a resource without a domain",
+            {f"{_BOX_OF}/resources": {"limits": {"gpu": 1}}},
+        ),
+        ("deployment-container", "the name of a container", {f"{_BOX_OF}/name": "A_b"}),
+        (
+            "deployment-mount",
+            "the pod has no volume of this name",
+            {f"{_BOX_OF}/volumeMounts": [{"name": "x", "mountPath": "/x"}]},
+        ),
+    ),
+    *rows(
+        "api",
+        other("Job"),
+        ("job-restarts", "is missing, and must be Never or OnFailure", {"spec/template/spec": _BOXES}),
+        ("job-argument", "is 3, and must be text", {f"{_BOX_OF}/args": [3]}),
     ),
 ]

@@ -2,10 +2,14 @@
 
 launcher.py      the launcher
 submit.py        check, render, apply
+validate.py      `validate`: what the cluster would refuse, and advice
+manifest_file.py reads a file of manifests as kubectl does
 render/          the objects of a job; pure
 rules/           what the operator, the API server and queues would refuse, checked without a cluster
+namespace_rules.py  the rules, with the Pod Security Standard that a namespace enforces
 dry_run.py       the API server checks every object before any is applied
 operator_version.py  which KubeRay operator is installed, for a field that its CRDs do not have
+template_pods.py the pods that the operator would create, for a dry run
 preflight.py     checks the cluster for what would keep a run from ever starting
 capacity.py      whether nodes and quotas can hold a run
 view.py          reads the state of a run from the cluster and its storage

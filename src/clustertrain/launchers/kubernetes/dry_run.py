@@ -41,6 +41,10 @@ _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|numbe
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
 
 
+class RefusedByServer(ClusterError):
+    """The API server refuses an object in a dry run."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A rule of the server that an object breaks. `field`: a path in the object; "" if kubectl names none."""
@@ -63,7 +67,7 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
 
     Raises:
         Forbidden, NoAnswer: as `Kubectl.__call__`.
-        ClusterError: the server refuses an object. The message has its name, the field, the rule, the remedy.
+        RefusedByServer: the server refuses an object. The message has its name, field, rule and remedy.
     """
     refused = []
     for how in (_APPLY, _CREATE):
@@ -133,12 +137,12 @@ def _tidied(rule: str, field: str = "") -> str:
     return shorten(_VALUE_OF_GO.sub(r"\1", rule), _RULE_LENGTH, placeholder=" …")
 
 
-def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
+def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
     lines = [f"  {each.where}: {each.rule}" for each in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
         lines.append(f"  and {len(refusals) - _SHOWN} more.")
     head = "The API server refuses this, and nothing was applied:"
-    return ClusterError("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
+    return RefusedByServer("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
 
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:

@@ -13,8 +13,9 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
+from clustertrain.launchers.kubernetes.validate import validate
 from clustertrain.launchers.kubernetes.view import kubectl_for
-from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
@@ -28,8 +29,8 @@ class KubernetesLauncher:
     name = "kubernetes"
     storage_visible = False
 
-    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
-        return submit.validate(Path(job_file), sets)
+    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
+        return validate(Path(job_file), sets, options)
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         return submit.render(load_job(job_file, sets))

@@ -9,7 +9,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.launcher import Echo, Target
+from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import RunFiles, Status, status_by_files
 from clustertrain.run.admission import Options
@@ -21,9 +21,9 @@ class LocalLauncher(FromStorage):
 
     name = "local"
 
-    def check(self, job_file: str, sets: Sequence[str]) -> list[str]:
+    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
         load_job(job_file, sets)
-        return [f"{job_file} is a valid job file for this machine"]
+        return Checked([f"{job_file} is a valid job file for this machine"])
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         validate = typed("run", job_file, sets).on_job("validate")

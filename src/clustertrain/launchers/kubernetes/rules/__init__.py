@@ -8,6 +8,7 @@ rayjob.py      RayJobs
 deletion.py    a RayJob's deletionStrategy
 raycluster.py  the Ray cluster of a RayJob
 pod.py         pod templates
-security.py    the Pod Security Standard `restricted`
+schemas.py     the published schemas of Kubernetes' own kinds
+security.py    the Pod Security Standards
 queue.py       Kueue, Volcano, YuniKorn and KAI
 """

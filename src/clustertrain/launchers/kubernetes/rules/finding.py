@@ -7,7 +7,7 @@ value of another type than the rule expects, reads as empty.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,13 @@ class Field:
         for key in keys:
             inner = field.value.get(key) if isinstance(field.value, Mapping) else None
             field = Field(self.what, _joined(field.path, key), inner)
+        return field
+
+    def along(self, path: Iterable[str | int]) -> Field:
+        """The field at a path whose numbers are positions in lists."""
+        field = self
+        for step in path:
+            field = field.items()[step] if isinstance(step, int) else field.at(step)
         return field
 
     def items(self) -> list[Field]:

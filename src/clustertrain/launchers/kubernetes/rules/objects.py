@@ -145,7 +145,8 @@ def volume_claim(field: Field) -> Iterator[Finding]:
         if mode.text not in _ACCESS_MODES:
             message = f"is {mode.shown}, and must be one of {', '.join(_ACCESS_MODES)}"
             yield mode.finding(message, "Name one of them.", "api")
-    requested = quantity(size.value) if size.is_set else None
+    # Other than in a CRD, a quantity may be a number with a fraction.
+    requested = quantity(str(size.value) if isinstance(size.value, float) else size.value)
     if requested is None or requested <= 0:
         message = f"is {size.shown if size.is_set else 'missing'}, and must be a size above 0"
         yield size.finding(message, "Give a size such as 100Gi.", "api")

@@ -26,7 +26,7 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
     "imagePullPolicy": ("Always", "IfNotPresent", "Never"),
     "protocol": ("TCP", "UDP", "SCTP"),
     "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
-    "medium": ("", "Memory", "HugePages"),
+    "medium": ("Memory", "HugePages"),
 }
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
@@ -88,10 +88,11 @@ def _is_of_list(name: Field, fields: list[Field], shared: str) -> bool:
 
 
 def _one_of(field: Field, *keys: str) -> Iterator[Finding]:
+    """Rules for fields with a list of values. The API server replaces an empty text by the default."""
     for key in keys:
         chosen = field.at(key)
-        if chosen.is_set and chosen.value not in _ONE_OF[key]:
-            rule = ", ".join(value or "''" for value in _ONE_OF[key])
+        if chosen.is_set and chosen.value not in ("", *_ONE_OF[key]):
+            rule = ", ".join(_ONE_OF[key])
             yield chosen.finding(f"is {chosen.shown}, and must be one of {rule}", "Name one of them.", "pods")
 
 
@@ -283,14 +284,13 @@ def _tolerations(tolerations: Field) -> Iterator[Finding]:
     for each in tolerations.items():
         key, operator, value = each.at("key"), each.at("operator"), each.at("value")
         finding: Callable[[str, str], Finding] = partial(operator.finding, by="pods")
-        if operator.is_set and operator.text not in ("Exists", "Equal"):
+        if operator.is_set and operator.value not in ("", "Exists", "Equal"):
             yield finding(f"is {operator.shown}, and must be Exists or Equal", "Name one of them.")
         elif operator.text == "Exists" and value.text:
             yield finding(f"is Exists while value is {value.shown}", "Leave the value out, or use Equal.")
         elif not key.text and operator.text != "Exists":
             yield finding("must be Exists if no key is given", "Give the key of the taint.")
-        if each.at("effect").text:
-            yield from _one_of(each, "effect")
+        yield from _one_of(each, "effect")
         if each.at("tolerationSeconds").is_set and each.at("effect").text != "NoExecute":
             seconds = each.at("tolerationSeconds")
             yield seconds.finding("applies only to effect: NoExecute", "Set that effect.", "pods")

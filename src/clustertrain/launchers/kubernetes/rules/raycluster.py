@@ -12,7 +12,11 @@ from collections.abc import Iterator
 from clustertrain.launchers.kubernetes.rules.finding import Field, Finding, duplicates, texts
 from clustertrain.launchers.kubernetes.rules.names import label_value, labels
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
-from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
+from clustertrain.launchers.kubernetes.rules.security import (
+    Level,
+    added_without_context,
+    pod_security,
+)
 
 # The fields that each version of the operator added.
 NEWER = {
@@ -32,7 +36,7 @@ _RAY_IMAGES = ("ray", "ray-ml", "ray-llm")
 _SAME_VERSION = "Use one version for rayVersion, the head's image and the workers' image."
 
 
-def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterator[Finding]:
+def cluster_spec(spec: Field, annotations: Field, level: Level) -> Iterator[Finding]:
     """All rules for the spec. `annotations`: of the object that contains it."""
     head, groups = spec.at("headGroupSpec"), spec.at("workerGroupSpecs").items()
     yield from _group(head, "the head's group")
@@ -45,13 +49,13 @@ def cluster_spec(spec: Field, annotations: Field, pod_security: bool) -> Iterato
         message = f"is '{shared}', the same as in another group: the operator cannot distinguish their pods"
         yield name.finding(message, "Give each group its own name.", "nobody")
     yield from _fault_tolerance(spec, annotations)
-    yield from _autoscaler(spec, pod_security)
+    yield from _autoscaler(spec, level)
     yield from _token(spec)
     yield from _versions(spec)
     yield from _newer_fields(spec)
     for template in (head.at("template"), *(group.at("template") for group in groups)):
         yield from pod_template(template)
-        yield from restricted(template) if pod_security else ()
+        yield from pod_security(template, level)
 
 
 def ray_version(text: str) -> tuple[int, int, int] | None:
@@ -191,7 +195,7 @@ def _fault_tolerance(spec: Field, annotations: Field) -> Iterator[Finding]:
         yield head.at("rayStartParams", "redis-username").finding("is not allowed there", instead)
 
 
-def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
+def _autoscaler(spec: Field, level: Level) -> Iterator[Finding]:
     options, head = spec.at("autoscalerOptions"), spec.at("headGroupSpec")
     variable, idle = _variable(head, _AUTOSCALER_V2), options.at("idleTimeoutSeconds")
     if idle.number is not None and idle.number < 0:
@@ -211,7 +215,7 @@ def _autoscaler(spec: Field, pod_security: bool) -> Iterator[Finding]:
             if policy.text not in ("", "Never"):
                 message = f"is {policy.shown}, and must be Never with autoscaler v2"
                 yield policy.finding(message, "Leave it out.")
-    if pod_security and not options.at("securityContext").is_set:
+    if level == "restricted" and not options.at("securityContext").is_set:
         remedy = "Give autoscalerOptions.securityContext, as the head's container has it."
         where = spec.at("enableInTreeAutoscaling")
         yield added_without_context(where, "a container for the autoscaler", remedy)

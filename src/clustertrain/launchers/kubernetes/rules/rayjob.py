@@ -17,7 +17,11 @@ from clustertrain.launchers.kubernetes.rules.names import label_1035
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
 from clustertrain.launchers.kubernetes.rules.queue import queueing
 from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec, ray_version
-from clustertrain.launchers.kubernetes.rules.security import added_without_context, restricted
+from clustertrain.launchers.kubernetes.rules.security import (
+    Level,
+    added_without_context,
+    pod_security,
+)
 from clustertrain.units import shortened
 
 # Of 63 characters, the operator adds 6 for the name of the Ray cluster, and 10 for its pods and services.
@@ -27,7 +31,7 @@ _SELECTOR = "ray.io/cluster"
 _MANAGERS = ("ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue")
 
 
-def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
+def rayjob(job: Field, level: Level) -> Iterator[Finding]:
     """All rules for a RayJob."""
     spec = job.at("spec")
     yield from ray_name(job.at("metadata", "name"), LONGEST_RAYJOB)
@@ -35,8 +39,8 @@ def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
     yield from deletion(spec)
     yield from _cluster_or_selector(spec)
     yield from _submission(spec)
-    yield from _sidecar(spec, pod_security)
-    yield from _submitter(spec, pod_security)
+    yield from _sidecar(spec, level)
+    yield from _submitter(spec, level)
     yield from _runtime_environment(spec)
     yield from _manager(spec.at("managedBy"))
     yield from texts(spec.at("metadata"))
@@ -46,7 +50,7 @@ def rayjob(job: Field, pod_security: bool) -> Iterator[Finding]:
         remedy = "Take it out: with authOptions.mode: token the operator creates a token for the cluster."
         yield cluster.at("authOptions", "enableK8sTokenAuth").finding(message, remedy)
     if cluster.is_set:
-        yield from cluster_spec(cluster, job.at("metadata", "annotations"), pod_security)
+        yield from cluster_spec(cluster, job.at("metadata", "annotations"), level)
         yield from _manager(cluster.at("managedBy"))
     if cluster.at("upgradeStrategy", "type").is_set:
         message = "is given, which the operator refuses for the cluster of a RayJob: the job waits forever"
@@ -139,7 +143,7 @@ def _submission(spec: Field) -> Iterator[Finding]:
         yield stated.finding(message, "Give the image's version of Ray.", "nobody")
 
 
-def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
+def _sidecar(spec: Field, level: Level) -> Iterator[Finding]:
     mode = spec.at("submissionMode")
     if mode.text != "SidecarMode":
         return
@@ -153,11 +157,11 @@ def _sidecar(spec: Field, pod_security: bool) -> Iterator[Finding]:
     if policy.text not in ("", "Never"):
         message = f"is {policy.shown}, and must be Never with SidecarMode"
         yield policy.finding(message, "Leave it out.")
-    if pod_security:
+    if level == "restricted":
         yield added_without_context(mode, "the submitter to the head's pod", "Use K8sJobMode.")
 
 
-def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
+def _submitter(spec: Field, level: Level) -> Iterator[Finding]:
     """The pod that runs `ray job submit` in K8sJobMode. It would be refused only after the cluster is up."""
     if spec.at("submissionMode").text not in ("", "K8sJobMode"):
         return
@@ -168,7 +172,7 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
         )
     template = spec.at("submitterPodTemplate")
     if not template.is_set:
-        if pod_security:
+        if level == "restricted":
             remedy = "Give one with the head's image and securityContext."
             yield added_without_context(template, "a pod for the submitter", remedy)
         return
@@ -181,7 +185,7 @@ def _submitter(spec: Field, pod_security: bool) -> Iterator[Finding]:
         by: By = "nobody" if found.is_set else "api"
         yield found.finding("has no container: the job is never submitted", "Give one.", by)
     yield from pod_template(template)
-    yield from restricted(template) if pod_security else ()
+    yield from pod_security(template, level)
 
 
 def _submitters(spec: Field) -> list[Field]:
