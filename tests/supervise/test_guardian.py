@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain.supervise.process import Guarded
 from leftovers import left_after, living_descendants
 
 # A daemon as Ray makes them: in a session of its own, its parent gone.
@@ -38,7 +39,7 @@ def start(tmp_path):
 
 
 def wait_for(path: Path) -> None:
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < ends, f"{path} never came"
         time.sleep(0.01)
@@ -66,7 +67,7 @@ def test_everything_ends_when_stdin_closes(start, tmp_path):
     guardian = start(DAEMON + f"touch {tmp_path}/up; sleep 600")
     wait_for(tmp_path / "up")
     ends = time.monotonic() + 10
-    while len(left_after(0, before)) < 4:  # guardian, shell, sleep, daemons
+    while len(left_after(0, before)) < 5:  # two guardians, shell, sleep, daemons
         assert time.monotonic() < ends, left_after(0, before)
         time.sleep(0.01)
     guardian.stdin.close()
@@ -74,8 +75,10 @@ def test_everything_ends_when_stdin_closes(start, tmp_path):
     assert left_after(0, before) == {}
 
 
-def test_everything_ends_when_the_launcher_is_killed(tmp_path):
-    """A real launcher is killed with SIGKILL: its pipe closes, and there is no other message."""
+@pytest.mark.parametrize("victims", [["launcher"], ["launcher", "first"], ["launcher", "second"], ["second"]])
+def test_everything_ends_whoever_is_killed_together(tmp_path, victims):
+    """A real launcher with its two guardians. They are stopped first, so that none of them can react to the
+    death of another before its own."""
     before = set(living_descendants())
     launcher = subprocess.Popen(
         [
@@ -86,13 +89,35 @@ def test_everything_ends_when_the_launcher_is_killed(tmp_path):
             f" {str(tmp_path / 'temp')!r},"
             f" {str(tmp_path / 'log')!r}, 'sh', '-c', {DAEMON + f'touch {tmp_path}/up; sleep 600'!r}],"
             " stdin=subprocess.PIPE)\n"
-            "time.sleep(600)",
+            "g.wait()",
         ]
     )
     wait_for(tmp_path / "up")
-    launcher.kill()
-    launcher.wait()
-    assert left_after(2, before) == {}
+    (first,) = children(launcher.pid)
+    (second,) = children(first)
+    pids = [{"launcher": launcher.pid, "first": first, "second": second}[victim] for victim in victims]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    launcher.wait(60)
+    assert left_after(60, before) == {}
+
+
+def test_the_second_guardian_ends_everything_before_the_end_of_the_first_is_reported(tmp_path):
+    (tmp_path / "private").mkdir()
+    before = set(living_descendants())
+    command = ["sh", "-c", DAEMON + f"touch {tmp_path}/up; sleep 600"]
+    guarded = Guarded(command, tmp_path / "log", tmp_path / "private", os.environ)
+    wait_for(tmp_path / "up")
+    (first,) = (pid for pid in children(os.getpid()) if pid in left_after(0, before))
+    os.kill(first, signal.SIGKILL)
+    assert guarded.end() == -signal.SIGKILL
+    assert left_after(10, before) == {}
+    assert not (tmp_path / "private").exists()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_signals_of_the_terminal_do_not_end_the_guardian(start, tmp_path):

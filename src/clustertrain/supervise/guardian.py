@@ -1,12 +1,14 @@
 """The guardian: it starts a command such as the driver, and at the end kills every process below it.
 
-    clustertrain run ──stdin──▶ guardian ──▶ driver ──▶ Ray, controller, workers, their children
+    clustertrain run ──stdin──▶ guardian ──▶ second guardian ──▶ driver ──▶ Ray, workers, their children
 
 Ray starts processes in sessions and process groups of their own, and some outlive their driver by a minute.
-The guardian is their subreaper: a process that loses its parent becomes a child of the guardian, which kills
+A guardian is their subreaper: a process that loses its parent becomes a child of the guardian, which kills
 and reaps until it has no child left. It does so when the driver ends and when its own stdin closes: the
-launcher closes the pipe, or the kernel closes it when the launcher dies. tini and catatonit reap, but do not
-kill what still runs; a systemd scope needs a service manager that containers and many nodes lack.
+launcher closes the pipe, or the kernel closes it when the launcher dies. The second guardian does the same
+when the first one dies, so that no process is left if a launcher and its guardian are killed together. tini
+and catatonit reap, but do not kill what still runs; a systemd scope needs a service manager that containers
+and many nodes lack.
 """
 
 from __future__ import annotations
@@ -79,8 +81,18 @@ def main(arguments: Sequence[str]) -> int:
         # A terminal sends them to all processes in front of it; only `clustertrain run` handles them.
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
+    first, launcher = os.pidfd_open(os.getpid()), sys.stdin.fileno()
+    if second := os.fork():
+        return _guard(second, temp_dir, [launcher])
+    become_subreaper()
+    driver = _start(command, log)
+    driver.returncode = _guard(driver.pid, temp_dir, [launcher, first])  # it has reaped the driver
+    return driver.returncode
+
+
+def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
-        driver = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -88,29 +100,25 @@ def main(arguments: Sequence[str]) -> int:
             start_new_session=True,
             preexec_fn=_end_with_guardian,  # noqa: PLW1509  this process has one thread
         )
-    _wait_for_end(driver)
-    code = driver.poll()
-    kill_descendants()
-    shutil.rmtree(temp_dir, ignore_errors=True)
-    if code is None:
-        return 128 + signal.SIGKILL
-    return code if code >= 0 else 128 - code
 
 
 def _end_with_guardian() -> None:
-    """Have the kernel kill the driver with the guardian; `clustertrain run` then kills the rest."""
+    """Have the kernel kill the driver with the second guardian; the first one then kills the rest."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _wait_for_end(driver: subprocess.Popen[bytes]) -> None:
-    """Wait until the driver has ended or stdin is closed, by the launcher or because the launcher died."""
-    fd = os.pidfd_open(driver.pid)
-    try:
-        select.select([fd, sys.stdin.fileno()], [], [])
-    finally:
-        os.close(fd)
+def _guard(pid: int, temp_dir: Path, parents: Sequence[int]) -> int:
+    """Wait until the child has ended, or one of these descriptors of the processes above is readable. Then
+    end everything below this process. Returns the exit code."""
+    select.select([os.pidfd_open(pid), *parents], [], [])
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+    kill_descendants()
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    if ended is None:
+        return 128 + signal.SIGKILL
+    return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from clustertrain.node.signals import block_requests
 
 _LOG_LINES = 6
+_CLEANED_WITHIN_S = 30.0
 
 
 class Guarded:
@@ -31,12 +33,15 @@ class Guarded:
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
+        self._alive, theirs = os.pipe()  # it is at its end when no guardian is left
         self._process = subprocess.Popen(
             [sys.executable, "-m", "clustertrain.supervise.guardian", str(folder), str(log), *command],
             stdin=subprocess.PIPE,
+            pass_fds=[theirs],
             env=dict(environment),
             preexec_fn=block_requests if shielded else None,  # noqa: PLW1509  it calls one function of libc
         )
+        os.close(theirs)
         self.fd = os.pidfd_open(self._process.pid)
 
     def code(self) -> int | None:
@@ -45,11 +50,14 @@ class Guarded:
         return self._process.poll()
 
     def end(self) -> int:
-        """Kill what still runs and wait for its end; returns the code."""
+        """Kill what still runs and wait for its end; returns the code. If the guardian was killed, the second
+        one does it."""
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         code = self._process.wait()
         if self.fd >= 0:
+            select.select([self._alive], [], [], _CLEANED_WITHIN_S)
+            os.close(self._alive)
             os.close(self.fd)
             self.fd = -1
         return code
