@@ -1,0 +1,196 @@
+"""CIFAR-100: the reader of its binary format, LeNet on two workers, and the comparison of strategies."""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from clustertrain import load_job
+from clustertrain.cli.main import main
+from clustertrain.training.rehearsal import rehearse
+from clustertrain.worker.train import settings_of
+from web import serving
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar100"
+JOB = EXAMPLE / "job.yaml"
+TRAIN, TEST = 1000, 203  # images; two workers evaluate 102 and 101 of them
+URL_PATH = "/~kriz/cifar-100-binary.tar.gz"
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The modules of the example by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLE)
+        import cifar100
+        import make_archive
+        import strategies
+
+        yield {module.__name__: module for module in (cifar100, make_archive, strategies)}
+        for name in ("cifar100", "make_archive", "strategies"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def archive(example, tmp_path_factory):
+    path = tmp_path_factory.mktemp("archive") / "cifar-100-binary.tar.gz"
+    example["make_archive"].write_archive(path, TRAIN, TEST)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(archive):
+    with tarfile.open(archive) as file:
+        file.extractall(archive.parent, filter="data")
+    return {"cifar100": archive.parent}
+
+
+@pytest.fixture
+def train_bin(data, tmp_path):
+    """A copy of train.bin as a writable array of records, and its path."""
+    path = tmp_path / "cifar-100-binary" / "train.bin"
+    path.parent.mkdir()
+    records = np.fromfile(data["cifar100"] / "cifar-100-binary" / "train.bin", np.uint8).reshape(TRAIN, 3074)
+    return records, path
+
+
+def test_the_reader_finds_planes_rows_and_columns(example, train_bin):
+    """Byte 2 + 1024 × plane + 32 × row + column of a record is that pixel; byte 1 is the class."""
+    records, path = train_bin
+    records[7, 1], records[7, 2 + 1024 * 2 + 32 * 5 + 9] = 99, 123
+    records.tofile(path)
+    images, classes = example["cifar100"].read(path)
+    assert (images.shape, images.dtype) == ((TRAIN, 3, 32, 32), torch.uint8)
+    assert (classes.shape, classes.dtype) == ((TRAIN,), torch.int64)
+    assert (classes[7], images[7, 2, 5, 9]) == (99, 123)
+
+
+def test_the_model_is_lenet(example):
+    task = example["cifar100"].Cifar100(lr=0.001)
+    model = task.model()
+    shapes = [tuple(parameter.shape) for parameter in model.parameters() if parameter.dim() > 1]
+    assert shapes == [(6, 3, 5, 5), (16, 6, 5, 5), (120, 400), (84, 120), (100, 84)]
+    assert model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, 100)
+    assert type(task.optimizer(model)) is torch.optim.Adam
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        (1, 100, "fine class 100; the classes are 0 to 99"),
+        (0, 20, "coarse class 20; the classes are 0 to 19"),
+    ],
+)
+def test_a_class_out_of_range_names_file_record_and_value(example, train_bin, column, value, what):
+    records, path = train_bin
+    records[[41, 42], column] = value
+    records.tofile(path)
+    with pytest.raises(ValueError, match=rf"{path}: record 41 has the {what}\..*: 2 of {TRAIN}\."):
+        example["cifar100"].read(path)
+
+
+@pytest.mark.parametrize("size", [0, 3073, 3074 * TRAIN - 1])
+def test_a_file_that_was_cut_names_path_and_sizes(example, train_bin, size):
+    records, path = train_bin
+    path.write_bytes(records.tobytes()[:size])
+    with pytest.raises(ValueError, match=rf"{path} has {size} bytes: {size // 3074} × 3074 \+ {size % 3074}"):
+        example["cifar100"].read(path)
+
+
+def test_another_version_of_the_archive_names_the_file_that_is_missing(example, tmp_path):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/cifar-100-binary/test\.bin is not there"):
+        example["cifar100"].Cifar100(lr=0.001).eval_data({"cifar100": tmp_path})
+
+
+def test_a_wrong_class_ends_the_check_with_value_and_path_and_no_traceback(train_bin):
+    records, path = train_bin
+    records[3, 1] = 255
+    records.tofile(path)
+    options = [f"data.cifar100.uri={path.parents[1]}", "data.cifar100.sha256=", "data.cifar100.extract=false"]
+    done = clustertrain("check", str(JOB), *(text for each in options for text in ("--set", each)))
+    assert done.returncode == 2
+    assert f"ValueError: {path}: record 3 has the fine class 255; the classes are 0 to 99" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_torn_archive_is_refused_by_the_checksum_of_the_job(archive, tmp_path):
+    with serving() as web:
+        web.files[URL_PATH] = archive.read_bytes()[:-100]
+        sets = ["--set", f"data.cifar100.uri={web.url}{URL_PATH}", "--set", f"storage={tmp_path}"]
+        done = CliRunner().invoke(main, ["data", "fetch", str(JOB), *sets])
+    assert done.exit_code == 4
+    assert load_job(JOB).data["cifar100"].sha256 in done.output
+    assert hashlib.sha256(archive.read_bytes()[:-100]).hexdigest() in done.output
+
+
+def clustertrain(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "clustertrain.cli", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+# --------------------------------------------------------------------------------------- strategies.py
+
+
+def sets_by_row(example, sets, workers, gpus):
+    rows, note = example["strategies"].strategies(load_job(JOB, sets), workers, gpus)
+    jobs = [load_job(JOB, [*sets, *row.sets, f"name={row.run}"]) for row in rows]
+    shown = [(row.name, row.devices) for row in rows]
+    return shown, [(job.resources.workers, job.resources.gpus_per_worker, job.train) for job in jobs], note
+
+
+def test_rows_on_gpus_have_one_worker_per_gpu_and_one_for_data_parallel(example):
+    rows, jobs, note = sets_by_row(example, [], [1, 2, 4], gpus=4)
+    assert rows == [("one process", 1), ("DataParallel", 4), ("DDP", 2), ("DDP", 4)]
+    assert [job[:2] for job in jobs] == [(1, 1), (1, 4), (2, 1), (4, 1)]
+    assert {train.global_batch_size for *_, train in jobs} == {200}
+    assert note == ""
+    per_worker = ["train.global_batch_size=", "train.batch_size=64"]
+    _, jobs, _ = sets_by_row(example, per_worker, [1, 2, 4], gpus=4)
+    assert [train.batch_size for *_, train in jobs] == [64, 256, 64, 64]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_without_two_gpus_data_parallel_is_left_out_with_a_reason(example, gpus):
+    rows, jobs, note = sets_by_row(example, [], [1, 2], gpus)
+    assert rows == [("one process", 1), ("DDP", 2)]
+    assert [job[:2] for job in jobs] == [(1, gpus), (2, gpus)]
+    assert "splits each batch among the GPUs of one process" in note
+    assert f"torch can use {gpus} here" in note
+
+
+def test_data_parallel_trains_in_the_loop_of_a_task(example, data):
+    """Without a GPU it calls its module directly."""
+    task = example["strategies"].DataParallelCifar100(lr=0.001)
+    assert isinstance(task.model(), torch.nn.DataParallel)
+    assert rehearse(task, settings_of(load_job(JOB)), torch.device("cpu"), data).metrics == (
+        "loss",
+        "accuracy",
+    )
+
+
+def test_the_table_has_times_and_speed_ups_and_the_plot_a_bar_per_row(example, capsys):
+    strategies = example["strategies"]
+    rows = [("one process", 1, 1000.0), ("DDP", 2, 1900.0), ("DDP", 4, 3500.0)]
+    strategies.report(
+        [
+            strategies.Measured(strategies.Strategy(name, n, "run", ()), 7000 / speed, speed, 0.25)
+            for name, n, speed in rows
+        ],
+        "CPU cores",
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [re.findall(r"[\d.,]+", line) for line in lines if "0.25" in line] == [
+        ["1", "7.0", "1,000", "0.2500", "1.00"],
+        ["2", "3.7", "1,900", "0.2500", "1.90"],
+        ["4", "2.0", "3,500", "0.2500", "3.50"],
+    ]
+    bars = [line.count("█") for line in lines[lines.index("samples/s") :] if "█" in line]
+    assert bars == [11, 21, 40], "40 × 1000 / 3500, 40 × 1900 / 3500; a part of a block ends the first two"
