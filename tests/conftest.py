@@ -35,7 +35,7 @@ __all__ = [
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
 COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly", "s3", "slurm"}
 _LONG = {"faults", "nightly"}
-_OF_WHOLE_RUNS = ("docker", "kubernetes", "slurm", "whole")
+_OF_WHOLE_RUNS = ("docker", "examples", "kubernetes", "slurm", "whole")
 # Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
 _ONE_BY_ONE = re.compile(
     r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py"

@@ -222,8 +222,8 @@ class Slurm(Section):
 
     setup: tuple[ShellLine, ...] = ()
     """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of
-    their own. The variables that they export are set on all nodes. The first line that fails ends the job with
-    exit code 3; a line that may fail ends with `|| true`. The shell expands `$` here."""
+    their own. The variables that they export are set on all nodes. The first line that fails ends the job
+    with exit code 3; a line that may fail ends with `|| true`. The shell expands `$` here."""
 
     environment: tuple[PassedOn, ...] = ()
     """Names of variables that are passed from the submitting environment to the job, such as `AWS_PROFILE`.
