@@ -8,9 +8,10 @@ import pytest
 
 from clusters.containers import kit_image
 from clusters.kube_client import Kubernetes
+from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
 from kubernetes.queues import local_queue
-from kubernetes.watched import QUOTA, ROOT, User, bind_role, unique_name, write_job
+from kubernetes.watched import QUOTA, ROOT, User, bind_role, inert, unique_name, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
 # A head that starts fails here, since its image is not the kit's, and that may be said first.
@@ -130,6 +131,64 @@ def test_a_rayjob_that_the_operator_refuses_says_why(user):
     own.kube.apply(wrong, namespace=own.namespace)
     own.waits_for("the KubeRay operator refuses it")
     assert own.cause().startswith("failed")
+
+
+SILENT = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+
+
+def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, namespace, tmp_path):
+    """The node has no kubelet, so its pods keep the status that they had."""
+    own = User(kube_alone, namespace, write_job(tmp_path, namespace, **inert()))
+    own.apply()
+    running = {"jobDeploymentStatus": "Running", "jobStatus": "RUNNING", "rayClusterName": "watched-x"}
+    kube_alone.patch("rayjobs", own.name, {"status": running}, namespace, "status")
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "gpu-7"},
+        "spec": {"unschedulable": True},
+    }
+    kube_alone.apply(node)
+    try:
+        kube_alone.patch("nodes", "gpu-7", {"status": {"conditions": [SILENT]}}, "", "status")
+        kube_alone.apply(pod_of_run("head", "gpu-7"), namespace=namespace)
+        box = {"name": "main", "ready": False, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
+        status = {
+            "phase": "Running",
+            "containerStatuses": [box | {"image": "", "imageID": "", "restartCount": 0}],
+        }
+        ready = {"conditions": [{"type": "Ready", "status": "False"}]}
+        kube_alone.patch("pods", "watched-head", {"status": status | ready}, namespace, "status")
+        kube_alone.apply(pod_of_run("worker"), namespace=namespace)
+        kube_alone.wait_for_pod(namespace, "watched-worker", "Failed")
+        said = own("status").stdout
+    finally:
+        kube_alone.delete("nodes", "gpu-7")
+    first, second = said.splitlines()[:2]
+    assert first.startswith("waiting  node gpu-7 is NotReady (Kubelet stopped posting node status.)"), said
+    assert "kubectl delete node gpu-7; " in first
+    assert "pod watched-worker: container main ended with code 3: no licence" in second, said
+
+
+def pod_of_run(role, node=None):
+    """As the operator would create it, with a container that is not of the kit."""
+    labels = {"clustertrain.io/run": "watched", "clustertrain.io/role": role, "ray.io/cluster": "watched-x"}
+    box = {
+        "name": "main",
+        "image": SHELL_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "echo no licence >&2; exit 3"],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    safe = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "securityContext": safe, "containers": [box]}
+    metadata = {"name": f"watched-{role}", "labels": labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": spec | ({"nodeName": node} if node else {}),
+    }
 
 
 @pytest.fixture

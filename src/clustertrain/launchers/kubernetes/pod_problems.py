@@ -1,7 +1,9 @@
 """Why the pods of a run do not run: one line for each problem. Pure functions of the pods and the events.
 
 problem                                        source
+a pod is on a node that does not answer        the node; if it cannot be read, the events of the pod
 a pod waits for its image, secret or volume    the state of its containers, or the events of the pod
+a container ended, or never gets ready         its state, and the last lines that it printed
 a pod waits for a node                         the scheduler's condition; for a volume, events of its claim
 a pod is not created: quota, Pod Security      the events of the controller that creates it
 a container was killed at its memory limit     its last state
@@ -10,15 +12,18 @@ a container was killed at its memory limit     its last state
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
 
 Object = Mapping[str, Any]
-_LONGEST = 500
+_LONGEST = 700
+_READY_WITHIN_S = 60.0
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _REASONS_OF_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
 # The reason of an event that a pod could not be created, and the role of that pod; None: any role.
@@ -44,17 +49,31 @@ class Problem:
     blocks: bool = True
 
 
-def problems(pods: Sequence[Object], events: Sequence[Object], expected: Mapping[str, int]) -> list[Problem]:
-    """All problems, first those of pods that cannot be created. A problem of several pods is listed once.
+# The last lines of a container, by the role of its pod and its name.
+LastWords = Mapping[tuple[str, str], str]
+
+
+def problems(
+    pods: Sequence[Object],
+    events: Sequence[Object],
+    expected: Mapping[str, int],
+    lost_nodes: Mapping[str, str] = MappingProxyType({}),
+    last_words: LastWords = MappingProxyType({}),
+) -> list[Problem]:
+    """All problems: of nodes, of pods that cannot be created, of pods. One of several pods is listed once.
 
     Args:
         events: of the run's objects and of claims, in any order.
         expected: how many pods of each role should exist now.
+        lost_nodes: why a node is not ready, by its name.
     """
-    found = [Problem(text) for text in _not_created(pods, events, expected)]
+    found = [Problem(text) for text in _on_lost_nodes(pods, lost_nodes)]
+    found += [Problem(text) for text in _not_created(pods, events, expected)]
     of_pods: dict[Problem, list[str]] = {}
     for pod in pods:
-        for problem in () if is_terminating(pod) else _of_pod(pod, events):
+        if is_terminating(pod) or node_of(pod) in lost_nodes:
+            continue
+        for problem in _of_pod(pod, events, last_words):
             of_pods.setdefault(problem, []).append(name_of(pod))
     for problem, names in of_pods.items():
         pods_text = f"pod {names[0]}" if len(names) == 1 else f"{len(names)} pods ({', '.join(names)})"
@@ -97,6 +116,59 @@ def seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
+def node_of(pod: Object) -> str:
+    """The node that a pod is bound to; empty if there is none yet."""
+    return str(pod.get("spec", {}).get("nodeName", ""))
+
+
+def needs_node_check(pod: Object, now: float) -> bool:
+    """Whether the node of a pod may not answer: the pod is not ready although its containers run, or it still
+    exists although its grace period is over."""
+    if not node_of(pod):
+        return False
+    if is_terminating(pod):
+        return now > seconds(pod["metadata"]["deletionTimestamp"])
+    conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
+    return is_running(pod) and conditions.get("Ready", "True") != "True"
+
+
+def silent_containers(pods: Sequence[Object], now: float) -> list[tuple[str, str, str]]:
+    """The containers whose last lines explain a problem: role and name of the pod, name of the container."""
+    return [
+        (role_of(pod), name_of(pod), str(container["name"]))
+        for pod in pods
+        if not is_terminating(pod)
+        for key in ("initContainerStatuses", "containerStatuses")
+        for container in _containers(pod, key)
+        if _ended_badly(container) or (key == "containerStatuses" and is_never_ready(container, now))
+    ]
+
+
+def _ended_badly(container: Object) -> bool:
+    state, before = container.get("state", {}), container.get("lastState", {})
+    ended = state.get("terminated") or (before.get("terminated") if "waiting" in state else None) or {}
+    return bool(ended.get("exitCode"))
+
+
+def is_never_ready(container: Object, now: float) -> bool:
+    """Whether a container has run for a minute and is not ready."""
+    started = container.get("state", {}).get("running", {}).get("startedAt")
+    return bool(started) and container.get("ready") is False and now > seconds(started) + _READY_WITHIN_S
+
+
+# ------------------------------------------------------------------------------------------------ lost nodes
+
+
+def _on_lost_nodes(pods: Sequence[Object], lost_nodes: Mapping[str, str]) -> Iterator[str]:
+    for node, why in lost_nodes.items():
+        names = [name_of(pod) for pod in pods if node_of(pod) == node]
+        yield _one_line(
+            f"node {node} is NotReady ({why}), with {', '.join(names)}. KubeRay replaces a pod only when "
+            f"it is gone. If the machine does not come back: kubectl delete node {shlex.quote(node)}; "
+            f"or, without rights on nodes: kubectl delete pod --force --grace-period=0 {shlex.join(names)}"
+        )
+
+
 # --------------------------------------------------------------------------- pods that cannot be created
 
 
@@ -120,9 +192,10 @@ def _pods_of(role: str | None) -> str:
 # --------------------------------------------------------------------------------------- problems of one pod
 
 
-def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
+def _of_pod(pod: Object, events: Sequence[Object], last_words: LastWords) -> Iterator[Problem]:
     status = pod.get("status", {})
-    of_containers = [*_of_containers(pod)]
+    own = [e for e in events if _is_of(e, "Pod", name_of(pod)) and e.get("type") == "Warning"]
+    of_containers = [*_of_containers(pod, own, last_words)]
     yield from of_containers
     if status.get("phase") == "Failed" and status.get("reason"):  # such as Evicted
         yield Problem(_one_line(f"{status['reason']}: {status.get('message', '')}"))
@@ -132,7 +205,6 @@ def _of_pod(pod: Object, events: Sequence[Object]) -> Iterator[Problem]:
                 text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
                 yield Problem(_one_line(text + _of_claims(pod, text, events)))
                 return
-        own = [e for e in events if _is_of(e, "Pod", name_of(pod)) and e.get("type") == "Warning"]
         last = _last(event for event in own if event["reason"] not in _REASONS_OF_CONTAINERS)
         if last is not None:
             yield Problem(_one_line(f"{last['reason']}: {last['message']}"))
@@ -152,11 +224,18 @@ def _of_claims(pod: Object, text: str, events: Sequence[Object]) -> str:
     return "".join(stored)
 
 
-def _of_containers(pod: Object) -> Iterator[Problem]:
+def _of_containers(pod: Object, warnings: Sequence[Object], last_words: LastWords) -> Iterator[Problem]:
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in _containers(pod, key):
+            words = last_words.get((role_of(pod), container["name"]), "")
+            said = f": {words}" if words else ""
             if (problem := _of_container(container)) is not None:
-                yield problem
+                yield Problem(_one_line(problem.text + said), problem.blocks)
+            elif words:  # it is only read of a container that is not ready
+                failed = _last(event for event in warnings if event["reason"] == "Unhealthy")
+                why = f" ({failed['message']})" if failed is not None else ""
+                text = f"container {container['name']} runs and does not get ready{why}"
+                yield Problem(_one_line(text + said))
 
 
 def _of_container(container: Object) -> Problem | None:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from clustertrain.errors import EXIT_FAILED
 from clustertrain.launchers.kubernetes.pod_problems import (
+    LastWords,
     Object,
     Problem,
     is_running,
     is_terminating,
     name_of,
+    node_of,
     problems,
     role_of,
     seconds,
@@ -99,12 +101,16 @@ class Observed:
         pods: of the run, including those that are terminating.
         events: of the objects of the run, and of claims.
         workload: Kueue's Workload of the RayJob; None if there is none, or if it could not be read.
+        lost_nodes: why a node of the pods is not ready, by its name.
+        last_words: what containers printed last, if it explains a problem.
     """
 
     rayjob: Object | None
     pods: tuple[Object, ...] = ()
     events: tuple[Object, ...] = ()
     workload: Object | None = None
+    lost_nodes: Mapping[str, str] = field(default_factory=dict)
+    last_words: LastWords = field(default_factory=dict)
 
     @property
     def _status(self) -> Object:
@@ -168,7 +174,11 @@ class Observed:
     @property
     def head(self) -> Object | None:
         """The head's pod; None if it does not run."""
-        return next((pod for pod in self.pods if role_of(pod) == "head" and is_running(pod)), None)
+        return next((pod for pod in self.pods if role_of(pod) == "head" and self._runs(pod)), None)
+
+    def _runs(self, pod: Object) -> bool:
+        """Whether a pod runs; on a lost node nobody knows, and nothing can be read from it."""
+        return is_running(pod) and node_of(pod) not in self.lost_nodes
 
     @property
     def expected_pods(self) -> dict[str, int]:
@@ -183,7 +193,7 @@ class Observed:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        return problems(self.pods, self.events, self.expected_pods)
+        return problems(self.pods, self.events, self.expected_pods, self.lost_nodes, self.last_words)
 
     @property
     def pods_text(self) -> str:
@@ -192,8 +202,8 @@ class Observed:
         if not there:
             return "none"
         head = next((pod for pod in there if role_of(pod) == "head"), None)
-        how = "has no pod" if head is None else "runs" if is_running(head) else "does not run yet"
-        run = sum(1 for pod in there if role_of(pod) == "worker" and is_running(pod))
+        how = "has no pod" if head is None else "runs" if self._runs(head) else "does not run yet"
+        run = sum(1 for pod in there if role_of(pod) == "worker" and self._runs(pod))
         of = max(self.expected_pods.get("worker", 0), sum(1 for pod in there if role_of(pod) == "worker"))
         return f"head {how}, {run} of {of} workers run"
 

@@ -3,15 +3,17 @@
 The storage is on a volume of the cluster, or on S3, which may be unreachable from this machine. So the head's
 pod reads it while that pod runs, and afterwards a short-lived pod of the same image does.
 
-    RayJob ─▶ pods ─▶ events, if a pod does not run ─▶ Kueue's workload, if the run is queued ─▶ the storage
+    RayJob ─▶ pods, their nodes and last words ─▶ events, if a pod does not run
+           ─▶ Kueue's workload, if the run is queued ─▶ the storage
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.lost_pods import last_words, lost_nodes
 from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, name_of, role_of, time_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
@@ -98,13 +101,15 @@ def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
         return Observed(None)
     first = Observed(rayjob)
     pods = tuple(pod for pod in kubectl.list("pods", f"{RUN_LABEL}={job.name}") if _is_of(pod, first))
-    observed = Observed(rayjob, pods)
-    there = [role_of(pod) for pod in pods if is_running(pod)]
+    now = time.time()
+    lost, words = lost_nodes(kubectl, pods, now), last_words(kubectl, pods, now)
+    observed = Observed(rayjob, pods, lost_nodes=lost, last_words=words)
+    there = [role_of(pod) for pod in pods if is_running(pod) and not words]
     if all(there.count(role) >= number for role, number in observed.expected_pods.items()):
         events: tuple[Object, ...] = ()
     else:
         events = _events(kubectl, observed, notes)
-    return Observed(rayjob, pods, events, _workload(kubectl, observed, notes))
+    return replace(observed, events=events, workload=_workload(kubectl, observed, notes))
 
 
 def _is_of(pod: Object, observed: Observed) -> bool:

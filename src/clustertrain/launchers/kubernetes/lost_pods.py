@@ -1,0 +1,83 @@
+"""What explains pods that do not work: the state of their nodes, and what their containers printed last.
+
+Both are optional. Nodes are readable only with a ClusterRole; without it, the event of the node controller
+shows a lost node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.pod_problems import (
+    LastWords,
+    Object,
+    name_of,
+    needs_node_check,
+    node_of,
+    silent_containers,
+)
+
+_LINES = 3
+_LONGEST = 300
+_ANSWER_S = 15.0
+_GONE = "it is no longer in the cluster"
+_SILENT = "Node is not ready"
+
+
+def lost_nodes(kubectl: Kubectl, pods: Sequence[Object], now: float) -> dict[str, str]:
+    """Why nodes of the pods are not ready, by name. Reads nothing if all pods are well.
+
+    Raises:
+        NoAnswer: the API server does not answer.
+    """
+    lost = {}
+    for name in sorted({node_of(pod) for pod in pods if needs_node_check(pod, now)}):
+        try:
+            why = _why_not_ready(kubectl.get("node", name))
+        except NotFound:
+            why = _GONE
+        except Forbidden:
+            on_it = [pod for pod in pods if node_of(pod) == name]
+            why = _SILENT if _by_events(kubectl, on_it) else None
+        if why is not None:
+            lost[name] = why
+    return lost
+
+
+def _why_not_ready(node: Object) -> str | None:
+    conditions = node.get("status", {}).get("conditions", ())
+    ready: Mapping[str, str] = next((each for each in conditions if each["type"] == "Ready"), {})
+    if ready.get("status") == "True":
+        return None
+    return str(ready.get("message") or ready.get("reason") or "it has not reported its state")
+
+
+def _by_events(kubectl: Kubectl, pods: Sequence[Object]) -> bool:
+    """Whether the node controller has reported the node of one of these pods."""
+    names = {name_of(pod) for pod in pods}
+    try:
+        events = kubectl.list("events")
+    except Forbidden:
+        return False
+    return any(
+        event["reason"] == "NodeNotReady" and event["involvedObject"].get("name") in names for event in events
+    )
+
+
+def last_words(kubectl: Kubectl, pods: Sequence[Object], now: float) -> LastWords:
+    """The last lines of containers that ended or never get ready; for each role those of one pod."""
+    found: dict[tuple[str, str], str] = {}
+    for role, pod, container in silent_containers(pods, now):
+        if (role, container) in found:
+            continue
+        arguments = ("logs", pod, f"--container={container}", f"--tail={_LINES}")
+        try:
+            lines = kubectl(*arguments, timeout_s=_ANSWER_S).stdout.splitlines()
+        except ClusterError:
+            continue  # it left no output, or its node does not answer
+        text = " / ".join(line.strip() for line in lines if line.strip())
+        if text:
+            found[role, container] = text if len(text) <= _LONGEST else f"…{text[-_LONGEST:]}"
+    return found
