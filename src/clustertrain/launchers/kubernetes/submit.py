@@ -5,7 +5,7 @@ manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
@@ -92,6 +92,8 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
+    # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
+    kubectl("apply", "--server-side", "--filename=-", input=to_yaml(owned(objects, made)), timeout_s=_APPLY_S)
     namespace = str(made["metadata"]["namespace"])
     return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
 
@@ -104,6 +106,18 @@ def what_next(applied: Applied, command: CommandLine) -> str:
         f"watch it: {command.of('status')}\n"
         f"its log:  kubectl -n {applied.namespace} logs -f job/{applied.name}"
     )
+
+
+def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
+    """The objects that Kubernetes deletes with the RayJob. The claim and the ConfigMap are not among them: pods
+    that read the storage later mount both."""
+    owner = {key: rayjob[key] for key in ("apiVersion", "kind")}
+    owner |= {key: rayjob["metadata"][key] for key in ("name", "uid")}
+    return [
+        {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
+        for each in objects
+        if each["kind"] in ("NetworkPolicy", "PodDisruptionBudget")
+    ]
 
 
 def rayjob_of(kubectl: Kubectl, name: str) -> Manifest | None:
