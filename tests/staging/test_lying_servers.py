@@ -23,8 +23,8 @@ WHOLE = OK + LENGTH + b"\r\n" + BODY
 
 @contextmanager
 def server(*answers):
-    """The URL of a server, and its requests. An answer is bytes, or a function that returns pieces: one is
-    sent every 20 ms. The last answer is for all further requests."""
+    """The URL of a server, and its requests. An answer is bytes, or a function that returns pieces, of which
+    one is sent every 20 ms. The last answer is for all further requests."""
     requests, is_over, threads = [], threading.Event(), []
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -174,7 +174,7 @@ the likely cause.
   a script every value is text exactly as written: `1.10` stays `1.10`.
 - `010` is refused: YAML 1.1 reads it as 8, YAML 1.2 as 10.
 - Not allowed: tags (`!!python/…`), merge keys (`<<`), duplicate keys, dates without quotes, more
-  than 1 MiB, 50 000 values or 40 levels.
+  than 1 MiB, 20 000 values or 40 levels.
 - An empty key counts as missing.
 
 ## What makes it the same run

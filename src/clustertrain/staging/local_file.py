@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import DataError
+from clustertrain.regular_file import NotAFile, open_file
 from clustertrain.staging.source import Stream
-from clustertrain.storage.posix import NotAFile, open_file, refused
+from clustertrain.storage.posix import refused
 
 
 @dataclass(frozen=True)

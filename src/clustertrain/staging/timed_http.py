@@ -15,6 +15,7 @@ from typing import Any
 
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
 from urllib3.response import HTTPResponse
 
 PART_BYTES = 10 << 10
@@ -80,18 +81,21 @@ class _TimedAnswer(http.client.HTTPResponse):
 
 
 class _TimedConnection(HTTPConnection):
-    _clock: Clock
+    _answer: _TimedAnswer
 
     def response_class(self, *args: Any, **named: Any) -> _TimedAnswer:  # type: ignore[override]
         """http.client calls it for each answer, also for that of a proxy to CONNECT."""
-        answer = _TimedAnswer(*args, **named)
-        self._clock = answer.clock
-        return answer
+        self._answer = _TimedAnswer(*args, **named)
+        return self._answer
 
     def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 does
-        answer = super().getresponse()
-        self._clock.stop(0)
-        answer.clock = self._clock  # type: ignore[attr-defined]
+        try:
+            answer = super().getresponse()
+        except HTTPError:  # two lengths that differ; urllib3 leaves the socket open
+            self._answer.close()
+            raise
+        self._answer.clock.stop(0)
+        answer.clock = self._answer.clock  # type: ignore[attr-defined]
         return answer
 
 

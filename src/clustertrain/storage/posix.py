@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import builtins
 import errno
-import io
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clustertrain.errors import StorageError
+from clustertrain.regular_file import NotAFile, open_file, read_file
 from clustertrain.storage.location import Location
 from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
 
@@ -113,37 +112,6 @@ class PosixStore:
 
     def _path(self, key: str) -> Path:
         return self.root / key if key else self.root
-
-
-class NotAFile(OSError):
-    """The path is a device, a named pipe or a socket."""
-
-
-def open_file(path: Path | str) -> io.BufferedReader:
-    """Open a regular file to read it. A named pipe would wait for a writer, and a device has no end.
-
-    Raises:
-        NotAFile: something else is there.
-        OSError: it cannot be opened.
-    """
-    # Without O_NONBLOCK the open of a named pipe waits; it has no effect on a regular file.
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise NotAFile(errno.EINVAL, "not a regular file", str(path))
-        return os.fdopen(fd, "rb")
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def read_file(path: Path | str) -> bytes:
-    """The bytes of a regular file. Raises as `open_file`."""
-    with open_file(path) as file:
-        return file.read()
 
 
 def create_exclusive(path: Path, data: bytes) -> bool:
