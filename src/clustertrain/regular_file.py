@@ -1,4 +1,5 @@
-"""Opens regular files only: a named pipe would wait for a writer, and a device such as /dev/zero has no end."""
+"""Opens regular files only: a named pipe would wait for a writer, and a device such as /dev/zero has no
+end."""
 
 from __future__ import annotations
 

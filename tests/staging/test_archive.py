@@ -1,11 +1,14 @@
 """Unpacking: what goes in comes out, and nothing else does."""
 
+import contextlib
 import gzip
 import io
 import re
 import stat
 import struct
+import subprocess
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
@@ -236,7 +239,72 @@ def test_a_header_of_gigabytes_is_not_read_into_memory(tmp_path):
     info.size = 4 << 30
     with gzip.open(tmp_path / "a.tgz", "wb") as file:
         file.write(info.tobuf(tarfile.GNU_FORMAT))
-    assert "claims to be" in refusal_of(tmp_path / "a.tgz", tmp_path)
+    assert "claim to be longer than 1048576 bytes" in refusal_of(tmp_path / "a.tgz", tmp_path)
+
+
+def old_sparse(extensions, cut=0):
+    """A member with an old GNU sparse header and this many blocks of extensions, the last one cut."""
+    info = typed("a", tarfile.GNUTYPE_SPARSE)
+    head = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    piece = b"%011o\0" % 0 * 2
+    head[345 : 345 + 8] = bytes(8)
+    head[386 : 386 + 96], head[482] = piece * 4, 1
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    block = piece * 21 + b"\1" + bytes(7)
+    return bytes(head) + (block * extensions)[: 512 * extensions - cut]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_sparse_headers_without_end_take_no_memory(tmp_path, pack):
+    """200 MiB of them took 106 s and 630 MB."""
+    (tmp_path / "a.tar").write_bytes(pack(old_sparse(200 << 11)))
+    tracemalloc.start()
+    try:
+        text = refusal_of(tmp_path / "a.tar", tmp_path)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "claim to be longer than 1048576 bytes" in text
+    assert peak_bytes < 50 << 20
+
+
+@pytest.mark.parametrize(("extensions", "cut"), [(0, 0), (1, 1), (1, 511), (3, 200)])
+def test_a_sparse_header_that_is_cut_is_damage(tmp_path, extensions, cut):
+    (tmp_path / "a.tar").write_bytes(old_sparse(extensions, cut))
+    assert "cannot be unpacked" in refusal_of(tmp_path / "a.tar", tmp_path)
+
+
+def test_a_sparse_file_is_unpacked(tmp_path):
+    with (tmp_path / "holes").open("wb") as file:
+        for number in range(60):
+            file.seek(number * 65536)
+            file.write(b"x")
+    subprocess.run(
+        ["tar", "--sparse", "--format=gnu", "-C", tmp_path, "-cf", tmp_path / "a.tar", "holes"], check=True
+    )
+    extract(tmp_path / "a.tar", tmp_path / "out")
+    assert (tmp_path / "out/holes").read_bytes() == (tmp_path / "holes").read_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_tar_with_changed_bytes_is_unpacked_or_refused(data, tmp_path_factory):
+    """Never a traceback: the checksum of each changed header is made right again."""
+    folder = tmp_path_factory.mktemp("changed")
+    info = tarfile.TarInfo("p")
+    info.pax_headers = {"GNU.sparse.map": "0,1,5,1", "GNU.sparse.size": "9", "path": "ä" * 60}
+    whole = bytearray(make_tar(folder / "a", [(info, b""), ("b", b"2" * 600)]).read_bytes())
+    whole = bytearray(old_sparse(2)) + whole if data.draw(st.booleans()) else whole
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, min(len(whole), 4096) - 1))
+        whole[at] = data.draw(st.sampled_from([*b"\0\x80\xff019-xgLKSV= \n", whole[at] ^ 1]))
+        header = at // 512 * 512
+        whole[header + 148 : header + 156] = b" " * 8
+        whole[header + 148 : header + 156] = b"%06o\0 " % (sum(whole[header : header + 512]) % 0o1000000)
+    (folder / "c").write_bytes(whole)
+    with contextlib.suppress(DataError, StorageError):
+        extract(folder / "c", folder / "out")
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,6 +14,7 @@ import hashlib
 import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -31,7 +32,7 @@ from clustertrain.storage.posix import refused
 _CHUNK_BYTES = 1 << 20
 _TAR_BLOCK_BYTES = 512
 _PADDING_BYTES = 64 << 20  # zeros after the end mark; tar pads to its record size
-_HEADER_BYTES = 16 << 20  # a tar header is read in one piece; real ones are much smaller
+_HEADER_BYTES = 1 << 20  # all headers of one member of a tar, which are kept in memory; real ones are small
 _NAME_BYTES = 255
 _PATH_BYTES = 3000
 _DEPTH = 100
@@ -202,6 +203,9 @@ class _Unpacking:
             NotImplementedError,
             ValueError,
             RuntimeError,
+            LookupError,  # a header that was cut, or an unknown encoding
+            ArithmeticError,
+            struct.error,
         ) as error:
             raise self._damaged(error) from error
 
@@ -297,6 +301,7 @@ def _tar_members(stream: Any) -> Iterator[_Member]:
     reader = _BoundedReader(stream)
     with tarfile.open(fileobj=reader, mode="r:", errors="surrogateescape") as archive:  # type: ignore[call-overload]
         while (info := archive.next()) is not None:
+            reader.left_bytes = None
             archive.members.clear()  # otherwise it keeps every header: gigabytes for a million files
             refusal = None
             if info.issym() or info.islnk():
@@ -304,6 +309,8 @@ def _tar_members(stream: Any) -> Iterator[_Member]:
             elif not (info.isreg() or info.isdir()):
                 refusal = "it is neither a file nor a folder"
             yield _Member(info.name, info.size, info.isdir(), refusal, partial(_file_in, archive, info))
+            reader.left_bytes = _HEADER_BYTES
+        reader.left_bytes = None
         _check_end(reader)
 
 
@@ -332,15 +339,22 @@ def _check_end(reader: _BoundedReader) -> None:
 
 
 class _BoundedReader:
-    """Refuses headers of gigabytes. tarfile would read them into memory, as the size field requires."""
+    """Bounds the headers of a member. tarfile reads as many bytes into memory as a size field requires, and
+    a chain of sparse headers to its end."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.seek, self.tell = stream.seek, stream.tell
         self.last_read = b""
+        self.left_bytes: int | None = _HEADER_BYTES  # None while the bytes of a member are read
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _HEADER_BYTES:
-            raise ValueError(f"one of its headers claims to be {size} bytes long")
+        most_bytes = _CHUNK_BYTES if self.left_bytes is None else self.left_bytes
+        if not 0 <= size <= most_bytes:
+            raise ValueError(
+                f"the headers of one of its members claim to be longer than {_HEADER_BYTES} bytes, or negative"
+            )
         self.last_read = self._stream.read(size)
+        if self.left_bytes is not None:
+            self.left_bytes -= len(self.last_read)
         return self.last_read
