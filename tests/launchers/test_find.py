@@ -1,5 +1,11 @@
 """A command finds the run that it names, whichever launcher has it."""
 
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from clustertrain.errors import ClusterError, JobError
@@ -266,3 +272,30 @@ def test_the_job_of_a_run_is_the_one_that_ran(job):
 def test_a_missing_job_file_says_how_to_create_one(job):
     with pytest.raises(JobError, match="clustertrain init"):
         find("jbo.yaml", (), None, print)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("command", ["status", "logs", "ls"])
+@pytest.mark.parametrize("target", ["runs/x", "job.yaml"])
+def test_the_home_of_another_user_is_refused_in_two_lines(command, target):
+    """Path.exists raises PermissionError there."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ct-home-") as folder:  # other users may enter /tmp
+        home = Path(folder)
+        (home / "runs" / "x").mkdir(parents=True)
+        (home / "job.yaml").touch()
+        done = subprocess.run(
+            [sys.executable, "-m", "clustertrain.cli", command, str(home / target)],
+            cwd="/tmp",
+            env={**os.environ, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"},
+            user=65534,
+            group=65534,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode in (2, 4), done.stderr
+    error = done.stderr[done.stderr.index("error: ") :]
+    assert f"{home / target}" in error
+    assert "Permission denied" in error
+    assert len(error.splitlines()) == 2

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+from clustertrain.errors import ClusterError
 from clustertrain.node.processes import this_process
+from clustertrain.supervise import private_folder as module
 from clustertrain.supervise.private_folder import private_folder, remove, write_token
 from clustertrain.supervise.process import Guarded
 
@@ -21,7 +24,7 @@ from clustertrain.supervise.process import Guarded
 def base(tmp_path, monkeypatch):
     """A short path, as the temporary folder of a machine is."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="b") as short:
-        monkeypatch.setattr(tempfile, "gettempdir", lambda: short)
+        monkeypatch.setenv("TMPDIR", short)
         yield short
 
 
@@ -42,16 +45,16 @@ def test_the_folder_and_the_token_are_private_under_any_umask(base, umask):
 
 def test_what_a_killed_process_left_is_removed_by_the_next(base):
     code = (
-        f"import os, tempfile; tempfile.gettempdir = lambda: {base!r}\n"
+        "import os\n"
         "from clustertrain.supervise.private_folder import private_folder\n"
         "print(private_folder(), flush=True); os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     left = killed.stdout.strip()
-    assert os.path.isdir(left)  # noqa: PTH112
+    assert os.path.isdir(left)
     folder = private_folder()
-    assert not os.path.exists(left)  # noqa: PTH110
+    assert not os.path.exists(left)
     assert folder.is_dir()
 
 
@@ -64,6 +67,30 @@ def test_the_folders_of_the_living_stay(base):
     (elsewhere / "owner").write_text(json.dumps(owner))
     private_folder()
     assert mine.is_dir() and other.is_dir() and elsewhere.is_dir()
+
+
+@pytest.mark.parametrize("named", ["absent", "file", "proc", "long"])
+def test_a_temporary_folder_that_cannot_be_used_is_passed_over(base, monkeypatch, named):
+    long = f"{base}/{'a' * 30}"
+    os.mkdir(long)  # noqa: PTH102
+    owner = {**asdict(this_process()), "pid_started_ticks": 1}
+    left = Path(long, "ct-mail-0")
+    left.mkdir()
+    (left / "owner").write_text(json.dumps(owner))
+    Path(base, "file").touch()
+    bases = {"absent": f"{base}/x", "file": f"{base}/file", "proc": "/proc", "long": long}
+    monkeypatch.setenv("TMPDIR", bases[named])
+    monkeypatch.setattr(module, "_BASES", (base,))
+    folder = private_folder()
+    assert folder.parent == Path(base)
+    assert left.exists() == (named != "long")  # what a killed batch shell left where no socket fits
+
+
+def test_no_temporary_folder_is_an_error_that_names_each(base, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/proc")
+    monkeypatch.setattr(module, "_BASES", (f"{base}/x",))
+    with pytest.raises(ClusterError, match=f"where TMPDIR is /proc: /proc: .*; {base}/x: No such file"):
+        private_folder()
 
 
 @pytest.mark.parametrize("shielded", [False, True])

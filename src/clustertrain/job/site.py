@@ -44,14 +44,15 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
         JobError: $CLUSTERTRAIN_SITE names a file that does not exist.
     """
     if named := environ.get(variables.SITE):
-        if not Path(named).exists():
+        if not os.path.exists(named):
             raise JobError(
-                f"{variables.SITE} names {named}, which does not exist\ncreate it, or unset the variable"
+                f"{variables.SITE} names {named}, which does not exist, or is in a folder that this user may "
+                "not read\ncreate it, or unset the variable"
             )
         return Path(named)
     folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or Path.home(), ".config")
     path = Path(folder, "clustertrain", "site.yaml")
-    return path if path.exists() else None
+    return path if os.path.exists(path) else None  # the home folder may be another user's
 
 
 def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:

@@ -8,6 +8,7 @@ newest start by this user determines the launcher.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -154,7 +155,7 @@ def _is_named(known: KnownRun, text: str, job: Job | None) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    return "/" not in text and not Path(text).exists()
+    return "/" not in text and not os.path.lexists(text)
 
 
 def _with_files(target: Target) -> Target:

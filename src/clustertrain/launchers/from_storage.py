@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ def storage_at(place: str) -> Location:
     Raises:
         JobError: it is a job file, and it is wrong.
     """
-    if Path(place).is_file():
+    if os.path.isfile(place):
         return load_job(Path(place)).storage.location
     return Location(place if Location(place).is_s3 else str(Path(place).absolute()))
 
@@ -82,7 +83,7 @@ def storage_at(place: str) -> Location:
 def no_run_at(place: str) -> JobError:
     """The error for a storage without a run; `place` as for `storage_at`."""
     storage = storage_at(place)
-    if Path(place).is_file():
+    if os.path.isfile(place):
         start = typed("run", place)
         return JobError(
             f"{storage.uri}, the storage of {place}, contains no run.\n"
@@ -94,7 +95,7 @@ def no_run_at(place: str) -> JobError:
             f"{place} is the folder of one run, and ls takes a storage: a folder of runs.\n"
             f"Use `{command_on(place, 'status')}`, or `{command_on(storage_of_run, 'ls')}`."
         )
-    what = "contains no run" if storage.is_s3 or Path(place).exists() else "does not exist"
+    what = "contains no run" if storage.is_s3 or os.path.exists(place) else "does not exist"
     return JobError(
         f"{storage.uri} {what}.\nName a job file, or the `storage` of one; a plain `clustertrain ls` lists "
         "your runs in all storages."

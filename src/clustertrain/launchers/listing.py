@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
@@ -81,7 +81,7 @@ def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
     """The run, and whether its storage contains it; None if this machine cannot read that storage."""
     if not launcher_of(known.launcher).storage_visible:
         return None
-    if not known.storage.is_s3 and not Path(known.storage.uri).is_dir():
+    if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):
         return None
     try:
         run = RunDir.newest(known.storage.with_patience(_PATIENCE_S), known.name)

@@ -5,6 +5,7 @@ A launcher with a scheduler combines it with the scheduler's state: launchers/sl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ def find_run(target: str) -> RunDir:
 
 def is_job_file(target: str) -> bool:
     """Whether the argument of a command is the path of a job file, which may be missing."""
-    return Path(target).is_file() or (target.endswith((".yaml", ".yml")) and not Location(target).is_s3)
+    return os.path.isfile(target) or (target.endswith((".yaml", ".yml")) and not Location(target).is_s3)
 
 
 def places_named(target: str, job: Job | None) -> list[Place]:

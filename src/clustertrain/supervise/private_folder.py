@@ -9,38 +9,68 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from clustertrain.errors import ClusterError
 from clustertrain.node.processes import Process, this_process
 
 _PREFIX, _OWNER = "ct-", "owner"
+_BASES = ("/tmp", "/var/tmp", "/dev/shm")
+_LONGEST_BASE = 24  # the path of a socket has at most 107 bytes, and Ray adds 70
 
 
 def private_folder() -> Path:
-    """A new folder of mode 0700 for Ray. Its path is short: a socket's path has at most 107 bytes, and Ray
-    adds 70.
+    """A new folder of mode 0700 for Ray, in TMPDIR or else in another folder for temporary files.
 
     Removes the folders that killed processes of this user left.
+
+    Raises:
+        ClusterError: none of these folders can be written; the message has the reason for each.
     """
-    base = tempfile.gettempdir()
-    base = base if len(base) <= 24 else "/tmp"
-    _remove_left_behind(Path(base))
+    refused = []
+    for base in dict.fromkeys((os.environ.get("TMPDIR") or _BASES[0], *_BASES)):
+        _remove_left_behind(Path(base))
+        if len(base) > _LONGEST_BASE:
+            refused.append(f"{base} has {len(base)} characters, more than {_LONGEST_BASE}")
+            continue
+        try:
+            return _folder_in(base)
+        except OSError as error:
+            refused.append(f"{base}: {error.strerror}")
+    raise ClusterError(
+        f"No folder for temporary files can be used on {socket.gethostname()}, where TMPDIR is "
+        f"{os.environ.get('TMPDIR') or 'not set'}: {'; '.join(refused)}.\n"
+        "Ray needs one for its sockets and logs: free space there, or let TMPDIR name another short path."
+    )
+
+
+def _folder_in(base: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
+    try:
+        (folder / _OWNER).write_text(json.dumps(asdict(this_process())))
+    except OSError:  # the disk is full
+        remove(folder)
+        raise
     return folder
 
 
 def _remove_left_behind(base: Path) -> None:
-    for folder in base.glob(f"{_PREFIX}*"):
-        with suppress(OSError, ValueError, TypeError):  # another user's, or made by another program
-            if folder.lstat().st_uid != os.getuid():
-                continue
-            owner = Process(**json.loads((folder / _OWNER).read_text()))
-            if owner.is_here and owner.is_gone:
-                remove(folder)
+    with suppress(OSError):  # it does not exist, or this user may not list it
+        for folder in base.glob(f"{_PREFIX}*"):
+            _remove_if_left_behind(folder)
+
+
+def _remove_if_left_behind(folder: Path) -> None:
+    with suppress(OSError, ValueError, TypeError):  # another user's, or made by another program
+        if folder.lstat().st_uid != os.getuid():
+            return
+        owner = Process(**json.loads((folder / _OWNER).read_text()))
+        if owner.is_here and owner.is_gone:
+            remove(folder)
 
 
 def write_token(folder: Path, token: str | None = None) -> Path:

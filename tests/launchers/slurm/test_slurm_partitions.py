@@ -17,6 +17,7 @@ gpu|up|1-00:00:00|n/a|1-4|6|64|UNLIMITED|512000|gpu:a100:4(S:0-1)
 gpu|up|1-00:00:00|n/a|1-4|2|64|UNLIMITED|1024000|gpu:h100:8(S:0-1)
 mig|up|infinite|n/a|1-infinite|3|16|UNLIMITED|64000|gpu:1g.5gb:7,gpu:a100:1,nvme:1
 short|up|10:00|n/a|1-infinite|20|32|8|128000|(null)
+untyped|up|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
 old|down|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
 closed|drain|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
 """
@@ -38,7 +39,7 @@ def refusal(wanted, **slurm):
 
 def test_partitions_are_read_with_all_their_kinds_of_nodes():
     found = {partition.name: partition for partition in parse(SITE)}
-    assert list(found) == ["cpu", "gpu", "mig", "short", "old", "closed"]
+    assert list(found) == ["cpu", "gpu", "mig", "short", "untyped", "old", "closed"]
     assert [name for name, partition in found.items() if partition.is_default] == ["cpu"]
     assert (found["cpu"].time_limit_s, found["cpu"].default_time_s) == (2 * 86_400, 3600)
     assert (found["short"].time_limit_s, found["short"].default_time_s, found["mig"].time_limit_s) == (
@@ -81,7 +82,12 @@ def test_what_fits_is_let_through(wanted, slurm):
 
 
 REFUSED = {
-    "no such partition": ("gpus", {}, "has no partition gpus", "It has: closed, cpu, gpu, mig, old, short."),
+    "no such partition": (
+        "gpus",
+        {},
+        "has no partition gpus",
+        "It has: closed, cpu, gpu, mig, old, short, untyped.",
+    ),
     "one of several is none": ("gpu,gqu", {}, "has no partition gqu", "It has:"),
     "down": ("old", {}, "partition old is down", "could run it: cpu, gpu, mig, short"),
     "drained": ("closed", {}, "partition closed is drain", "cpu"),
@@ -118,8 +124,14 @@ REFUSED = {
     "too many of a type": (
         "gpu",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
-        "= 8 GPUs of type a100 on each node, and a node of partition gpu has at most 4",
+        "GPUs of type a100 on each node, and a node of partition gpu has at most 4. It has a100 (4), h100 (8).",
         "No partition here",
+    ),
+    "a type where GPUs have none": (
+        "untyped",
+        {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 1}},
+        "has at most 0. Its GPUs have no type: leave out slurm.gpu_type",
+        "gpu, mig",
     ),
     "too few nodes of a kind": (
         "gpu",

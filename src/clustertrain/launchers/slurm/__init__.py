@@ -3,6 +3,7 @@
 launcher.py    the launcher
 submit.py      checks a job, takes a snapshot of the code, calls sbatch
 preflight.py   the checks before a job is submitted
+refusal.py     the error of a failed sbatch, with a remedy
 partitions.py  compares the resources of a job with the partitions of the cluster
 script.py      the sbatch script of a job, with the files of templates/
 queue.py       the states of jobs in squeue and sacct

@@ -230,6 +230,7 @@ def _shortage(request: JobRequest, partition: Partition) -> str | None:
             return (
                 f"{request.sums[key]} = {required} {what} on each node, "
                 f"and a node of {name} has at most {most}."
+                + (_other_gpus(partition) if key == "gpus" and request.gpu_type else "")
             )
         candidates = fitting
     count = sum(node.count for node in candidates)
@@ -237,3 +238,15 @@ def _shortage(request: JobRequest, partition: Partition) -> str | None:
         each = ", ".join(f"{required} {what}" for _, what, required, _ in amounts if required)
         return f"resources.nodes is {request.nodes}, with {each} each, and {name} has {count} such nodes."
     return None
+
+
+def _other_gpus(partition: Partition) -> str:
+    """The types that slurm.gpu_type may name there, with the number of GPUs of a node."""
+    most: dict[str, int] = {}
+    for node in partition.nodes:
+        for gpu_type, count in node.gpus.items():
+            most[gpu_type] = max(count, most.get(gpu_type, 0))
+    known = [f"{gpu_type} ({count})" for gpu_type, count in sorted(most.items()) if gpu_type]
+    if known:
+        return f" It has {_listed(known)}."
+    return " Its GPUs have no type: leave out slurm.gpu_type." if most else " It has no GPUs."

@@ -9,14 +9,14 @@ the training starts.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
-from clustertrain.launchers.shell import Done, run
+from clustertrain.launchers.shell import run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
     JobRequest,
@@ -24,6 +24,7 @@ from clustertrain.launchers.slurm.partitions import (
     check_partition,
     partitions,
 )
+from clustertrain.launchers.slurm.refusal import refusal
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
 from clustertrain.run.admission import check_storage
 from clustertrain.run.command_line import CommandLine
@@ -107,7 +108,7 @@ def check_output(job: Job) -> None:
         raise StorageError(
             f"slurm.output is {job.slurm.output}, and {folder.absolute()} does not exist.\n"
             "SLURM does not create it, and the job would fail without a message: "
-            f"mkdir -p {folder.absolute()}"
+            f"mkdir -p {quote(str(folder.absolute()))}"
         ) from None
     except OSError as error:
         raise StorageError(f"slurm.output: {refused(folder.absolute(), 'written', error)}") from error
@@ -172,53 +173,3 @@ def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str], command:
     done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code != 0:
         raise refusal(job, done, command)
-
-
-_REFUSALS: tuple[tuple[str, str], ...] = (
-    (r"invalid partition", "There is no such partition: `sinfo` lists them. See slurm.partition."),
-    (r"account", "Name an account that you may use there: slurm.account; `sacctmgr show assoc user=$USER`."),
-    (r"qos", "Name a quality of service that you may use: slurm.qos; `sacctmgr show qos`."),
-    (r"not permitted to use this partition|denied", "Name a partition that you may use: slurm.partition."),
-    (r"\(gres\)|gpu", "See resources.gpus_per_worker, slurm.gpu_type and slurm.gpus_as; `sinfo -o '%P %G'`."),
-    (r"invalid feature", "See slurm.constraint; `sinfo -o '%P %f'` lists what nodes have."),
-    (r"reservation", "See slurm.reservation; `scontrol show reservation` lists them."),
-    (r"dependency", "See slurm.dependency: the job that it names may have ended long ago."),
-    (r"time limit", "See slurm.time_limit; `sinfo -o '%P %l'` lists what partitions allow."),
-    (r"memory", "See resources.memory_per_worker and slurm.memory_as; `sinfo -o '%P %m'`."),
-    (
-        r"node configuration|node count|more processors|cpu count",
-        "Too few nodes have all of the requested resources: see resources; `sinfo -o '%P %D %c %m %G %f'`.",
-    ),
-    (
-        r"unrecognized option|invalid option|unknown option",
-        "See slurm.options: this sbatch has no such option.",
-    ),
-)
-_NO_ANSWER = r"unable to contact|timed out|zero bytes"
-
-
-def refusal(job: Job, done: Done, command: CommandLine, *, may_be_queued: bool = False) -> ClusterError:
-    """The error for a failed sbatch, with a remedy. `may_be_queued`: whether the job may be in the queue."""
-    shows_script = f"`{command.on_job('render --to slurm')}` prints the script that was sent."
-    messages = [_without_names(line) for line in done.stderr.splitlines() if line.strip()]
-    messages = [line for line in dict.fromkeys(messages) if line]
-    whole = " ".join(messages)
-    remedy = next((text for rule, text in _REFUSALS if re.search(rule, whole, re.IGNORECASE)), None)
-    if re.search(_NO_ANSWER, whole, re.IGNORECASE):
-        remedy = "SLURM's controller does not answer: try again later."
-        if may_be_queued:
-            remedy = "The job may still be queued: check with `squeue --me` before you submit it again."
-    first_lines = "; ".join(messages[:3]) or f"nothing; it ended with code {done.code}"
-    return ClusterError(
-        f"SLURM refused the job {job.name}. sbatch printed: {first_lines}.\n{remedy or shows_script}"
-    )
-
-
-_PREFIX = re.compile(
-    r"(sbatch: )?(error: |allocation failure: )?"
-    r"((Batch job submission failed|Unable to allocate resources): )?"
-)
-
-
-def _without_names(line: str) -> str:
-    return _PREFIX.sub("", line, count=1).strip()

@@ -17,8 +17,9 @@ from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.shell import run as run_command
-from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host, refusal
+from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host
 from clustertrain.launchers.slurm.queue import cluster_name, query_queue
+from clustertrain.launchers.slurm.refusal import refusal
 from clustertrain.launchers.slurm.script import (
     Rendered,
     lead_time_s,
@@ -189,8 +190,8 @@ def _send(
     )
     if done.code != 0:
         raise refusal(job, done, command, may_be_queued=True)
-    answer = re.search(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
-    if answer is None:
+    answers = re.findall(r"^(\d+)(?:;(\S+))?$", done.stdout.strip(), re.MULTILINE)
+    if not answers:
         raise ClusterError(
             "sbatch ended with code 0, and printed no job ID: "
             f"{done.stdout.strip()!r} {done.stderr.strip()!r}\n"
@@ -198,8 +199,8 @@ def _send(
         )
     for line in done.stderr.splitlines():  # messages of a site's plugin
         echo(line)
-    job_id = answer[1]
-    cluster = answer[2] or cluster_name()
+    job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
+    cluster = cluster or cluster_name()
     output = Path(job.slurm.output).absolute() / f"{job_name(job)}-{job_id}.out"
     try:
         record(

@@ -32,9 +32,10 @@ def main(argument: str) -> int:
     mail = Mailbox.of_this_job()
     if mail is not None:
         mail.report_start()
-    folder = private_folder()
+    folder = None
     try:
         with handled_signals(REQUESTS_TO_END) as signals:
+            folder = private_folder()
             start = read_start(argument, folder)
             if start.allocation.is_head:
                 return run_on_head(start, signals, mail)
@@ -46,7 +47,8 @@ def main(argument: str) -> int:
         return error.exit_code
     finally:
         kill_descendants()
-        remove(folder)
+        if folder is not None:
+            remove(folder)
 
 
 if __name__ == "__main__":

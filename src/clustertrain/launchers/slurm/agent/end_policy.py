@@ -93,7 +93,9 @@ class SlurmEndPolicy:
         return ending
 
     def _request_stop(self, cause: str) -> None:
-        request_stop(self.attempt, _state_of(cause), cause, self.screen, text=_RESULT_TEXTS.get(cause, ""))
+        state = _state_of(cause)
+        text = _LIMIT_STOP if (state, cause) == ("stopped", "time_limit") else ""
+        request_stop(self.attempt, state, cause, self.screen, text=text)
         of_script = self.start.job.is_script
         how = "the script gets SIGTERM" if of_script else "the workers finish this step and save"
         text = f"{_CAUSE_TEXTS[cause]}: {how}"
@@ -152,6 +154,4 @@ _CAUSE_TEXTS = {
 }
 _LATE_SAVE = "The last save did not finish before SLURM's deadline. The run resumes from the save before it."
 _LATE_SCRIPT = "The script had not ended before SLURM's deadline. What it had not saved is lost."
-_RESULT_TEXTS = {
-    "time_limit": "The time limit was reached before the end of training. Submit the job again to continue.",
-}
+_LIMIT_STOP = "The time limit was reached before the end of training. Submit the job again to continue."

@@ -1,0 +1,53 @@
+"""What a user reads if sbatch fails, among the lines that a site's plugins print."""
+
+import pytest
+
+from clustertrain.job.model import Job
+from clustertrain.launchers.shell import Done
+from clustertrain.launchers.slurm.refusal import refusal, sorted_lines
+from clustertrain.run.command_line import UNKNOWN
+
+BANNER = [
+    "sbatch: ----------------------------------------",
+    "sbatch: Welcome to the cluster. Your account has used 80 % of its memory and gpu hours.",
+    "sbatch: The login nodes are not for computing; your last session timed out.",
+]
+ERROR = "sbatch: error: Batch job submission failed: Invalid qos specification"
+
+
+def text_of(*lines: str) -> list[str]:
+    job = Job.model_validate({"name": "a", "function": "m:f"})
+    done = Done(("sbatch",), 1, "", "\n".join(lines))
+    return str(refusal(job, done, UNKNOWN)).splitlines()
+
+
+@pytest.mark.parametrize("lines", [[*BANNER, ERROR], [ERROR, *BANNER], [*BANNER, ERROR, *BANNER]])
+def test_the_error_counts_wherever_it_is_and_a_banner_does_not_choose_the_remedy(lines):
+    first, beside, remedy = text_of(*lines)
+    assert first == "SLURM refused the job a. sbatch printed: Invalid qos specification."
+    assert beside.startswith("A plugin of the site printed: ")
+    assert remedy.startswith("Name a quality of service")
+
+
+def test_the_reason_that_a_plugin_gives_is_shown_beside_slurms_error():
+    error = "sbatch: error: Batch job submission failed: Unspecified error"
+    first, beside, _ = text_of(*BANNER, "sbatch: Set a project with --comment.", error)
+    assert "Unspecified error" in first
+    assert beside.endswith("timed out.; Set a project with --comment.")
+
+
+@pytest.mark.parametrize(
+    ("lines", "errors"),
+    [
+        (
+            ["sbatch: unrecognized option '--mial-type=END'", 'Try "sbatch --help"'],
+            ["unrecognized option '--mial-type=END'"],
+        ),
+        (["allocation failure: Invalid qos specification"], ["Invalid qos specification"]),
+        (["sbatch_load error: no answer"], ["sbatch_load error: no answer"]),
+        (["sbatch: fatal: no \x1b[31mconfiguration"], ["no \ufffd[31mconfiguration"]),
+        ([], []),
+    ],
+)
+def test_what_counts_as_an_error(lines, errors):
+    assert sorted_lines("\n".join([*(BANNER if len(lines) > 1 else []), *lines]))[0] == errors
