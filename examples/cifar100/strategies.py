@@ -24,6 +24,7 @@ from rich.table import Table
 from torch import nn
 
 from clustertrain import load_job
+from clustertrain.errors import JobError
 
 JOB = Path(__file__).with_name("job.yaml")
 ONE_LINE = "train.log_every=1000000000"  # the speed in the only line of a run is that of all its steps
@@ -40,8 +41,7 @@ class DataParallelCifar100(Cifar100):
 class Strategy:
     name: str
     devices: int  # GPUs or CPU cores
-    run: str  # the name of its run
-    sets: tuple[str, ...]
+    sets: tuple[str, ...]  # what its run changes in job.yaml
 
 
 @dataclass(frozen=True)
@@ -54,46 +54,52 @@ class Measured:
 
 def strategies(job, workers, gpus):
     """The rows of the table, and a note if there is none for DataParallel."""
-    gpu = "resources.gpus_per_worker=1" if gpus else "resources.gpus_per_worker=0"
+    per_worker = f"resources.gpus_per_worker={min(gpus, 1)}"
+    single = Strategy("one process", 1, ("resources.workers=1", per_worker, f"name={job.name}-single"))
     found = [
-        Strategy(
-            "DDP" if n > 1 else "one process",
-            n,
-            f"{job.name}-ddp-{n}" if n > 1 else f"{job.name}-single",
-            (f"resources.workers={n}", gpu),
-        )
+        Strategy("DDP", n, (f"resources.workers={n}", per_worker, f"name={job.name}-ddp-{n}"))
         for n in workers
+        if n != 1
     ]
-    if gpus < 2:
-        return found, (
+    note = ""
+    if gpus >= 2:
+        found.insert(0, data_parallel(job, min(gpus, max(workers))))
+    else:
+        note = (
             "DataParallel is left out: it splits each batch among the GPUs of one process, "
             f"and torch can use {gpus} here."
         )
-    n = min(gpus, max(workers))
+    return [single, *found] if 1 in workers else found, note
+
+
+def data_parallel(job, gpus):
     sets = [
         "task=strategies:DataParallelCifar100",
         "resources.workers=1",
-        f"resources.gpus_per_worker={n}",
+        f"resources.gpus_per_worker={gpus}",
+        f"name={job.name}-dataparallel",
     ]
     if job.train.batch_size:  # of one worker: the only worker takes the samples of all GPUs
-        sets.append(f"train.batch_size={job.train.batch_size * n}")
-    parallel = Strategy("DataParallel", n, f"{job.name}-dataparallel", tuple(sets))
-    singles = [each for each in found if each.devices == 1]
-    return [*singles, parallel, *(each for each in found if each.devices > 1)], ""
+        sets.append(f"train.batch_size={job.train.batch_size * gpus}")
+    return Strategy("DataParallel", gpus, tuple(sets))
 
 
 def measure(strategy, sets):
     """Runs it and reads its speed from the table of `clustertrain ls`."""
-    sets = [*sets, *strategy.sets, ONE_LINE, f"name={strategy.run}"]
+    sets = [*sets, *strategy.sets, ONE_LINE]
+    job = load_job(JOB, sets)
     options = [text for each in sets for text in ("--set", each)]
     program = [sys.executable, "-m", "clustertrain.cli"]
-    done = subprocess.run([*program, "run", str(JOB), "--fresh", *options], check=False)
-    if done.returncode:
-        sys.exit(done.returncode)  # the run has printed why
-    job = load_job(JOB, sets)
+    with subprocess.Popen([*program, "run", str(JOB), "--fresh", *options]) as run:
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            run.wait()  # Ctrl-C reaches the run as well: it stops by itself
+    if run.returncode:
+        sys.exit(run.returncode)  # the run has printed why
     listing = [*program, "ls", job.storage.uri, "--metric", "samples_per_s,accuracy", "--json"]
     printed = subprocess.run(listing, stdout=subprocess.PIPE, check=True).stdout
-    row = next(row for row in json.loads(printed) if row["name"] == strategy.run)
+    row = next(row for row in json.loads(printed) if row["name"] == job.name)
     batch = job.train.global_batch_size or job.train.batch_size * job.resources.workers
     speed = row["metrics.samples_per_s.last"]
     return Measured(strategy, row["step"] * batch / speed, speed, row["metrics.accuracy.last"])
@@ -119,22 +125,34 @@ def report(measured, device):
 
 
 def main():
-    gpus = torch.cuda.device_count()
-    devices = gpus or len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "--workers",
         type=int,
         nargs="+",
-        default=[2**power for power in range(devices.bit_length())],
         help="numbers of workers; default: 1, 2, 4, … up to the GPUs or CPU cores",
     )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of every run")
     args = parser.parse_args()
-    rows, note = strategies(load_job(JOB, args.set), args.workers, gpus)
-    measured = [measure(each, args.set) for each in rows]
-    report(measured, "GPUs" if gpus else "CPU cores")
-    print(note)
+    gpus = torch.cuda.device_count()
+    devices = gpus or len(os.sched_getaffinity(0))
+    try:
+        job = load_job(JOB, args.set)
+        batch = job.train.global_batch_size or 0
+        powers = [2**power for power in range(devices.bit_length())]
+        rows, note = strategies(job, args.workers or [n for n in powers if batch % n == 0], gpus)
+        for row in rows:  # before the first run: the last one may be what is refused
+            load_job(JOB, [*args.set, *row.sets])
+    except JobError as error:
+        parser.exit(error.exit_code, f"error: {error}\n")
+    measured = []
+    try:
+        for row in rows:
+            measured.append(measure(row, args.set))
+    finally:  # also with the rows before one that failed
+        if measured:
+            report(measured, "GPUs" if gpus else "CPU cores")
+        print(note)
 
 
 if __name__ == "__main__":

@@ -141,7 +141,7 @@ def clustertrain(*arguments):
 
 def sets_by_row(example, sets, workers, gpus):
     rows, note = example["strategies"].strategies(load_job(JOB, sets), workers, gpus)
-    jobs = [load_job(JOB, [*sets, *row.sets, f"name={row.run}"]) for row in rows]
+    jobs = [load_job(JOB, [*sets, *row.sets]) for row in rows]
     shown = [(row.name, row.devices) for row in rows]
     return shown, [(job.resources.workers, job.resources.gpus_per_worker, job.train) for job in jobs], note
 
@@ -166,6 +166,18 @@ def test_without_two_gpus_data_parallel_is_left_out_with_a_reason(example, gpus)
     assert f"torch can use {gpus} here" in note
 
 
+def test_a_number_of_workers_that_does_not_divide_the_batch_starts_no_run():
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "strategies.py"), "--workers", "1", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "train.global_batch_size: 200 is not a multiple of workers" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_data_parallel_trains_in_the_loop_of_a_task(example, data):
     """Without a GPU it calls its module directly."""
     task = example["strategies"].DataParallelCifar100(lr=0.001)
@@ -181,7 +193,7 @@ def test_the_table_has_times_and_speed_ups_and_the_plot_a_bar_per_row(example, c
     rows = [("one process", 1, 1000.0), ("DDP", 2, 1900.0), ("DDP", 4, 3500.0)]
     strategies.report(
         [
-            strategies.Measured(strategies.Strategy(name, n, "run", ()), 7000 / speed, speed, 0.25)
+            strategies.Measured(strategies.Strategy(name, n, ()), 7000 / speed, speed, 0.25)
             for name, n, speed in rows
         ],
         "CPU cores",
