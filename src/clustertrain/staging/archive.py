@@ -352,7 +352,7 @@ class _BoundedReader:
         most_bytes = _CHUNK_BYTES if self.left_bytes is None else self.left_bytes
         if not 0 <= size <= most_bytes:
             raise ValueError(
-                f"the headers of one of its members claim to be longer than {_HEADER_BYTES} bytes, or negative"
+                f"the headers of one of its members are longer than {_HEADER_BYTES} bytes, or negative"
             )
         self.last_read = self._stream.read(size)
         if self.left_bytes is not None:

@@ -124,7 +124,8 @@ REFUSED = {
     "too many of a type": (
         "gpu",
         {"gpu_type": "a100", "resources": {"nodes": 1, "gpus_per_node": 8}},
-        "GPUs of type a100 on each node, and a node of partition gpu has at most 4. It has a100 (4), h100 (8).",
+        "GPUs of type a100 on each node, and a node of partition gpu has at most 4. "
+        "It has a100 (4), h100 (8).",
         "No partition here",
     ),
     "a type where GPUs have none": (
