@@ -93,7 +93,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
     # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
-    kubectl("apply", "--server-side", "--filename=-", input=to_yaml(owned(objects, made)), timeout_s=_APPLY_S)
+    kubectl("apply", "--server-side", "--filename=-", input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
     namespace = str(made["metadata"]["namespace"])
     return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
 
