@@ -47,7 +47,12 @@ class RayJobRun(Run):
             "ttl": "5s",
             **sections.pop("kubernetes", {}),
         }
-        resources = {"workers": 2, "cpus_per_worker": 0.4, **sections.pop("resources", {})}
+        resources = {
+            "workers": 2,
+            "cpus_per_worker": 0.4,
+            "memory_per_worker": "1Gi",
+            **sections.pop("resources", {}),
+        }
         super().__init__(
             folder, name, **{"storage": "runs", **sections}, kubernetes=section, resources=resources
         )

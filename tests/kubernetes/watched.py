@@ -104,7 +104,7 @@ def write_job(folder: Path, namespace: str, name: str = "watched", **more: objec
         "image": SHELL_IMAGE,
         "storage": "runs",
         "code": "code",
-        "resources": {"workers": 1, "cpus_per_worker": 0.1},
+        "resources": {"workers": 1, "cpus_per_worker": 0.1, "memory_per_worker": "64Mi"},
         "kubernetes": {
             "namespace": namespace,
             "pull_policy": "Never",

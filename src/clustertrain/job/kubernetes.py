@@ -7,72 +7,26 @@ rules for names, so that a wrong value is refused before any request to a cluste
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validator
 
-from clustertrain.job.sections import Section
-from clustertrain.job.values import (
-    ONE_AS_TEXT,
-    Bytes,
-    CountOrZero,
-    Positive,
-    Refused,
-    Seconds,
-    Text,
-    one_or_several,
-    several_folders,
-    written_as,
+from clustertrain.job.pods import (
+    Egress,
+    Head,
+    LabelKey,
+    LabelName,
+    LabelValue,
+    MountedCode,
+    ObjectName,
+    OwnLabelKey,
+    RunAs,
+    Submitter,
+    Toleration,
+    Volume,
 )
-
-KIT_FOLDER = "/clustertrain"
-"""The folder of the job file and the code in a pod; no volume may be mounted over it."""
-_TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
-
-
-def _label(text: str) -> str:
-    if _is_label(text):
-        return text
-    raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', and start and end with a letter or digit")
-
-
-def _object_name(text: str) -> str:
-    if len(text) <= 253 and all(map(_is_label, text.split("."))):
-        return text
-    raise ValueError(
-        "must be an object's name: a-z, 0-9, '-' and '.'; it starts and ends with a letter or digit"
-    )
-
-
-def _is_label(text: str) -> bool:
-    return re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
-
-
-def _label_key(text: str) -> str:
-    prefix, slash, name = text.rpartition("/")
-    if (slash and not _object_name(prefix)) or not re.fullmatch(
-        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", name
-    ):
-        raise ValueError("must be the key of a label, such as topology.kubernetes.io/zone")
-    return text
-
-
-def _label_value(text: str) -> str:
-    if re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", text):
-        return text
-    raise ValueError("must be the value of a label: up to 63 letters, digits, '-', '_' and '.'")
-
-
-def _mount(path: str) -> str:
-    plain = PurePosixPath(path)
-    if not path.startswith("/") or str(plain) != path or ".." in plain.parts or ":" in path or path == "/":
-        raise ValueError("must be an absolute folder, such as /mnt/data")
-    taken = next((own for own in _TAKEN_MOUNTS if plain.is_relative_to(own)), None)
-    if taken is not None:
-        raise ValueError(f"must be another folder: every pod of a run has its own {taken}")
-    return path
+from clustertrain.job.sections import Section
+from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
 
 
 def _grace(seconds: float) -> float:
@@ -81,91 +35,7 @@ def _grace(seconds: float) -> float:
     return seconds
 
 
-LabelName = Annotated[str, AfterValidator(_label), written_as("name")]
-ObjectName = Annotated[str, AfterValidator(_object_name), written_as("name")]
-LabelKey = Annotated[str, AfterValidator(_label_key)]
-LabelValue = Annotated[str, AfterValidator(_label_value)]
-Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
-MountedCode = Annotated[
-    tuple[Mount, ...], AfterValidator(several_folders), one_or_several(Mount), ONE_AS_TEXT
-]
 WholeSeconds = Annotated[Seconds, AfterValidator(_grace)]
-
-
-class Head(Section):
-    """The pod of Ray's head: it runs the driver and Ray's services, and does not train."""
-
-    cpus: Positive = 1.0
-    """Its CPU request. It has no CPU limit, so that it can start faster on free cores."""
-
-    memory_bytes: Bytes = Field(default=4 * 2**30, alias="memory")
-    """Its memory, both request and limit."""
-
-
-class Volume(Section):
-    """A volume that every pod of the run mounts: exactly one of `claim`, `host_path`, `secret`,
-    `config_map`."""
-
-    mount: Mount
-    """Its path in the pods, such as `/mnt/data`."""
-
-    claim: ObjectName | None = None
-    """A PersistentVolumeClaim of the namespace; ReadWriteMany if pods on several nodes write to it."""
-
-    size_bytes: Bytes | None = Field(default=None, alias="size")
-    """Create that claim with this size, ReadWriteMany, unless it exists. It stays when the run is deleted."""
-
-    storage_class: ObjectName | None = None
-    """StorageClass of the created claim. Default: the cluster's default."""
-
-    host_path: Mount | None = None
-    """A folder of each node. Pod Security `restricted` and `baseline` refuse it; clustertrain refuses it too,
-    unless `allow_host_path` is set."""
-
-    secret: ObjectName | None = None
-    """A Secret; each of its keys is a file."""
-
-    config_map: ObjectName | None = None
-    """A ConfigMap; each of its keys is a file."""
-
-    read_only: StrictBool = False
-    """Mount it read-only; a Secret and a ConfigMap always are."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Volume:
-        self._exactly_one_of("claim", "host_path", "secret", "config_map", example="claim: shared")
-        for key in ("size_bytes", "storage_class"):
-            if getattr(self, key) is not None and (self.claim is None or self.size_bytes is None):
-                what = "claim" if self.claim is None else "size"
-                raise Refused(
-                    f"is given without {what}\nit is for a claim that clustertrain creates, with a size",
-                    "size" if key == "size_bytes" else key,
-                )
-        return self
-
-
-class Toleration(Section):
-    """A taint of nodes that the pods tolerate."""
-
-    key: LabelKey | None = None
-    """The taint's key. Without it, `operator: Exists` tolerates every taint."""
-
-    operator: Literal["Equal", "Exists"] = "Equal"
-    """`Exists` tolerates every value."""
-
-    value: LabelValue | None = None
-    """The taint's value."""
-
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect. Default: all effects."""
-
-    @model_validator(mode="after")
-    def _exists_has_no_value(self) -> Toleration:
-        if self.operator == "Exists" and self.value is not None:
-            raise Refused("is given with operator Exists\nExists has no value: remove one of them", "value")
-        if self.operator == "Equal" and self.key is None:
-            raise Refused("is missing\nonly operator: Exists works without a key", "key")
-        return self
 
 
 class Queue(Section):
@@ -214,14 +84,39 @@ class Kubernetes(Section):
     head: Head = Head()
     """The pod of Ray's head."""
 
+    submitter: Submitter = Submitter()
+    """The pod that submits the run to Ray, and the pod that reads the storage of an ended run."""
+
     node_selector: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels that the nodes must have."""
 
     tolerations: tuple[Toleration, ...] = ()
     """Taints of nodes that the pods tolerate."""
 
+    affinity: dict[str, JsonValue] = Field(default_factory=dict)
+    """Affinity of the pods, as Kubernetes writes it: `{nodeAffinity: {…}}`."""
+
     priority_class: ObjectName | None = None
     """PriorityClass of the pods."""
+
+    runtime_class: ObjectName | None = None
+    """RuntimeClass of the pods, such as `nvidia`."""
+
+    scheduler_name: ObjectName | None = None
+    """The scheduler of the pods. Default: the cluster's default scheduler."""
+
+    pod_labels: dict[OwnLabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels of the pods, in addition to those of clustertrain and KubeRay."""
+
+    pod_annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
+    """Annotations of the pods."""
+
+    ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
+    """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp`, and
+    logs. The other pods of the run get at most 1Gi. Default: no request and no limit."""
+
+    run_as: RunAs = RunAs()
+    """User and groups of the pods."""
 
     service_account: ObjectName | None = None
     """ServiceAccount of the pods. Its token is not mounted."""
@@ -268,6 +163,19 @@ class Kubernetes(Section):
 
     network_policies: StrictBool = True
     """Allow only the network flows in docs/security.md. This needs a network plugin that enforces them."""
+
+    egress: tuple[Egress, ...] = ()
+    """Outgoing traffic that the network policies allow as well, such as to a proxy."""
+
+    operator_namespaces: tuple[LabelName, ...] = ()
+    """Namespaces whose KubeRay operator may connect to the head. Default: every namespace."""
+
+    monitoring_namespaces: tuple[LabelName, ...] = ()
+    """Namespaces whose Prometheus may read the metrics of the pods. Default: every namespace."""
+
+    autoscaled: StrictBool = False
+    """The cluster adds nodes when pods need them: a run that the present nodes cannot hold is submitted,
+    with a note."""
 
     disruption_budget: StrictBool = False
     """Create a PodDisruptionBudget. A node can then only be drained after the run's pods are deleted."""

@@ -270,7 +270,8 @@ class Resources(Section):
     """GPUs per worker; 0 trains on CPU. With `gpus_per_node` it is 1."""
 
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
-    """Memory per worker, such as `16Gi`."""
+    """Memory per worker, such as `16Gi`. Default on Kubernetes: 16Gi per GPU, or 4Gi without GPUs; elsewhere
+    no request."""
 
     @model_validator(mode="before")
     @classmethod

@@ -87,7 +87,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
     environment = {each["name"]: each.get("value") for each in head["containers"][0]["env"]}
     assert environment["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
     resources = worker["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "1"}
+    assert resources["requests"] == resources["limits"] == {"cpu": "1", "memory": "5Gi"}
 
 
 def test_the_one_version_of_ray_is_that_of_the_constraints():

@@ -10,10 +10,11 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.job.kubernetes import Volume
-from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes, why_no_quota
+from clustertrain.job.pods import Volume
+from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.preflight import check_cluster, check_image, why_not_for_all
+from clustertrain.launchers.kubernetes.quotas import why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.version import RAY_VERSION, __version__
 
@@ -150,7 +151,7 @@ def test_a_run_that_the_quotas_admit(make_job, quotas):
             "20Gi of memory left (20Gi - 0 used), and the run needs 4Gi (head) + 2 × 8Gi (workers) + 512Mi "
             "(submitter) = 20992Mi.",
         ),
-        ({"limits.cpu": "7"}, {}, "needs 2 × 4 (workers) = 8."),  # the head has no limit of CPUs
+        ({"limits.cpu": "7"}, {}, "needs 4 (head) + 2 × 4 (workers) + 1 (submitter) = 13."),
         ({"pods": "5"}, {"pods": "2"}, "3 of pods left (5 - 2 used), and the run needs 1 (head)"),
     ],
 )

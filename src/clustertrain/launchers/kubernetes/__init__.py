@@ -9,9 +9,10 @@ rules/              what the operator, the API server and queues would refuse, c
 namespace_rules.py  the rules, with the Pod Security Standard that a namespace enforces
 dry_run.py          the API server checks every object before any is applied
 operator_version.py which KubeRay operator is installed, for a field that its CRDs do not have
-template_pods.py    the pods that the operator would create, for a dry run
+operator_pods.py    the API server checks the pods that the operator will create
 preflight.py        checks the cluster for what would keep a run from ever starting
-capacity.py         whether nodes and quotas can hold a run
+capacity.py         whether the nodes can hold a run
+quotas.py           whether the quotas admit it
 view.py             reads the state of a run from the cluster and its storage
 state.py            the state of a run, from its storage, RayJob, queue, pods and events; pure
 lost_pods.py        lost nodes, and what containers printed last

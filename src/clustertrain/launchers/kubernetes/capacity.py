@@ -1,17 +1,17 @@
-"""Whether the nodes and the quotas of a cluster can hold a run. Pure arithmetic.
+"""Whether the nodes of a cluster can hold a run. Pure arithmetic.
 
-If no node can hold a pod, or a quota never admits it, the run waits until its deadline. Nodes count as empty,
-since the pods that run there now will end. A dry run does not show this, because it does not schedule.
+If no node can hold a pod, the run waits until its deadline. Nodes count as empty, since the pods that run
+there now will end. A dry run does not show this, because it does not schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from clustertrain.launchers.kubernetes.render.pods import memory_text
+from clustertrain.launchers.kubernetes.render.amounts import memory_text
 from clustertrain.launchers.kubernetes.rules.names import quantity
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 
@@ -87,10 +87,7 @@ def why_no_nodes(
     groups: Sequence[PodGroup], nodes: Sequence[Object], command: CommandLine = UNKNOWN
 ) -> str | None:
     """Why the nodes can never hold all of the pods; None if they can. `command` starts the run."""
-    render = command.on_job("render --to kubernetes")
-    remedy = (
-        f"If an autoscaler would add such a node, apply without this check: `{render} | kubectl apply -f -`"
-    )
+    remedy = f"If an autoscaler would add such a node: `{command} --set kubernetes.autoscaled=true`."
     whys = (_why_no_node(group, nodes, remedy) for group in groups)
     return next((text for text in whys if text is not None), None)
 
@@ -151,7 +148,7 @@ def _taint_text(taint: Object) -> str:
 
 
 def _allocatable(node: Object, name: str) -> Decimal:
-    return _amount(node["status"].get("allocatable", {}).get(name))
+    return amount_of(node["status"].get("allocatable", {}).get(name))
 
 
 def _how_many_fit(group: PodGroup, node: Object) -> int:
@@ -160,55 +157,8 @@ def _how_many_fit(group: PodGroup, node: Object) -> int:
     return min(int(_allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
 
 
-# ------------------------------------------------------------------------------------------------ the quotas
-
-
-def why_no_quota(groups: Sequence[PodGroup], quotas: Sequence[Object], own: Sequence[PodGroup]) -> str | None:
-    """Why a quota cannot admit the pods; None if every quota can.
-
-    Args:
-        own: existing pods of this run. They are deleted before it starts, so what they use counts as free.
-    """
-    for quota in quotas:
-        if quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
-            continue  # a quota with scopes counts only some pods
-        used = quota.get("status", {}).get("used", {})
-        for key, hard in quota["spec"].get("hard", {}).items():
-            needed = [(group, _quota_use(group, key)) for group in groups]
-            total = Decimal(sum(group.pods * amount for group, amount in needed))
-            returned = Decimal(sum(_quota_use(group, key) for group in own))
-            limit, taken = _amount(hard), _amount(used.get(key)) - returned
-            if total and limit - taken < total:
-                left_text, limit_text, used_text = (
-                    amount_text(key, x) for x in (limit - taken, limit, taken)
-                )
-                return (
-                    f"ResourceQuota {quota['metadata']['name']} has {left_text} of {key} left "
-                    f"({limit_text} - {used_text} used), and the run needs "
-                    f"{' + '.join(_parts(needed, key))} = {amount_text(key, total)}.\n"
-                    "Request less under resources and kubernetes.head, or wait until other runs have ended."
-                )
-    return None
-
-
-def _amount(value: object) -> Decimal:
+def amount_of(value: object) -> Decimal:
     return quantity(value) or Decimal(0)
-
-
-def _quota_use(group: PodGroup, key: str) -> Decimal:
-    """What one of the pods uses under a key of a quota; 0 for keys that do not concern pods."""
-    if key in ("pods", "count/pods"):
-        return Decimal(1)
-    if key.startswith("limits."):
-        return group.limits.get(key.removeprefix("limits."), Decimal(0))
-    return group.requests.get(key.removeprefix("requests."), Decimal(0))
-
-
-def _parts(needed: Sequence[tuple[PodGroup, Decimal]], key: str) -> Iterator[str]:
-    for group, amount in needed:
-        times = f"{group.pods} × " if group.pods != 1 else ""
-        if amount:
-            yield f"{times}{amount_text(key, amount)} ({group.role})"
 
 
 def amount_text(name: str, amount: Decimal) -> str:

@@ -22,7 +22,7 @@ from clustertrain.launchers.kubernetes.rules.check import check
 from clustertrain.launchers.shell import CommandFailed
 
 _APPLY = ("apply", "--server-side", "--dry-run=server", "--filename=-")
-_CREATE = ("create", "--dry-run=server", "--filename=-")
+CREATE = ("create", "--dry-run=server", "--filename=-")
 _TIMEOUT_S = 60.0
 _SHOWN = 3
 _RULE_LENGTH = 300
@@ -70,8 +70,17 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
         RefusedByServer: the server refuses an object. The message has its name, field, rule and remedy.
     """
     refused = []
-    for how in (_APPLY, _CREATE):
-        refused += _refused(kubectl, how, [each for each in objects if _how(each, replaced) == how])
+    for how in (_APPLY, CREATE):
+        refused += refused_objects(kubectl, how, [each for each in objects if _how(each, replaced) == how])
+    return error_or_notes(refused, kubectl)
+
+
+def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) -> list[str]:
+    """Notes on objects that were not checked; with a refusal, ClusterError.
+
+    Args:
+        refused: objects, each with kubectl's error message.
+    """
     refusals: list[Refusal] = []
     notes = []
     for manifest, message in refused:
@@ -89,10 +98,12 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
 
 def _how(manifest: Manifest, replaced: bool) -> tuple[str, ...]:
     is_created = (replaced and manifest["kind"] == "RayJob") or "name" not in manifest["metadata"]
-    return _CREATE if is_created else _APPLY
+    return CREATE if is_created else _APPLY
 
 
-def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) -> list[tuple[Manifest, str]]:
+def refused_objects(
+    kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]
+) -> list[tuple[Manifest, str]]:
     """The objects that the server refuses, each with kubectl's error message.
 
     The message does not always name the object. So after a refusal the objects are sent one by one.
@@ -105,7 +116,7 @@ def _refused(kubectl: Kubectl, how: Sequence[str], objects: Sequence[Manifest]) 
         raise
     except ClusterError as error:
         if len(objects) > 1:
-            return [each for one in objects for each in _refused(kubectl, how, [one])]
+            return [each for one in objects for each in refused_objects(kubectl, how, [one])]
         if not isinstance(error, CommandFailed):
             raise
         # The server checks last whether an object of this name exists: all other checks have passed.
@@ -146,6 +157,11 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
 
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
+    if refusal.manifest["kind"] == "Pod":
+        return (
+            "The operator could not create this pod. CPU and memory are in resources (workers), "
+            "kubernetes.head and kubernetes.submitter."
+        )
     if refusal.rule != _NOT_DECLARED:
         return (
             "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."

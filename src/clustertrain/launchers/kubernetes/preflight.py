@@ -2,7 +2,7 @@
 
 the image           if this machine has it: its labels name the same versions of clustertrain and Ray
 named objects       namespace, secrets, claims, classes, accounts and queues exist
-capacity            the nodes can hold the pods, and the quotas admit them
+capacity            the nodes can hold the pods, and the quotas admit pods and objects
 
 If the account may not read something, its check is left out, with a note. If such a problem keeps the
 pods from running, `status` shows it later.
@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.kubernetes import Volume
 from clustertrain.job.model import Job
+from clustertrain.job.pods import Volume
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
     group_of_pod,
     pod_groups_of,
     why_no_nodes,
-    why_no_quota,
 )
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.quotas import counted, object_counts, why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
@@ -62,12 +62,28 @@ def check_cluster(
     for volume in volumes(job):
         _check_claim(job, volume, reader, len(nodes or ()))
     groups = pod_groups_of(rayjob)
-    _refuse(why_no_nodes(groups, nodes, command) if nodes else None)
+    notes = []
+    if why := why_no_nodes(groups, nodes, command) if nodes else None:
+        if not job.kubernetes.autoscaled:
+            raise ClusterError(why)
+        notes.append(f"note: the run waits for new nodes (kubernetes.autoscaled): {why.splitlines()[0]}")
     if quotas := reader.all("resourcequotas"):
         pods = kubectl.list("pods", f"{RUN_LABEL}={job.name}")
         own = [group_of_pod(pod) for pod in pods if _uses_quota(pod)]
-        _refuse(why_no_quota(groups, quotas, own))
-    return reader.notes
+        counts = object_counts(manifests)
+        existing = {key: _names(kubectl, job, key) for key in {*counts.applied} & counted(quotas)}
+        if {*counts.by_operator} & counted(quotas):
+            existing["rayjobs.ray.io"] = _names(kubectl, job, "rayjobs.ray.io")
+        _refuse(why_no_quota(groups, quotas, own, counts.new(existing)))
+    return [*notes, *reader.notes]
+
+
+def _names(kubectl: Kubectl, job: Job, resource: str) -> list[str]:
+    """The objects of the run that exist. A claim belongs to no run, and is found by its name."""
+    if resource == "persistentvolumeclaims":
+        claims = [volume.claim for volume in volumes(job) if volume.size_bytes is not None]
+        return [name for name in claims if name and _Reader(kubectl).exists(resource, name)]
+    return [each["metadata"]["name"] for each in kubectl.list(resource, f"{RUN_LABEL}={job.name}")]
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
 
-manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run ─▶ kubectl apply
+manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the pods ─▶
+kubectl apply
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from clustertrain.launchers.check import check_code
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
+from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
@@ -84,7 +86,10 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     if (before := rayjob_of(kubectl, job.name)) is not None:
         _check_over(before, options.command)
     check_code(job, echo, elsewhere=True)
-    for note in check_admission(objects, kubectl, replaced=before is not None):
+    for note in [
+        *check_admission(objects, kubectl, replaced=before is not None),
+        *check_pods(objects[-1], kubectl),
+    ]:
         echo(note)
     if before is not None:
         echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")

@@ -2,6 +2,7 @@
 
 manifests.py         all objects of a run
 pods.py              the templates of its pods: head, workers, submitter, reader
+amounts.py           requests and limits of their containers
 network_policies.py  the NetworkPolicies: they allow the traffic that a run needs, and no other
 paths.py             paths in the pods for the paths of the submitting machine in a job file
 """

@@ -20,15 +20,16 @@ import yaml
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.job.kubernetes import Queue, Volume, merged_patch
+from clustertrain.job.kubernetes import Queue, merged_patch
 from clustertrain.job.model import Job
+from clustertrain.job.pods import Volume
+from clustertrain.launchers.kubernetes.render.amounts import memory_text
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
 from clustertrain.launchers.kubernetes.render.paths import code_is_packed, in_pods, volumes
 from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
     head_parameters,
     head_template,
-    memory_text,
     pods,
     run_labels,
     submitter_template,
@@ -75,9 +76,10 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
 
 def to_json(objects: Sequence[Manifest]) -> str:
-    """The objects for kubectl. JSON has one meaning for each value; YAML 1.1 and Go's YAML differ."""
+    """The objects for kubectl, one on each line. JSON has one meaning for each value; YAML 1.1 and Go's YAML
+    differ. They are no List: kubectl leaves the kind of an error out of the messages on items of a List."""
     # Manifests that a user wrote can have values that YAML reads as dates, and Kubernetes as text.
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, default=str)
+    return "\n".join(json.dumps(each, default=str) for each in objects)
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:

@@ -14,25 +14,30 @@ outside of the cluster, since it connects through the API server.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
+from clustertrain.job.pods import Egress
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 
 DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
 _OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # set by both Helm and kustomize
 _PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # the API server sets it
 _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
 def network_policies(job: Job) -> list[dict[str, Any]]:
     """One policy for each role of a pod."""
     ray = _peers(job, "head", "worker")
-    metrics = {"from": [_in_any_namespace(_PROMETHEUS)], "ports": _ports(METRICS_PORT)}
+    section = job.kubernetes
+    prometheus = _in_namespaces(section.monitoring_namespaces, _PROMETHEUS)
+    metrics = {"from": [prometheus], "ports": _ports(METRICS_PORT)}
     dashboard = {
-        "from": [_in_any_namespace(_OPERATOR), *_peers(job, "submitter")],
+        "from": [_in_namespaces(section.operator_namespaces, _OPERATOR), *_peers(job, "submitter")],
         "ports": _ports(DASHBOARD_PORT),
     }
     out = [{"to": ray}, *_outside(job)]
@@ -64,14 +69,28 @@ def _peers(job: Job, *roles: str) -> list[dict[str, Any]]:
     return [{"podSelector": {"matchLabels": {RUN_LABEL: job.name, ROLE_LABEL: role}}} for role in roles]
 
 
-def _in_any_namespace(pod_labels: dict[str, str]) -> dict[str, Any]:
-    return {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(pod_labels)}}
+def _in_namespaces(names: Sequence[str], pod_labels: Mapping[str, str]) -> dict[str, Any]:
+    """Pods with these labels in these namespaces; without names, in every namespace."""
+    among = {"matchExpressions": [{"key": _NAMESPACE_LABEL, "operator": "In", "values": list(names)}]}
+    return {"namespaceSelector": among if names else {}, "podSelector": {"matchLabels": dict(pod_labels)}}
+
+
+def _egress(rule: Egress) -> dict[str, Any]:
+    """An outgoing flow that the job names; without a destination, to any address."""
+    ports = {"ports": _ports(*rule.ports)}
+    if rule.cidr is not None:
+        return {"to": [{"ipBlock": {"cidr": rule.cidr}}], **ports}
+    if rule.namespace is not None or rule.pod_labels:
+        return {"to": [_in_namespaces([rule.namespace] if rule.namespace else [], rule.pod_labels)], **ports}
+    return ports
 
 
 def _outside(job: Job) -> list[dict[str, Any]]:
-    """Egress to DNS, and to the ports of S3 and HTTP at any address, since these have no fixed addresses."""
+    """Egress to DNS, to the ports of S3 and HTTP at any address, since these have no fixed addresses, and to
+    what the job names."""
     ports = remote_ports(job)
-    return [_dns(), {"ports": _ports(*ports)}] if ports else [_dns()]
+    remote = [{"ports": _ports(*ports)}] if ports else []
+    return [_dns(), *remote, *(_egress(rule) for rule in job.kubernetes.egress)]
 
 
 def _dns() -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 from clustertrain.errors import JobError
 from clustertrain.job.code_folders import places
-from clustertrain.job.kubernetes import KIT_FOLDER, Volume
 from clustertrain.job.model import Job
+from clustertrain.job.pods import KIT_FOLDER, Volume
 from clustertrain.storage import local_path
 from clustertrain.units import shortened
 

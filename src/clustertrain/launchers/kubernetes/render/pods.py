@@ -11,8 +11,15 @@ import math
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.job.kubernetes import KIT_FOLDER, Toleration, Volume
 from clustertrain.job.model import Job
+from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
+from clustertrain.launchers.kubernetes.render.amounts import (
+    head_amounts,
+    small_amounts,
+    without_gpus,
+    worker_amounts,
+    workers_per_pod,
+)
 from clustertrain.launchers.kubernetes.render.paths import (
     CODE,
     JOB_FILE,
@@ -25,7 +32,6 @@ from clustertrain.launchers.kubernetes.render.paths import (
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.version import __version__
 
-USER = 1000  # the user of the image
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 READER_CONTAINER, CODE_CONTAINER = "reader", "code"
@@ -37,8 +43,6 @@ _RAY_START_PARAMETERS = {
     "disable-usage-stats": "true",
     "include-log-monitor": "0",
 }
-_RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
-_SUBMITTER_MEMORY_BYTES = 2**29
 _PYTHON = "python"
 _IN_POD = "clustertrain.launchers.kubernetes.in_pod"
 
@@ -59,52 +63,45 @@ def run_labels(job: Job, role: str | None = None) -> dict[str, str]:
 
 
 def head_template(job: Job, config_map: str) -> dict[str, Any]:
-    head = job.kubernetes.head
-    memory = memory_text(head.memory_bytes)
     container = {
         **_container(job, HEAD_CONTAINER),
         "env": _environment(job, {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
         "lifecycle": _pre_stop_hook("head"),
         **_probes(job),
-        "resources": {"requests": {"cpu": _cpus(head.cpus), "memory": memory}, "limits": {"memory": memory}},
+        "resources": head_amounts(job),
     }
     return _template(job, "head", config_map, container)
 
 
 def worker_template(job: Job, config_map: str) -> dict[str, Any]:
-    resources = {"cpu": _cpus(job.resources.cpus_per_worker * workers_per_pod(job))}
-    if (memory := job.resources.memory_per_worker_bytes) is not None:
-        resources["memory"] = memory_text(memory * workers_per_pod(job) + _RAY_BYTES)
-    if gpus := job.resources.gpus_per_worker * workers_per_pod(job):
-        resources["nvidia.com/gpu"] = str(gpus)
     container = {
         **_container(job, WORKER_CONTAINER),
         "env": _environment(job, {}),
         "lifecycle": {**_post_start_hook(job), **_pre_stop_hook("worker")},
         **_probes(job),
-        "resources": {"requests": resources, "limits": dict(resources)},
+        "resources": worker_amounts(job),
     }
     template = _template(job, "worker", config_map, container)
     if (topology := job.kubernetes.topology) is not None:
         kind, key = (
             ("required", topology.required) if topology.required else ("preferred", topology.preferred)
         )
-        template["metadata"]["annotations"] = {f"kueue.x-k8s.io/podset-{kind}-topology": key}
+        topology_annotation = {f"kueue.x-k8s.io/podset-{kind}-topology": key}
+        template["metadata"].setdefault("annotations", {}).update(topology_annotation)
     return template
 
 
 def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
     """The pod that submits the run to Ray, and again if the head is replaced."""
-    memory = memory_text(_SUBMITTER_MEMORY_BYTES)
     container = {
         **_container(job, SUBMITTER_CONTAINER),
         "command": [_PYTHON, "-m", f"{_IN_POD}.submitter", entrypoint],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
-        "resources": {"requests": {"cpu": "100m", "memory": memory}, "limits": {"memory": memory}},
+        "resources": small_amounts(job),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
     spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_TMP]}
-    return {"metadata": {"labels": run_labels(job, "submitter")}, "spec": spec}
+    return {"metadata": _metadata(job, "submitter"), "spec": spec}
 
 
 def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
@@ -119,7 +116,7 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit
         **_container(job, READER_CONTAINER),
         "command": [_PYTHON, *(["-m", "clustertrain.cli", *arguments] if arguments else wait)],
         "env": _environment(job, {}),
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": small_amounts(job),
         "volumeMounts": [*_mounts(job), *_own_mounts(job)],
     }
     spec = {
@@ -132,7 +129,7 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": run_labels(job, "reader")},
+        "metadata": {"name": name, **_metadata(job, "reader")},
         "spec": spec,
     }
 
@@ -145,11 +142,6 @@ def head_parameters() -> dict[str, str]:
 def worker_parameters(job: Job) -> dict[str, str]:
     """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell."""
     return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_RAY_START_PARAMETERS}
-
-
-def workers_per_pod(job: Job) -> int:
-    """All workers of a node if the job has `nodes`: one pod per node. Else 1: one pod per worker."""
-    return 1 if job.resources.nodes is None else job.resources.workers_per_node
 
 
 def pods(job: Job) -> tuple[int, int]:
@@ -186,11 +178,20 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
                 CODE,
             ],
             "env": _environment(job, {}),
-            "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
+            "resources": without_gpus(container["resources"]),
             "volumeMounts": mounts,
         }
         spec["initContainers"] = [unpack]
-    return {"metadata": {"labels": run_labels(job, role)}, "spec": spec}
+    return {"metadata": _metadata(job, role), "spec": spec}
+
+
+def _metadata(job: Job, role: str) -> dict[str, Any]:
+    section = job.kubernetes
+    labels = {**section.pod_labels, **run_labels(job, role)}
+    return {
+        "labels": labels,
+        **({"annotations": dict(section.pod_annotations)} if section.pod_annotations else {}),
+    }
 
 
 def _pod(job: Job) -> dict[str, Any]:
@@ -201,10 +202,7 @@ def _pod(job: Job) -> dict[str, Any]:
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
+            **_ids(section.run_as),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
@@ -216,9 +214,26 @@ def _pod(job: Job) -> dict[str, Any]:
         spec["nodeSelector"] = dict(section.node_selector)
     if section.tolerations:
         spec["tolerations"] = [_toleration(each) for each in section.tolerations]
-    if section.priority_class is not None:
-        spec["priorityClassName"] = section.priority_class
-    return spec
+    if section.affinity:
+        spec["affinity"] = dict(section.affinity)
+    names = {
+        "priorityClassName": section.priority_class,
+        "runtimeClassName": section.runtime_class,
+        "schedulerName": section.scheduler_name,
+    }
+    return spec | {key: name for key, name in names.items() if name is not None}
+
+
+def _ids(run_as: RunAs) -> dict[str, Any]:
+    """User and groups; none if the cluster assigns them."""
+    if run_as.by == "cluster":
+        return {}
+    return {
+        "runAsUser": run_as.user,
+        "runAsGroup": run_as.group,
+        "fsGroup": run_as.fs_group,
+        "fsGroupChangePolicy": "OnRootMismatch",
+    }
 
 
 def _container(job: Job, name: str) -> dict[str, Any]:
@@ -241,6 +256,7 @@ def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
     variables_set = {
         **RAY_ENVIRONMENT,
         "HOME": "/tmp",
+        "USER": "clustertrain",  # Python asks for a name, and a user that the cluster assigned has none
         variables.CODE: ":".join(in_pods(job).code),
         variables.JOB: JOB_FILE,
         variables.RAYJOB: job.name,
@@ -334,15 +350,3 @@ def _is_read_only(volume: Volume) -> bool:
 
 def _toleration(each: Toleration) -> dict[str, Any]:
     return {key: value for key, value in each.model_dump().items() if value is not None}
-
-
-def memory_text(size_bytes: int) -> str:
-    """A size in bytes as a quantity of Kubernetes."""
-    for unit, bytes_each in (("Gi", 2**30), ("Mi", 2**20)):
-        if size_bytes % bytes_each == 0:
-            return f"{size_bytes // bytes_each}{unit}"
-    return str(size_bytes)
-
-
-def _cpus(cores: float) -> str:
-    return f"{cores:g}" if cores == int(cores) else f"{round(cores * 1000)}m"

@@ -1,0 +1,248 @@
+"""Parts of the section `kubernetes` of a job file: the pods, their volumes, what they may connect to.
+
+The rules here are Kubernetes' rules for names, so that a wrong value is refused before any request to a
+cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_network
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StrictBool, model_validator
+
+from clustertrain.job.sections import Section
+from clustertrain.job.values import (
+    ONE_AS_TEXT,
+    Bytes,
+    Count,
+    CountOrZero,
+    Positive,
+    Refused,
+    one_or_several,
+    several_folders,
+    written_as,
+)
+
+KIT_FOLDER = "/clustertrain"
+"""The folder of the job file and the code in a pod; no volume may be mounted over it."""
+_TAKEN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
+_TAKEN_DOMAINS = (".clustertrain.io", ".ray.io")
+_TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
+
+
+def _label(text: str) -> str:
+    if _is_label(text):
+        return text
+    raise ValueError("must be 1 to 63 of a-z, 0-9 and '-', and start and end with a letter or digit")
+
+
+def _object_name(text: str) -> str:
+    if len(text) <= 253 and all(map(_is_label, text.split("."))):
+        return text
+    raise ValueError(
+        "must be an object's name: a-z, 0-9, '-' and '.'; it starts and ends with a letter or digit"
+    )
+
+
+def _is_label(text: str) -> bool:
+    return re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
+
+
+def _label_key(text: str) -> str:
+    prefix, slash, name = text.rpartition("/")
+    if (slash and not _object_name(prefix)) or not re.fullmatch(
+        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", name
+    ):
+        raise ValueError("must be the key of a label, such as topology.kubernetes.io/zone")
+    return text
+
+
+def _own_label_key(text: str) -> str:
+    prefix = _label_key(text).rpartition("/")[0]
+    if text in _TAKEN_LABELS or f".{prefix}".endswith(_TAKEN_DOMAINS):
+        raise ValueError("must be another key: clustertrain or KubeRay sets this one")
+    return text
+
+
+def _label_value(text: str) -> str:
+    if re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", text):
+        return text
+    raise ValueError("must be the value of a label: up to 63 letters, digits, '-', '_' and '.'")
+
+
+def _cidr(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError:
+        raise ValueError("must be a range of addresses, such as 10.1.0.0/16 or 10.1.2.3/32") from None
+
+
+def _port(number: int) -> int:
+    if number > 65535:
+        raise ValueError("must be a port: 1 to 65535")
+    return number
+
+
+def _some(ports: tuple[int, ...]) -> tuple[int, ...]:
+    if not ports:
+        raise ValueError("must name at least one port")
+    return ports
+
+
+def _mount(path: str) -> str:
+    plain = PurePosixPath(path)
+    if not path.startswith("/") or str(plain) != path or ".." in plain.parts or ":" in path or path == "/":
+        raise ValueError("must be an absolute folder, such as /mnt/data")
+    taken = next((own for own in _TAKEN_MOUNTS if plain.is_relative_to(own)), None)
+    if taken is not None:
+        raise ValueError(f"must be another folder: every pod of a run has its own {taken}")
+    return path
+
+
+LabelName = Annotated[str, AfterValidator(_label), written_as("name")]
+ObjectName = Annotated[str, AfterValidator(_object_name), written_as("name")]
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+OwnLabelKey = Annotated[str, AfterValidator(_own_label_key)]
+LabelValue = Annotated[str, AfterValidator(_label_value)]
+Cidr = Annotated[str, AfterValidator(_cidr), written_as("range of addresses")]
+Port = Annotated[Count, AfterValidator(_port)]
+Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
+MountedCode = Annotated[
+    tuple[Mount, ...], AfterValidator(several_folders), one_or_several(Mount), ONE_AS_TEXT
+]
+
+
+class Head(Section):
+    """The pod of Ray's head: it runs the driver and Ray's services, and does not train."""
+
+    cpus: Positive = 1.0
+    """Its CPU request."""
+
+    cpu_limit: Positive | None = None
+    """Its CPU limit. Default: 4 × `cpus`, at least 1, so that it can start faster on free cores."""
+
+    memory_bytes: Bytes = Field(default=4 * 2**30, alias="memory")
+    """Its memory, both request and limit."""
+
+
+class Submitter(Section):
+    """The pod that submits the run to Ray, and the pod that reads the storage of an ended run."""
+
+    cpus: Positive = 0.1
+    """Its CPU request."""
+
+    cpu_limit: Positive | None = None
+    """Its CPU limit. Default: 4 × `cpus`, at least 1."""
+
+    memory_bytes: Bytes = Field(default=2**29, alias="memory")
+    """Its memory, both request and limit."""
+
+
+class RunAs(Section):
+    """User and groups of the pods."""
+
+    by: Literal["job", "cluster"] = "job"
+    """`cluster`: the pods name no user and no group. The cluster assigns them, as OpenShift does, or those of
+    the image count."""
+
+    user: Count = 1000
+    """The user ID."""
+
+    group: CountOrZero = 1000
+    """The ID of the primary group."""
+
+    fs_group: CountOrZero = 1000
+    """The ID of the group that owns the volumes."""
+
+
+class Egress(Section):
+    """Outgoing traffic of head, workers and reader: to a range of addresses, to a namespace, or anywhere."""
+
+    ports: Annotated[tuple[Port, ...], AfterValidator(_some)]
+    """TCP ports of the pods or servers at the other end."""
+
+    cidr: Cidr | None = None
+    """A range of addresses, such as `10.1.0.0/16`."""
+
+    namespace: LabelName | None = None
+    """A namespace."""
+
+    pod_labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels of the pods in that namespace; without `namespace`, in every namespace."""
+
+    @model_validator(mode="after")
+    def _one_destination(self) -> Egress:
+        if self.cidr is not None and (self.namespace is not None or self.pod_labels):
+            raise Refused(
+                "is given with namespace or pod_labels\na rule has one destination: write two rules", "cidr"
+            )
+        return self
+
+
+class Volume(Section):
+    """A volume that every pod of the run mounts: exactly one of `claim`, `host_path`, `secret`,
+    `config_map`."""
+
+    mount: Mount
+    """Its path in the pods, such as `/mnt/data`."""
+
+    claim: ObjectName | None = None
+    """A PersistentVolumeClaim of the namespace; ReadWriteMany if pods on several nodes write to it."""
+
+    size_bytes: Bytes | None = Field(default=None, alias="size")
+    """Create that claim with this size, ReadWriteMany, unless it exists. It stays when the run is deleted."""
+
+    storage_class: ObjectName | None = None
+    """StorageClass of the created claim. Default: the cluster's default."""
+
+    host_path: Mount | None = None
+    """A folder of each node. Pod Security `restricted` and `baseline` refuse it; clustertrain refuses it too,
+    unless `allow_host_path` is set."""
+
+    secret: ObjectName | None = None
+    """A Secret; each of its keys is a file."""
+
+    config_map: ObjectName | None = None
+    """A ConfigMap; each of its keys is a file."""
+
+    read_only: StrictBool = False
+    """Mount it read-only; a Secret and a ConfigMap always are."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Volume:
+        self._exactly_one_of("claim", "host_path", "secret", "config_map", example="claim: shared")
+        for key in ("size_bytes", "storage_class"):
+            if getattr(self, key) is not None and (self.claim is None or self.size_bytes is None):
+                what = "claim" if self.claim is None else "size"
+                raise Refused(
+                    f"is given without {what}\nit is for a claim that clustertrain creates, with a size",
+                    "size" if key == "size_bytes" else key,
+                )
+        return self
+
+
+class Toleration(Section):
+    """A taint of nodes that the pods tolerate."""
+
+    key: LabelKey | None = None
+    """The taint's key. Without it, `operator: Exists` tolerates every taint."""
+
+    operator: Literal["Equal", "Exists"] = "Equal"
+    """`Exists` tolerates every value."""
+
+    value: LabelValue | None = None
+    """The taint's value."""
+
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect. Default: all effects."""
+
+    @model_validator(mode="after")
+    def _exists_has_no_value(self) -> Toleration:
+        if self.operator == "Exists" and self.value is not None:
+            raise Refused("is given with operator Exists\nExists has no value: remove one of them", "value")
+        if self.operator == "Equal" and self.key is None:
+            raise Refused("is missing\nonly operator: Exists works without a key", "key")
+        return self

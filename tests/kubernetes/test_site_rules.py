@@ -1,0 +1,127 @@
+"""Clusters with rules of their own: quotas that require limits and count objects, LimitRanges, runtime
+classes, nodes that come later. What such a site refuses, `submit` reports before anything is applied.
+"""
+
+import secrets
+
+import pytest
+
+from clusters.kube_client import Kubernetes
+from clustertrain.errors import EXIT_CLUSTER, ClusterError
+from clustertrain.job.file import load_job
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.preflight import check_cluster
+from clustertrain.launchers.kubernetes.render.manifests import manifests
+from kubernetes.watched import User, inert, write_job
+
+QUOTA_OF_ALL = {
+    key: "100" if "cpu" in key else "100Gi"
+    for kind in ("requests", "limits")
+    for key in (f"{kind}.cpu", f"{kind}.memory", f"{kind}.ephemeral-storage")
+}
+# What a quota counts, how many it allows, and how many the run needs.
+TOO_FEW = [
+    ("services", 0, 1),
+    ("secrets", 0, 1),
+    ("configmaps", 0, 1),
+    ("count/jobs.batch", 0, 1),
+    ("count/rayjobs.ray.io", 0, 1),
+    ("count/rayclusters.ray.io", 0, 1),
+    ("count/networkpolicies.networking.k8s.io", 3, 4),
+]
+
+
+@pytest.fixture
+def user(kube: Kubernetes, namespace: str, tmp_path):
+    """user(section=…) is alone in a namespace with a claim."""
+    claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    made = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "runs"}, "spec": claim}
+    kube.apply(made, namespace=namespace)
+    return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))
+
+
+def rule(kind: str, **spec: object) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "site"}, "spec": spec}
+
+
+def test_a_quota_that_requires_limits_admits_all_pods(user, kube, namespace):
+    kube.apply(rule("ResourceQuota", hard=QUOTA_OF_ALL), namespace=namespace)
+    refused = user()("submit", code=EXIT_CLUSTER).stderr
+    assert "must specify limits.ephemeral-storage" in refused and "nothing was applied" in refused
+    own = user(kubernetes={"ephemeral_storage": "64Mi", "service_account": "default"})
+    own("submit")
+    for role in ("head", "worker"):
+        selector = f"clustertrain.io/run={own.name},clustertrain.io/role={role}"
+        kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
+
+
+def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
+    limits = [{"type": "Container", "max": {"cpu": "900m"}, "min": {"cpu": "50m"}, "default": {"cpu": "60m"}}]
+    kube.apply(rule("LimitRange", limits=limits), namespace=namespace)
+    own = user(**inert())
+    refused = own("submit", code=EXIT_CLUSTER).stderr
+    assert "Pod watched-head-: " in refused
+    assert "maximum cpu usage per Container is 900m, but limit is 1" in refused
+    assert "kubernetes.head and kubernetes.submitter" in refused
+    assert not kube.items("rayjobs", namespace)
+    smaller = ["--set", "kubernetes.submitter.cpu_limit=0.5", "--set", "kubernetes.head.cpu_limit=0.5"]
+    own("validate", *smaller)
+    too_small = own("validate", *smaller, "--set", "kubernetes.submitter.cpus=0.01", code=EXIT_CLUSTER)
+    assert "minimum cpu usage per Container is 50m, but request is 10m" in too_small.stderr
+
+
+def test_quotas_that_count_objects(user, kube, namespace, monkeypatch):
+    for name in ("PATH", "KUBECONFIG"):
+        monkeypatch.setenv(name, kube.environment[name])
+    job, kubectl = load_job(user().job_file), Kubectl(namespace)
+    objects = manifests(job)
+    for key, hard, needed in TOO_FEW:
+        kube.apply(rule("ResourceQuota", hard={key: str(hard)}), namespace=namespace)
+        with pytest.raises(ClusterError) as caught:
+            check_cluster(job, objects, kubectl)
+        text = str(caught.value)
+        assert f"ResourceQuota site has {hard} of {key} left ({hard} - 0 used)" in text, text
+        assert f"and the run needs {needed}." in text
+    enough = {key: str(needed) for key, _, needed in TOO_FEW}
+    kube.apply(rule("ResourceQuota", hard=enough), namespace=namespace)
+    assert check_cluster(job, objects, kubectl) == []
+
+
+def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
+    runtime = f"site-{secrets.token_hex(3)}"
+    term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": term}]}
+    section = {
+        "runtime_class": runtime,
+        "scheduler_name": "another",
+        "affinity": {"nodeAffinity": preferred},
+        "pod_labels": {"team": "y"},
+        "pod_annotations": {"sidecar.istio.io/inject": "false"},
+        "run_as": {"by": "cluster"},
+        "egress": [{"ports": [3128], "cidr": "10.1.0.0/16"}, {"ports": [8200], "namespace": "vault"}],
+        "operator_namespaces": ["kuberay"],
+    }
+    own = user(**inert(**section))
+    assert f'RuntimeClass "{runtime}" not found' in own("submit", code=EXIT_CLUSTER).stderr
+    made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": runtime}}
+    kube.apply({**made, "handler": "runc"})
+    try:
+        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
+        assert "spec.affinity.nodeAfinity" in wrong or "affinity.nodeAfinity" in wrong
+        kube.wait_for(lambda: own("submit", code=None).returncode == 0, 120, "the class is not seen")
+    finally:
+        kube.kubectl("delete", "runtimeclass", runtime)
+    sent = kube.get("rayjobs", own.name, namespace)["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
+    assert sent["metadata"]["labels"]["team"] == "y"
+    assert "runAsUser" not in sent["spec"]["securityContext"]
+    policy = kube.get("networkpolicies", f"{own.name}-head", namespace)["spec"]
+    assert policy["egress"][-1]["ports"] == [{"protocol": "TCP", "port": 8200}]
+
+
+def test_a_run_is_submitted_for_nodes_that_come_later(user, kube, namespace):
+    own = user(resources={"cpus_per_worker": 512}, **inert())
+    refused = own("submit", code=EXIT_CLUSTER).stderr
+    assert "the largest node has" in refused and "--set kubernetes.autoscaled=true`" in refused
+    submitted = own("submit", "--set", "kubernetes.autoscaled=true").stdout
+    assert "note: the run waits for new nodes (kubernetes.autoscaled): A worker's pod requests" in submitted
+    assert kube.items("rayjobs", namespace)

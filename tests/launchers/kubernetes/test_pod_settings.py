@@ -1,0 +1,192 @@
+"""Keys for the pods of a run: amounts, placement, users, labels, outgoing traffic."""
+
+import pytest
+import yaml
+
+from clustertrain.errors import JobError
+from clustertrain.job.file import load_job
+from clustertrain.launchers.kubernetes.quotas import object_counts, why_no_quota
+from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.render.pods import reader_pod
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make_job(resources=None, **kubernetes):
+        (tmp_path / "m.py").write_text("x = 1\n")
+        job = {
+            "name": "run-1",
+            "task": "m:T",
+            "train": {"epochs": 1, "batch_size": 4},
+            "image": "localhost/clustertrain:dev",
+            "resources": resources or {"workers": 1},
+            "kubernetes": kubernetes,
+        }
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        return load_job(tmp_path / "job.yaml")
+
+    return make_job
+
+
+def of_kind(job, kind):
+    return [each for each in manifests(job) if each["kind"] == kind]
+
+
+def pods(job):
+    """Metadata and spec of every pod that the kit makes, by role."""
+    spec = of_kind(job, "RayJob")[0]["spec"]
+    cluster = spec["rayClusterSpec"]
+    return {
+        "head": cluster["headGroupSpec"]["template"],
+        "worker": cluster["workerGroupSpecs"][0]["template"],
+        "submitter": spec["submitterPodTemplate"],
+        "reader": reader_pod(job, "config", "run-1-read", [], 60),
+    }
+
+
+def containers(pod):
+    return [*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())]
+
+
+# ------------------------------------------------------------------------------------------------- amounts
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        ({}, {"cpu", "memory"}),
+        ({"ephemeral_storage": "20Gi"}, {"cpu", "memory", "ephemeral-storage"}),
+    ],
+)
+def test_every_container_has_requests_and_limits(make, section, names):
+    for role, pod in pods(make({"workers": 1, "gpus_per_worker": 1}, **section)).items():
+        for container in containers(pod):
+            more = {"nvidia.com/gpu"} if container["name"] == "ray-worker" else set()
+            for kind in ("requests", "limits"):
+                assert set(container["resources"][kind]) == names | more, (role, container["name"], kind)
+
+
+def test_the_defaults_of_the_amounts(make):
+    def amounts(resources, **section):
+        return {
+            role: pod["spec"]["containers"][0]["resources"]
+            for role, pod in pods(make(resources, **section)).items()
+        }
+
+    found = amounts({"workers": 2, "nodes": 1})
+    assert found["worker"]["limits"] == {"cpu": "2", "memory": "9Gi"}
+    assert found["head"]["requests"] == {"cpu": "1", "memory": "4Gi"}
+    assert found["head"]["limits"] == {"cpu": "4", "memory": "4Gi"}
+    assert found["submitter"] == found["reader"]
+    assert found["submitter"]["limits"] == {"cpu": "1", "memory": "512Mi"}
+    on_gpus = amounts({"workers": 4, "nodes": 2, "gpus_per_worker": 1}, ephemeral_storage="5Gi")
+    assert on_gpus["worker"]["limits"]["memory"] == "33Gi"
+    assert on_gpus["worker"]["limits"]["ephemeral-storage"] == "5Gi"
+    assert on_gpus["reader"]["limits"]["ephemeral-storage"] == "1Gi"
+    chosen = amounts(None, head={"cpus": 2, "cpu_limit": 2}, submitter={"cpus": 0.2, "memory": "1Gi"})
+    assert chosen["head"]["limits"]["cpu"] == chosen["head"]["requests"]["cpu"] == "2"
+    assert chosen["submitter"]["requests"] == {"cpu": "200m", "memory": "1Gi"}
+
+
+def test_an_earlier_rayjob_of_the_run_gives_its_objects_back(make):
+    counts = object_counts(manifests(make()))
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"services": "0", "configmaps": "0"}}}
+    why = why_no_quota([], [quota], [], counts.new({}))
+    assert why is not None and "has 0 of services left (0 - 0 used), and the run needs 1." in why
+    existing = {"rayjobs.ray.io": ["run-1"], "configmaps": counts.applied["configmaps"]}
+    assert why_no_quota([], [quota], [], counts.new(existing)) is None
+    assert "rayjobs.ray.io" in counts.applied and counts.new(existing)["rayjobs.ray.io"] == 0
+
+
+# ------------------------------------------------------------------------------------------ pods and flows
+
+
+def test_labels_annotations_and_placement_are_on_every_pod(make):
+    affinity = {"podAntiAffinity": {}}
+    job = make(
+        pod_labels={"team": "a"},
+        pod_annotations={"sidecar.istio.io/inject": "false"},
+        affinity=affinity,
+        runtime_class="nvidia",
+        scheduler_name="volcano",
+    )
+    for role, pod in pods(job).items():
+        labels = pod["metadata"]["labels"]
+        assert (labels["team"], labels["clustertrain.io/role"]) == ("a", role)
+        assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+        spec = pod["spec"]
+        assert (spec["affinity"], spec["runtimeClassName"], spec["schedulerName"]) == (
+            affinity,
+            "nvidia",
+            "volcano",
+        )
+
+
+def test_annotations_go_with_those_of_the_topology(make):
+    queue = {"queue": {"name": "q"}, "topology": {"required": "rack"}, "pod_annotations": {"a": "b"}}
+    annotations = pods(make(**queue))["worker"]["metadata"]["annotations"]
+    assert annotations == {"a": "b", "kueue.x-k8s.io/podset-required-topology": "rack"}
+
+
+def test_the_user_is_the_jobs_or_the_clusters(make):
+    for pod in pods(make(run_as={"user": 7, "group": 0, "fs_group": 8})).values():
+        context = pod["spec"]["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (7, 0, 8)
+    for pod in pods(make(run_as={"by": "cluster"})).values():
+        assert pod["spec"]["securityContext"] == {
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+
+
+def test_outgoing_traffic_and_trusted_namespaces(make):
+    job = make(
+        egress=[
+            {"ports": [3128], "cidr": "10.1.2.3/32"},
+            {"ports": [8200], "namespace": "vault", "pod_labels": {"app": "vault"}},
+            {"ports": [5000]},
+        ],
+        operator_namespaces=["kuberay"],
+        monitoring_namespaces=["monitoring", "grafana"],
+    )
+    policies = {each["metadata"]["name"]: each["spec"] for each in of_kind(job, "NetworkPolicy")}
+
+    def among(*names):
+        values = [*names]
+        return {
+            "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}]
+        }
+
+    for role in ("head", "worker", "reader"):
+        proxy, vault, anywhere = policies[f"run-1-{role}"]["egress"][-3:]
+        assert proxy["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
+        assert vault["to"] == [
+            {"namespaceSelector": among("vault"), "podSelector": {"matchLabels": {"app": "vault"}}}
+        ]
+        assert anywhere == {"ports": [{"protocol": "TCP", "port": 5000}]}
+    _, dashboard, metrics = policies["run-1-head"]["ingress"]
+    assert dashboard["from"][0]["namespaceSelector"] == among("kuberay")
+    assert metrics["from"][0]["namespaceSelector"] == among("monitoring", "grafana")
+    _, default, _ = {each["metadata"]["name"]: each["spec"] for each in of_kind(make(), "NetworkPolicy")}[
+        "run-1-head"
+    ]["ingress"]
+    assert default["from"][0]["namespaceSelector"] == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"pod_labels": {"clustertrain.io/run": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"pod_labels": {"app.kubernetes.io/name": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"egress": [{"ports": [1], "cidr": "10.0.0.0/8", "namespace": "a"}]}, "a rule has one destination"),
+        ({"egress": [{"ports": [1], "cidr": "10.0.0.1/8"}]}, "must be a range of addresses"),
+        ({"egress": [{"ports": []}]}, "must name at least one port"),
+        ({"egress": [{"ports": [70000]}]}, "65535"),
+        ({"run_as": {"user": 0}}, "at least 1"),
+    ],
+)
+def test_wrong_values_are_refused(make, section, message):
+    with pytest.raises(JobError) as caught:
+        make(**section)
+    assert message in str(caught.value)
