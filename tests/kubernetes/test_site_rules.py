@@ -14,11 +14,6 @@ from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from kubernetes.watched import User, inert, write_job
 
-QUOTA_OF_ALL = {
-    key: "100" if "cpu" in key else "100Gi"
-    for kind in ("requests", "limits")
-    for key in (f"{kind}.cpu", f"{kind}.memory", f"{kind}.ephemeral-storage")
-}
 # What a quota counts, how many it allows, and how many the run needs.
 TOO_FEW = [
     ("services", 0, 1),
@@ -44,15 +39,37 @@ def rule(kind: str, **spec: object) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": "site"}, "spec": spec}
 
 
+def require(kube: Kubernetes, namespace: str, *resources: str) -> None:
+    """A quota that requires requests and limits, as soon as it counts."""
+    hard = {f"{kind}.{each}": "100Gi" for kind in ("requests", "limits") for each in resources}
+    kube.apply(rule("ResourceQuota", hard=hard), namespace=namespace)
+
+    def counts(quotas: list[dict]) -> bool:
+        return any(set(each.get("status", {}).get("hard", ())) == set(hard) for each in quotas)
+
+    kube.watch("resourcequotas", namespace, counts, 120, "the quota does not count", name="site")
+
+
 def test_a_quota_that_requires_limits_admits_all_pods(user, kube, namespace):
-    kube.apply(rule("ResourceQuota", hard=QUOTA_OF_ALL), namespace=namespace)
-    refused = user()("submit", code=EXIT_CLUSTER).stderr
-    assert "must specify limits.ephemeral-storage" in refused and "nothing was applied" in refused
-    own = user(kubernetes={"ephemeral_storage": "64Mi", "service_account": "default"})
+    require(kube, namespace, "cpu", "memory")
+    own = user()
     own("submit")
     for role in ("head", "worker"):
         selector = f"clustertrain.io/run={own.name},clustertrain.io/role={role}"
         kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
+
+
+def test_a_quota_on_disk_needs_a_default_for_kuberays_own_container(user, kube, namespace):
+    require(kube, namespace, "ephemeral-storage")
+    without = user(**inert())("submit", code=EXIT_CLUSTER).stderr
+    assert "must specify limits.ephemeral-storage for: " in without and "ray-head" in without
+    own = user(**inert(ephemeral_storage="64Mi"))
+    refused = own("submit", code=EXIT_CLUSTER).stderr
+    assert "must specify limits.ephemeral-storage for: wait-gcs-ready" in refused
+    assert "nothing was applied" in refused and "ray-head" not in refused
+    limits = [{"type": "Container", "default": {"ephemeral-storage": "1Gi"}}]
+    kube.apply(rule("LimitRange", limits=limits), namespace=namespace)
+    kube.wait_for(lambda: own("validate", code=None).returncode == 0, 120, "the default is not seen")
 
 
 def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):

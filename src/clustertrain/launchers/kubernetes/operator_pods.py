@@ -20,8 +20,9 @@ _WAIT_FOR_HEAD = {
         "limits": {"cpu": "200m", "memory": "256Mi"},
     },
 }
-# A quota that has no room now: quotas.py computes it for all pods, and without those that will be deleted.
-_NO_ROOM = "exceeded quota"
+# Refusals that are over when the pods are created: quotas.py computes the room in quotas without the pods
+# that will be deleted, and controllers need a moment for a new namespace or quota.
+_PASSING = ("exceeded quota", "status unknown for quota", 'serviceaccount "default" not found')
 
 
 def check_pods(rayjob: Manifest, kubectl: Kubectl) -> list[str]:
@@ -35,7 +36,8 @@ def check_pods(rayjob: Manifest, kubectl: Kubectl) -> list[str]:
         refused = refused_objects(kubectl, CREATE, [*_pods_of(rayjob)])
     except Forbidden as error:
         return [f"note: the API server did not check the pods: {str(error).splitlines()[0]}"]
-    return error_or_notes([(pod, text) for pod, text in refused if _NO_ROOM not in text], kubectl)
+    lasting = [(pod, text) for pod, text in refused if not any(each in text for each in _PASSING)]
+    return error_or_notes(lasting, kubectl)
 
 
 def _pods_of(rayjob: Manifest) -> Iterator[Manifest]:
