@@ -88,7 +88,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     check_code(job, echo, elsewhere=True)
     for note in [
         *check_admission(objects, kubectl, replaced=before is not None),
-        *check_pods(objects[-1], kubectl),
+        *check_pods(objects, kubectl),
     ]:
         echo(note)
     if before is not None:

@@ -20,12 +20,12 @@ from clustertrain.launchers.kubernetes.dry_run import RefusedByServer, check_adm
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.manifest_file import manifests_in
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
+from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.rules.check import advice
 from clustertrain.launchers.kubernetes.rules.schemas import VERSION, schemas_of, versions
 from clustertrain.launchers.kubernetes.submit import checked, rayjob_of
-from clustertrain.launchers.kubernetes.template_pods import template_pods
 from clustertrain.launchers.launcher import Checked, CheckOptions
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options
@@ -51,6 +51,7 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
     def in_cluster() -> Iterator[str]:
         yield from check_cluster(job, objects, kubectl, command)
         yield from check_admission(objects, kubectl, replaced=rayjob_of(kubectl, job.name) is not None)
+        yield from check_pods(objects, kubectl)
 
     findings, notes = check_in_namespaces(objects, kubectl, options.pod_security, version)
     notes += [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
@@ -122,4 +123,4 @@ def _sent_to_cluster(documents: Sequence[Manifest], kubectl: Kubectl) -> Iterato
     if left := len(documents) - len(sent):
         yield f"note: {left} objects were not sent to the cluster: the file creates their namespace or kind"
     yield from check_admission(sent, kubectl)
-    yield from check_admission(template_pods(sent), kubectl)
+    yield from check_pods(sent, kubectl)
