@@ -335,7 +335,7 @@ def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, names
 
 def test_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, kube, namespace):
     """Also those that a later RayJob has taken over from an earlier one."""
-    own = user(disruption_budget=True)
+    own = user(**inert(disruption_budget=True))
     kinds = ("networkpolicies", "poddisruptionbudgets")
 
     def owners() -> set[str]:

@@ -160,14 +160,23 @@ def test_a_lost_node_and_the_last_words_of_a_container_are_named(kube_alone, nam
         ready = {"conditions": [{"type": "Ready", "status": "False"}]}
         kube_alone.patch("pods", "watched-head", {"status": status | ready}, namespace, "status")
         kube_alone.apply(pod_of_run("worker"), namespace=namespace)
-        kube_alone.wait_for_pod(namespace, "watched-worker", "Failed")
+        without = pod_of_run("submitter")
+        without["spec"]["containers"][0]["command"] = ["python", "-m", "clustertrain"]
+        kube_alone.apply(without, namespace=namespace)
+        for name in ("watched-worker", "watched-submitter"):
+            kube_alone.wait_for_pod(namespace, name, "Failed")
         said = own("status").stdout
     finally:
         kube_alone.delete("nodes", "gpu-7")
-    first, second = said.splitlines()[:2]
+    first, *others = said.splitlines()[:3]
     assert first.startswith("waiting  node gpu-7 is NotReady (Kubelet stopped posting node status.)"), said
     assert "kubectl delete node gpu-7; " in first
-    assert "pod watched-worker: container main ended with code 3: no licence" in second, said
+    assert any(
+        line.endswith("watched-worker: container main ended with code 3: no licence") for line in others
+    )
+    assert any("watched-submitter: container main ended" in line and "python" in line for line in others), (
+        said
+    )
 
 
 def pod_of_run(role, node=None):
@@ -177,7 +186,7 @@ def pod_of_run(role, node=None):
         "name": "main",
         "image": SHELL_IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["sh", "-c", "echo no licence >&2; exit 3"],
+        "command": ["/bin/busybox", "sh", "-c", "echo no licence >&2; exit 3"],
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
     safe = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}

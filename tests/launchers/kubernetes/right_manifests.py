@@ -294,9 +294,10 @@ RIGHT: dict[str, Manifest] = {
         rayjob(),
         {f"{HEAD}/rayStartParams": {}, f"{HEAD}/resources": {"CPU": "0"}, f"{HEAD}/labels": {"a": "b"}},
     ),
-    "a secret and a runtime environment": changed(
+    "a secret, a runtime environment, empty texts for defaults": changed(
         rayjob(),
         {
+            **_EMPTY,
             f"{HEAD_BOX}/envFrom": [{"secretRef": {"name": "right-keys"}}],
             "spec/runtimeEnvYAML": "env_vars:\n  A: b\n",
             "spec/metadata": {"team": "vision"},
@@ -315,7 +316,6 @@ RIGHT: dict[str, Manifest] = {
     "volcano": changed(rayjob(), {"metadata/labels": _VOLCANO}),
     "yunikorn": changed(rayjob(), {"metadata/labels": _YUNIKORN}),
     "a cluster": raycluster(),
-    "empty texts for defaults": changed(rayjob(), _EMPTY),
     **{kind: other(kind) for kind in ("Service", "Deployment", "Job", "Role")},
     **{kind: beside(kind) for kind in ("ConfigMap", "Secret", "NetworkPolicy")},
     **{kind: beside(kind) for kind in ("PersistentVolumeClaim", "PodDisruptionBudget")},

@@ -227,7 +227,7 @@ def _of_claims(pod: Object, text: str, events: Sequence[Object]) -> str:
 def _of_containers(pod: Object, warnings: Sequence[Object], last_words: LastWords) -> Iterator[Problem]:
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in _containers(pod, key):
-            words = last_words.get((role_of(pod), container["name"]), "")
+            words = last_words.get((role_of(pod), container["name"]), "") or _start_error(container)
             said = f": {words}" if words else ""
             if (problem := _of_container(container)) is not None:
                 yield Problem(_one_line(problem.text + said), problem.blocks)
@@ -236,6 +236,14 @@ def _of_containers(pod: Object, warnings: Sequence[Object], last_words: LastWord
                 why = f" ({failed['message']})" if failed is not None else ""
                 text = f"container {container['name']} runs and does not get ready{why}"
                 yield Problem(_one_line(text + said))
+
+
+def _start_error(container: Object) -> str:
+    """Why a container could not be started, such as a program that its image does not have."""
+    ended = (
+        container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
+    )
+    return _one_line(str(ended.get("message") or "")) if ended.get("exitCode") else ""
 
 
 def _of_container(container: Object) -> Problem | None:

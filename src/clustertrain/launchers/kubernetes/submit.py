@@ -114,8 +114,10 @@ def what_next(applied: Applied, command: CommandLine) -> str:
 
 
 def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
-    """The objects that Kubernetes deletes with the RayJob. The claim and the ConfigMap are not among them:
-    pods that read the storage later mount both."""
+    """The objects that Kubernetes deletes with the RayJob.
+
+    Claim and ConfigMap stay: pods that read the storage later mount both.
+    """
     owner = {key: rayjob[key] for key in ("apiVersion", "kind")}
     owner |= {key: rayjob["metadata"][key] for key in ("name", "uid")}
     return [
