@@ -2,11 +2,14 @@
 no server of the tests can be brought to say. tests/kubernetes/test_kube_dry_run.py asks a real one.
 """
 
+import json
+
 import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from launchers.kubernetes.right_manifests import RIGHT, rayjob
 
 NO_DRY_RUN = 'Error from server (BadRequest): admission webhook "audit.example.org" does not support dry run'
@@ -89,3 +92,52 @@ def test_more_than_three_rules_are_counted(fake):
         "  and 2 more.",
         "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule.",
     ]
+
+
+# ------------------------------------------------------------------------- the pods that the operator creates
+
+
+def test_the_pods_of_a_rayjob_are_created_in_a_dry_run(fake):
+    calls = fake({})
+    assert check_pods(rayjob(), Kubectl("team")) == []
+    arguments, *sent = calls.read_text().splitlines()
+    assert arguments == "--namespace=team create --dry-run=server --filename=-"
+    head, worker, submitter = map(json.loads, sent)
+    assert [each["metadata"]["generateName"] for each in (head, worker, submitter)] == [
+        "right-head-",
+        "right-workers-",
+        "right-submitter-",
+    ]
+    (added,) = (each for each in worker["spec"]["initContainers"] if each["name"] == "wait-gcs-ready")
+    assert added["securityContext"] == worker["spec"]["containers"][0]["securityContext"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'pods "right-head-x" is forbidden: exceeded quota: small, requested: pods=1',
+        'pods "right-head-x" is forbidden: status unknown for quota: small, resources: pods',
+        'pods "right-head-x" is forbidden: error looking up service account team/default: serviceaccount '
+        '"default" not found',
+    ],
+)
+def test_a_refusal_that_passes_by_itself_is_none(fake, words):
+    fake({"Pod": f"Error from server (Forbidden): {words}"})
+    assert check_pods(rayjob(), Kubectl()) == []
+
+
+def test_a_pod_that_is_refused_names_the_rule_and_the_keys(fake):
+    words = 'pods "right-head-x" is forbidden: maximum cpu usage per Container is 900m, but limit is 4'
+    fake({"Pod": f"Error from server (Forbidden): {words}"})
+    with pytest.raises(ClusterError) as caught:
+        check_pods(rayjob(), Kubectl())
+    first, refusal, *_, remedy = str(caught.value).splitlines()
+    assert first.endswith("nothing was applied:")
+    assert refusal.startswith("  Pod right-head-: ") and refusal.endswith("but limit is 4")
+    assert "kubernetes.head and kubernetes.submitter" in remedy
+
+
+def test_an_account_that_may_not_create_pods_gets_a_note(fake):
+    fake({"Pod": 'Error from server (Forbidden): pods: User "ci" cannot create resource "pods" in'})
+    (note,) = check_pods(rayjob(), Kubectl())
+    assert note.startswith("note: the API server did not check the pods: ci may not create pods")

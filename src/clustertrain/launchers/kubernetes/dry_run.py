@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from textwrap import shorten
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.operator_version import found, installed, since_of, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.kubernetes.rules.check import check
@@ -117,6 +117,8 @@ def refused_objects(
     except ClusterError as error:
         if len(objects) > 1:
             return [each for one in objects for each in refused_objects(kubectl, how, [one])]
+        if isinstance(error, NotFound):  # what the object names: a runtime class, a service account
+            return [(objects[0], str(error).partition("\n")[0])]
         if not isinstance(error, CommandFailed):
             raise
         # The server checks last whether an object of this name exists: all other checks have passed.
