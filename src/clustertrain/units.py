@@ -18,6 +18,7 @@ from math import isfinite
 
 LARGEST_INTEGER = 2**63 - 1
 LONGEST_DURATION_S = 100 * 365 * 86_400
+LATEST_S = 10.0**11  # of a time in a file, in seconds since 1970; the clock functions refuse much later ones
 
 # Bounded lengths: the time of Decimal and int grows with the exponent and the number of digits.
 _DIGITS = r"(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][+-]?\d{1,3})?"

@@ -186,3 +186,18 @@ def test_ls_of_a_run_whose_job_this_version_does_not_accept(ckpt, run):
     *_, second, note = ckpt("ls").output.splitlines()
     assert second.startswith("00000020-1.0")
     assert note.startswith("note: the best checkpoint is unknown: ")
+
+
+@pytest.mark.parametrize("name", ["model.pt", "MANIFEST.json"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_device_in_a_checkpoint_is_damage(run, ckpt, name, make):
+    """Both would never end."""
+    path = run.local_path(run.checkpoints.file_key("00000010-1.0", name))
+    path.unlink()
+    make(path)
+    for command in ("ls", "verify"):
+        done = ckpt(command)
+        if command == "verify" or name == "MANIFEST.json":
+            assert "not a regular file" in done.output
+    assert done.exit_code == 4
+    assert "00000020-1.0  whole" in done.output

@@ -1,13 +1,13 @@
 """A command finds the run that it names, whichever launcher has it."""
 
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS, from_storage
@@ -277,25 +277,21 @@ def test_a_missing_job_file_says_how_to_create_one(job):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("command", ["status", "logs", "ls"])
 @pytest.mark.parametrize("target", ["runs/x", "job.yaml"])
-def test_the_home_of_another_user_is_refused_in_two_lines(command, target):
+def test_the_home_of_another_user_is_refused_in_two_lines(command, target, monkeypatch):
     """Path.exists raises PermissionError there."""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ct-home-") as folder:  # other users may enter /tmp
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="home-") as folder:  # other users may enter /tmp
         home = Path(folder)
         (home / "runs" / "x").mkdir(parents=True)
         (home / "job.yaml").touch()
-        done = subprocess.run(
-            [sys.executable, "-m", "clustertrain.cli", command, str(home / target)],
-            cwd="/tmp",
-            env={**os.environ, "HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"},
-            user=65534,
-            group=65534,
-            extra_groups=[],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode in (2, 4), done.stderr
-    error = done.stderr[done.stderr.index("error: ") :]
-    assert f"{home / target}" in error
-    assert "Permission denied" in error
-    assert len(error.splitlines()) == 2
+        monkeypatch.setenv("XDG_STATE_HOME", "/tmp/absent")
+        CliRunner().invoke(main, [command, "/tmp/absent/x"])  # imports what another user may not read
+        os.seteuid(65534)
+        try:
+            done = CliRunner().invoke(main, [command, str(home / target)])
+        finally:
+            os.seteuid(0)
+    assert done.exit_code in (2, 4), done.output
+    assert done.stderr.startswith("error: ")
+    assert f"{home / target}" in done.stderr
+    assert "Permission denied" in done.stderr
+    assert len(done.stderr.splitlines()) == 2

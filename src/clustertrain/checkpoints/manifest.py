@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
 MODEL_FILE = "model.pt"
 _OWN_SHA256 = "manifest_sha256"
-_NAME = re.compile(r"^(\d{8,})-(\d+)\.(\d+)$")
+_NAME = re.compile(r"([0-9]{8,18})-([0-9]{1,18})\.([0-9]{1,18})\Z")
 
 
 class CheckpointDamaged(StorageError):

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from clustertrain.node.cache import known_runs_folder
+from clustertrain.regular_file import read_file
 
 _SUFFIXES = (".yaml", ".yml")
 _MOST_BYTES = 1 << 20
@@ -64,7 +65,7 @@ def _known_names() -> Iterable[str]:
     with suppress(OSError):
         for path in known_runs_folder().glob("*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                yield str(json.loads(path.read_bytes())["name"])
+                yield str(json.loads(read_file(path))["name"])
 
 
 def _data_sets(job_file: Path) -> Iterable[str]:
@@ -73,5 +74,5 @@ def _data_sets(job_file: Path) -> Iterable[str]:
 
     with suppress(OSError, ValueError, TypeError, AttributeError, yaml.YAMLError):
         if job_file.suffix in _SUFFIXES and job_file.stat().st_size <= _MOST_BYTES:
-            return [str(name) for name in yaml.safe_load(job_file.read_text("utf-8")).get("data") or ()]
+            return [str(name) for name in yaml.safe_load(read_file(job_file).decode()).get("data") or ()]
     return []

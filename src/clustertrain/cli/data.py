@@ -19,6 +19,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
+from clustertrain.regular_file import open_file
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
@@ -201,7 +202,7 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
 
 
 def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         found_bytes = file.tell()
     if found_bytes != size_bytes:

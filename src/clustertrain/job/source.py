@@ -18,6 +18,7 @@ from pathlib import Path
 from clustertrain.errors import JobError
 from clustertrain.job.arguments import EMPTY, Parameter, Parameters
 from clustertrain.job.model import Job
+from clustertrain.regular_file import read_file
 
 _MOST_FILES = 2000  # in the search for a similar name: `code` may contain a whole environment
 _OWN_BASES = ("Task", "clustertrain.Task")
@@ -116,7 +117,7 @@ def parsed(path: Path, what: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's code, such as an invalid escape sequence
-            tree = ast.parse(path.read_bytes(), str(path))
+            tree = ast.parse(read_file(path), str(path))
             compile(tree, str(path), "exec", dont_inherit=True)  # `return` outside a function, for example
     except SyntaxError as error:
         place = f"{path}:{error.lineno or 1}:{error.offset or 1}"

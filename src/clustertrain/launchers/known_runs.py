@@ -23,6 +23,7 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.node.cache import known_runs_folder
+from clustertrain.regular_file import read_file
 from clustertrain.run.place import Place
 from clustertrain.storage import Location, open_store
 
@@ -137,7 +138,7 @@ def _read(path: Path) -> KnownRun:
     try:
         if path.stat().st_uid != os.getuid():
             raise _Unusable("belongs to another user")
-        run = _ADAPTER.validate_json(path.read_bytes())
+        run = _ADAPTER.validate_json(read_file(path))
     except OSError as error:
         raise _Unusable(f"cannot be read ({error.strerror})") from error
     except ValidationError as error:

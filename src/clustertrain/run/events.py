@@ -14,6 +14,7 @@ from typing import Any
 
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams import Tail
+from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 KINDS = {
     "stage": "name, phase, bytes, total_bytes, seconds",
@@ -64,10 +65,54 @@ class Follower:
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The record of a line; none if a full disk cut the line short. The lines around it are still read."""
+    """The record of a line; none if a full disk cut the line short, or it is no such record. The lines
+    around it are still read."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
         return
-    if isinstance(value, dict) and isinstance(value.get("kind"), str):
+    if isinstance(value, dict) and _is_record(value):
         yield value
+
+
+_WHOLE = ("step", "epoch", "restart", "world_size", "redone_steps", "bytes", "total_bytes")
+_NUMBERS = ("seconds", "blocking_s", "write_s")
+_TEXTS = ("name", "phase", "text")
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "stage": ("name", "phase"),
+    "ray_started": ("seconds",),
+    "group_started": ("restart", "world_size"),
+    "resumed": ("restart", "step", "epoch", "checkpoint", "world_size", "redone_steps"),
+    "fallback": ("checkpoint", "why"),
+    "restarting": ("restart", "of"),
+    "checkpoint": ("step", "name", "bytes", "blocking_s"),
+    "warning": ("text",),
+    "note": ("text",),
+    "watchdog": ("text", "rank"),
+    "train": ("step",),
+    "eval": ("step",),
+}
+_MAY_BE_NULL = ("checkpoint", "epoch")
+
+
+def _is_record(value: dict[str, Any]) -> bool:
+    """Whether the fields that readers use have their types. Other programs may have written to the file."""
+    kind = value.get("kind")
+    at = value.get("time", -1)
+    if not isinstance(kind, str) or not _is_number(at) or not 0 <= at <= LATEST_S:
+        return False
+    needed = _NEEDED.get(kind, ())
+    if any(key not in value or (value[key] is None and key not in _MAY_BE_NULL) for key in needed):
+        return False
+    given = {key: found for key, found in value.items() if found is not None}
+    return (
+        all(isinstance(given.get(key, 0), int) and _is_number(given.get(key, 0)) for key in _WHOLE)
+        and all(_is_number(value.get(key, 0)) for key in _NUMBERS)
+        and all(isinstance(given.get(key, ""), str) for key in _TEXTS)
+        and not any(isinstance(found, int) and abs(found) > LARGEST_INTEGER for found in given.values())
+    )
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a finite number of at most 64 bits; bool is none here, although it is an int."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER

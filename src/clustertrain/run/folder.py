@@ -55,7 +55,7 @@ _TENSORBOARD = "tensorboard"
 WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
 """The files there that are rewritten in place."""
 
-_NUMBER = re.compile(r"^\d+$")
+_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
 _EVENTS = re.compile(r"events.*\.jsonl")
 _RANK_LOG = re.compile(r"rank-(\d+)\.log")
@@ -178,7 +178,8 @@ class Attempt:
     def arrived(self) -> list[int]:
         """The ranks of the nodes that have arrived."""
         names = self.run.store.list(f"{self.key}/nodes")
-        return sorted(int(rank) for name in names if (rank := name.removesuffix(".json")).isdecimal())
+        ranks = (name.removesuffix(".json") for name in names)
+        return sorted(int(rank) for rank in ranks if _NUMBER.match(rank))
 
     @property
     def job_key(self) -> str:

@@ -15,12 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage import Store
+from clustertrain.units import LARGEST_INTEGER, LATEST_S, shortened
 from clustertrain.version import __version__
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 FORMAT_VERSION = 1
+_TIMES = {"time", "ended_at", "train_s", "train_started", "train_ended"}
 
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -104,6 +106,9 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
             f"{where} has format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
             "A later version of clustertrain wrote it: use that version here, too."
         )
+    for key in _TIMES & value.keys():
+        if isinstance(value[key], int | float) and not 0 <= value[key] <= LATEST_S:
+            raise _damaged(where, f"{key} is {value[key]}, not a time in seconds")
     # Half of a surrogate pair, as in a file name that is not UTF-8, is valid JSON but cannot be encoded.
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     try:
@@ -117,11 +122,17 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
 
 def _object(data: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(data)
+        value = json.loads(data, parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise _damaged(where, f"it is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise _damaged(where, f"it contains {type(value).__name__}, not an object")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 20 or abs(value := int(digits)) > LARGEST_INTEGER:
+        raise ValueError(f"{shortened(digits)} does not fit into 64 bits")
     return value
 
 

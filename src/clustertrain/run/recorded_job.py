@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
@@ -26,7 +27,12 @@ def job_at(run: RunDir, key: str) -> Job | None:
         StorageError: the storage refuses.
     """
     data = run.store.read_or_none(key)
-    return None if data is None else parse_job(data.decode(), run.store.uri(key))
+    if data is None:
+        return None
+    try:
+        return parse_job(data.decode(), run.store.uri(key))
+    except UnicodeDecodeError as error:
+        raise JobError(f"{run.store.uri(key)} is damaged: {error}.\nRestore or remove it.") from error
 
 
 def job_of(attempt: Attempt) -> Job | None:

@@ -24,6 +24,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
+from clustertrain.regular_file import read_file
 from clustertrain.run.place import run_names
 from clustertrain.staging.archive import extract, wrong_name
 from clustertrain.storage import Location, local_path, open_store
@@ -224,6 +225,6 @@ def _local(location: Location) -> Path | None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise refused(path, "read", error) from error

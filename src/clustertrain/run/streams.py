@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clustertrain.regular_file import open_file
 from clustertrain.run.folder import RunDir
+from clustertrain.storage.posix import refused
 
 _BLOCK_BYTES = 1 << 20
 PARTS = ".d"  # suffix of the folder of a stream's numbered objects
@@ -35,7 +37,7 @@ class Tail:
     def new(self) -> Iterator[bytes]:
         """The bytes that were added since the last call, in blocks; none if there is no such stream."""
         try:
-            with self._run.local_path(self._key).open("rb") as file:
+            with open_file(self._run.local_path(self._key)) as file:
                 file.seek(self._read_bytes)
                 while block := file.read(_BLOCK_BYTES):
                     self._read_bytes += len(block)
@@ -43,6 +45,8 @@ class Tail:
         except (FileNotFoundError, NotADirectoryError):
             if self._run.is_spooled:
                 yield from self._new_parts()
+        except OSError as error:
+            raise refused(self._run.local_path(self._key), "read", error) from error
 
     def new_lines(self) -> Iterator[bytes]:
         """The complete lines that were added since the last call, without their newlines."""

@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from clustertrain.errors import DataError
 from clustertrain.node.cache import cache_folder
+from clustertrain.regular_file import read_file
 from clustertrain.staging.local_file import missing
 from clustertrain.storage.location import Location, local_path
 
@@ -117,7 +118,7 @@ class Entry:
     def marker(self) -> dict[str, Any]:
         """The content of READY.json: uri, sha256 of the file, bytes; of an unpacked one also files and
         digest."""
-        value: dict[str, Any] = json.loads((self.folder / MARKER).read_bytes())
+        value: dict[str, Any] = json.loads(read_file(self.folder / MARKER))
         return value
 
     def unreadable(self, error: Exception) -> DataError:

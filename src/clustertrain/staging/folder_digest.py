@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clustertrain.regular_file import open_file
+
 _CHUNK_BYTES = 1 << 20
 _MODULUS = 1 << 256
 
@@ -44,7 +46,7 @@ def contents_of(folder: Path, tick: Callable[[int], None] = lambda _: None) -> C
     found = Contents()
     for path in _files_below(folder):
         hashed, size_bytes = hashlib.sha256(), 0
-        with path.open("rb") as file:
+        with open_file(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 hashed.update(chunk)
                 size_bytes += len(chunk)

@@ -25,6 +25,7 @@ from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import Process, this_process
+from clustertrain.regular_file import read_file
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
 
 _RECORD_BYTES = 1024
@@ -142,7 +143,7 @@ class Contender:
     def _is_over(self, number: int) -> bool:
         """Whether the holder released the lease, died on this machine, or did not renew it for `lease_s`."""
         try:
-            data = again_when_stale(self._path(number).read_bytes)
+            data = again_when_stale(lambda: read_file(self._path(number)))
         except FileNotFoundError:
             return False  # another process has just taken over; check again
         except OSError as error:

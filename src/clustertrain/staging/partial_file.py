@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clustertrain.regular_file import read_file
 from clustertrain.staging.running_hash import Descriptor, RunningHash
 from clustertrain.storage.posix import refused
 
@@ -53,7 +54,7 @@ class SavedProgress:
 def read_progress(folder: Path) -> SavedProgress | None:
     """The content of the progress file in a folder; None if there is nothing to resume from."""
     try:
-        data = (folder / "progress").read_bytes()
+        data = read_file(folder / "progress")
         header = json.loads(data[:_HEADER_BYTES])
         pieces = list(_ENTRY.iter_unpack(data[_HEADER_BYTES : len(data) - len(data) % _ENTRY.size]))
         found = SavedProgress(header["validator"], header["total_bytes"], header["piece_bytes"], pieces)
