@@ -26,6 +26,7 @@ EVERYTHING = {
     "signal": "USR1",
     "lead_time": "2m",
     "at_time_limit": "requeue",
+    "requeue": True,
     "nodes_wait": "10m",
     "setup": ["module load cuda", 'export PATH="${HOME}/bin:$PATH"'],
     "environment": ["AWS_PROFILE", "WANDB_API_KEY"],
@@ -90,6 +91,7 @@ def test_what_real_sites_write(key, value):
     [
         ({"signal": "KILL"}, "'USR1', 'USR2' or 'TERM'"),
         ({"at_time_limit": "ignore"}, "'stop' or 'requeue'"),
+        ({"at_time_limit": "requeue", "requeue": False}, "at_time_limit"),
         ({"lead_time": "65536s"}, "at most 65535s"),
         ({"lead_time": 0}, "greater than 0"),
         ({"time_limit": 0}, "greater than 0"),

@@ -73,8 +73,9 @@ def test_every_value_arrives_whole(shown, tmp_path):
 
 
 def test_the_other_dialect(shown):
-    slurm = {"memory_as": "mem-per-cpu", "gpus_as": "gpus-per-node", "exclusive": True}
+    slurm = {"memory_as": "mem-per-cpu", "gpus_as": "gpus-per-node", "exclusive": True, "requeue": False}
     line = shown(slurm, workers=2, gpus_per_worker=1, memory_per_worker="100Mi")
     assert " MinMemoryCPU=1124M" in line  # (2 × 100 + 2048) / 2
     assert " TresPerNode=gres:gpu:2" in line
     assert " OverSubscribe=NO" in line
+    assert " Requeue=0 " in line

@@ -16,7 +16,7 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.places import DataEntry, Storage
 from clustertrain.job.references import check_references
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section, Train
-from clustertrain.job.slurm import Image, Slurm, check_container
+from clustertrain.job.slurm import Image, Slurm, check_container, check_requeue
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,
@@ -137,6 +137,7 @@ class Job(Section):
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
         check_container(self.slurm, self.image)
+        check_requeue(self.slurm)
         return self
 
     @property

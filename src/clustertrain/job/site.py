@@ -21,7 +21,7 @@ from clustertrain.job.file import expanded, expected_at
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Section
-from clustertrain.job.slurm import Slurm, check_container
+from clustertrain.job.slurm import Slurm, check_container, check_requeue
 from clustertrain.job.values import Refused
 from clustertrain.job.wording import validated
 from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
@@ -73,6 +73,7 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
     )
     try:
         check_container(merged.slurm, job.image)
+        check_requeue(merged.slurm)
     except Refused as error:
         raise JobError(
             f"{'.'.join(map(str, error.at))}: {error}\nthis includes the defaults in {path}"

@@ -48,7 +48,7 @@ KIT_OPTIONS = {
     "output": "slurm.output",
     "partition": "slurm.partition",
     "qos": "slurm.qos",
-    "requeue": "slurm.at_time_limit",
+    "requeue": "slurm.requeue",
     "reservation": "slurm.reservation",
     "signal": "slurm.signal and slurm.lead_time",
     "tasks-per-node": "resources.nodes",
@@ -59,7 +59,7 @@ BREAKING_OPTIONS = {
     "chdir": "relative paths start from the folder in which the job is submitted",
     "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",
-    "no-requeue": "a run that is preempted or loses a node continues after a requeue",
+    "no-requeue": "set slurm.requeue: false, and the run ends with a result of its own",
     "parsable": "clustertrain parses the output of sbatch",
     "quiet": "clustertrain parses the output of sbatch",
     "test-only": "nothing would be submitted: clustertrain render prints the script",
@@ -217,6 +217,11 @@ class Slurm(Section):
     """If the training is not finished at the time limit: `stop` ends with exit code 75, `requeue` puts the
     job back into the queue."""
 
+    requeue: StrictBool = True
+    """Put the job back into the queue after a preemption or the loss of a node. With `false` the script has
+    `--no-requeue`, and the run ends: submit it again to resume. For clusters that cancel preempted jobs
+    (PreemptMode=CANCEL) or requeue none (JobRequeue=0); their administrators may set it in the site file."""
+
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
     """How long the job waits until all of its nodes have started."""
 
@@ -255,6 +260,21 @@ class Slurm(Section):
 
     options: tuple[Option, ...] = ()
     """More options of sbatch, such as `--mail-type=END`."""
+
+
+def check_requeue(slurm: Slurm) -> None:
+    """Check that the keys about a requeue are consistent.
+
+    Raises:
+        Refused: a requeue at the time limit, and no requeue otherwise.
+    """
+    if slurm.at_time_limit == "requeue" and not slurm.requeue:
+        raise Refused(
+            "requeue is given with slurm.requeue: false\n"
+            "without a requeue the run ends at the time limit: set at_time_limit: stop, or requeue: true",
+            "slurm",
+            "at_time_limit",
+        )
 
 
 def check_container(slurm: Slurm, image: str | None) -> None:

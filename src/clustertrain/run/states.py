@@ -76,7 +76,7 @@ STATES: dict[str, State] = {
         State(
             "stopped",
             "ended early on request; run again to continue",
-            ("user", "interrupt", "terminated", "interrupted_twice", "time_limit"),
+            ("user", "interrupt", "terminated", "interrupted_twice", "time_limit", "preempted"),
             (EXIT_STOPPED, EXIT_INTERRUPTED),
             True,
             False,

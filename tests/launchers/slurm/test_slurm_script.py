@@ -105,6 +105,12 @@ def test_the_least_script():
     assert render(job(), job_path="j", python="p", lead_s=1).argv == ("sbatch", "--parsable", "--export=ALL")
 
 
+def test_a_site_without_requeues_is_asked_for_none():
+    asked = options(job({"requeue": False}))
+    assert "no-requeue" in asked
+    assert "requeue" not in asked
+
+
 GPUS = {"workers": 4, "nodes": 2, "gpus_per_worker": 2, "cpus_per_worker": 2.5, "memory_per_worker": "3Gi"}
 
 

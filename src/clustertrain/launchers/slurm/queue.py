@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
+from clustertrain.launchers.slurm.site_settings import site_settings
 from clustertrain.launchers.slurm.times import slurm_time_s
 from clustertrain.run.states import STATES
 
@@ -255,11 +255,7 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 def cluster_name() -> str | None:
     """The name of this machine's cluster; None if SLURM does not answer."""
-    with suppress(ClusterError):
-        done = run(["scontrol", "show", "config"], timeout_s=ANSWER_S)
-        found = re.search(r"^ClusterName\s*=\s*(\S+)", done.stdout, re.MULTILINE)
-        return found[1] if found else None
-    return None
+    return site_settings().get("ClusterName") or None
 
 
 def cancel(job_id: str, *, only_waiting: bool = False) -> None:

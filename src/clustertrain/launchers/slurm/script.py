@@ -135,7 +135,7 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
     if slurm.time_limit_s is not None:
         yield f"time={_time(slurm.time_limit_s)}"
     yield f"signal=B:{slurm.signal}@{math.ceil(lead_s)}"
-    yield "requeue"
+    yield "requeue" if slurm.requeue else "no-requeue"  # the default is the cluster's JobRequeue
     yield f"export={','.join(passed_variables(job))}"
     yield f"output={slurm.output.rstrip('/')}/%x-%j.out"
     yield "open-mode=append"

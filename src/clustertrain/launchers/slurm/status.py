@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from clustertrain.launchers.slurm.queue import Answer, QueueState, query_queue
+from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
 from clustertrain.launchers.slurm.state import Files, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status import (
@@ -209,6 +210,9 @@ def _standing_in_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
         live=live_state(attempt) if is_of_job and attempt and read.files.result is None else "waiting",
         cancelled=job.cancelled_by_stop,
     )
-    return standing_of(
+    standing = standing_of(
         files, job.queue, job.no_answer, partial(who_runs, attempt) if attempt else lambda: None
     )
+    if standing.cause == "suspended" and tracks_by_group(site_settings()):
+        return replace(standing, text=f"{standing.text}; {TRAINS_ON}")
+    return standing

@@ -27,6 +27,7 @@ from clustertrain.launchers.slurm.script import (
     python_on_nodes,
     render,
 )
+from clustertrain.launchers.slurm.site_settings import site_notes, site_settings
 from clustertrain.launchers.slurm.status import status_of
 from clustertrain.run.admission import Options, check_world_size, continue_from
 from clustertrain.run.command_line import CommandLine
@@ -75,6 +76,8 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
     check_cluster(job, rendered, lead_s, environment(job), options.command)
+    for note in site_notes(job, site_settings(environment(job))):
+        echo(f"note: {note}")
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, echo)
     if chosen is None:

@@ -71,7 +71,7 @@ class SlurmEndPolicy:
             self._request_stop(self.ending.cause)
         if self.ending is None:
             return None
-        state, cause = _state_of(self.ending.cause), self.ending.cause
+        state, cause = self._state_of(self.ending.cause), self.ending.cause
         if not is_training:
             return ended(self.attempt, state, cause)
         if time.monotonic() < self.ending.deadline:
@@ -93,13 +93,21 @@ class SlurmEndPolicy:
         return ending
 
     def _request_stop(self, cause: str) -> None:
-        state = _state_of(cause)
-        text = _LIMIT_STOP if (state, cause) == ("stopped", "time_limit") else ""
+        state = self._state_of(cause)
+        text = _RESULT_TEXTS.get(cause, "") if state == "stopped" else ""
         request_stop(self.attempt, state, cause, self.screen, text=text)
         of_script = self.start.job.is_script
         how = "the script gets SIGTERM" if of_script else "the workers finish this step and save"
         text = f"{_CAUSE_TEXTS[cause]}: {how}"
         EventLog(self.attempt.agent_events).write("note", text=text)
+
+    def _state_of(self, cause: str) -> str:
+        """The state of a run that ends for this cause: `preempted` if its job is requeued."""
+        if cause == "time_limit":
+            return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
+        if cause == "preempted":
+            return "preempted" if self.start.job.slurm.requeue else "stopped"
+        return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
 
     # -- a node is lost, or a newer attempt runs ---------------------------------------------------
 
@@ -138,13 +146,6 @@ def _taken_over(attempt: Attempt) -> Result | None:
     return ended(attempt, "stopped", "terminated", text=text)
 
 
-def _state_of(cause: str) -> str:
-    """The state of a run that ends for this cause."""
-    if cause == "time_limit":
-        return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
-    return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
-
-
 _CAUSE_TEXTS = {
     "preempted": "SLURM preempts the job",
     "requeued": "SLURM requeues the job",
@@ -154,4 +155,7 @@ _CAUSE_TEXTS = {
 }
 _LATE_SAVE = "The last save did not finish before SLURM's deadline. The run resumes from the save before it."
 _LATE_SCRIPT = "The script had not ended before SLURM's deadline. What it had not saved is lost."
-_LIMIT_STOP = "The time limit was reached before the end of training. Submit the job again to continue."
+_RESULT_TEXTS = {
+    "time_limit": "The time limit was reached before the end of training. Submit the job again to continue.",
+    "preempted": "The job was preempted, and slurm.requeue is false. Submit the job again to continue.",
+}

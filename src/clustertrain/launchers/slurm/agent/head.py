@@ -34,7 +34,8 @@ def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) ->
     result = _run(start, signals, mail, Lines(sys.stdout))
     code = EXIT_DONE if result is None else result.exit_code
     if mail is not None:
-        requeue = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
+        restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
+        requeue = restarts and start.job.slurm.requeue
         mail.write_verdict("requeue" if requeue else "end", code)
     return code
 
