@@ -223,3 +223,14 @@ def test_a_submission_before_the_last_attempt_is_not(run, no_slurm):
     submit(run, "11")
     write_result(claim_attempt(run), Result("done", "finished", 0))  # on this machine, meanwhile
     assert status_of(run).state == "done"
+
+
+@pytest.mark.parametrize("result", [None, Result("cancelled", "cancelled", 130, step=0)])
+def test_a_start_without_a_step_shows_that_of_the_checkpoint_it_would_continue(run, result):
+    attempt = claim_attempt(run)
+    if result is not None:
+        write_result(attempt, result)
+    assert status_of(run).step == 0
+    for name in ("00000003-1.0", "00000040-1.0"):
+        (run.store.root / run.checkpoints.key / name).mkdir(parents=True)
+    assert status_of(run).step == 40

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
@@ -65,12 +66,16 @@ class Status:
 
     @property
     def step(self) -> int | None:
-        """None for a script, which counts its own."""
+        """The last step; None for a script, which counts its own. If the newest start ended before its first
+        step, it is the step of the newest checkpoint, from which the next start continues."""
+        step: int | None = 0
         if self.result is not None:
-            return self.result.step
-        if self.last:
-            return int(self.last["step"])
-        return None if self.attempt is not None and is_of_script(self.attempt) else 0
+            step = self.result.step
+        elif self.last:
+            step = int(self.last["step"])
+        elif self.attempt is not None and is_of_script(self.attempt):
+            step = None
+        return step if step != 0 else max((name.step for name in names(self.run.checkpoints)), default=0)
 
     @property
     def exit_code(self) -> int | None:

@@ -339,6 +339,11 @@ class RunDir:
         key = f"{self._submissions_key}/{scheduler}-{job_id}.ended.json"
         return RecordFile(self.store, key, records.Cancellation)
 
+    def scheduler_end(self, scheduler: str, job_id: str) -> RecordFile[records.SchedulerEnd]:
+        """The scheduler's last answer about a job that is over."""
+        key = f"{self._submissions_key}/{scheduler}-{job_id}.verdict.json"
+        return RecordFile(self.store, key, records.SchedulerEnd)
+
     def submissions(self) -> list[records.SchedulerJob]:
         """The records of the jobs that were submitted, oldest first."""
         names = filter(None, map(_SUBMISSION.match, self.store.list(self._submissions_key)))

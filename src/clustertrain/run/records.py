@@ -333,6 +333,23 @@ class SchedulerJob:
 
 
 @dataclass(frozen=True)
+class SchedulerEnd:
+    """The scheduler's answer about a job that is over: it soon forgets the job.
+
+    Attributes:
+        native: the scheduler's own state, such as NODE_FAIL.
+        restarts: how often the scheduler had started the job again.
+        exit_code: the nonzero exit code of the job; None if there is none.
+    """
+
+    native: str
+    restarts: int | None = None
+    nodes: str = ""
+    cluster: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
 class Cancellation:
     """A waiting job that `stop` cancelled: the scheduler does not keep it. `by`: "user on host"."""
 

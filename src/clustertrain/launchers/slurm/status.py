@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from clustertrain.errors import StorageError
 from clustertrain.launchers.slurm.queue import Answer, QueueState, query_queue
 from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
 from clustertrain.launchers.slurm.state import Files, standing_of
@@ -22,7 +24,8 @@ from clustertrain.observe.status import (
 )
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import SchedulerJob, SchedulerStart
+from clustertrain.run.records import SchedulerEnd, SchedulerJob, SchedulerStart
+from clustertrain.run.states import STATES
 
 _ANOTHER_JOB_S = 3600.0  # the clocks of two machines differ by less
 
@@ -184,8 +187,39 @@ def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: 
     no_answer = answer.no_answer
     if queue is None and cluster and here and here != cluster:
         no_answer = f"SLURM's cluster here is {here}, the run's is {cluster}"
+    queue = _kept(named, read, queue)
     cancelled_by_stop = read.files.run.cancellation("slurm", job_id).exists()
     return SlurmJob(job_id, record.output if record is not None else "", queue, no_answer, cancelled_by_stop)
+
+
+def _kept(
+    named: SchedulerJob | SchedulerStart, read: _SlurmFiles, queue: QueueState | None
+) -> QueueState | None:
+    """The state of a job in SLURM; if SLURM has none, the end that was kept in the storage. Keeps an end that
+    the result of the run does not contain."""
+    result, own = read.files.result, read.own_start
+    if result is not None and not STATES[result.state].restarts:
+        return queue
+    file = read.files.run.scheduler_end("slurm", named.job_id)
+    if queue is None:
+        kept = file.read()
+        started = own.restart if own is not None and own.job_id == named.job_id else 0
+        if kept is None or (kept.restarts is not None and kept.restarts < started):
+            return None
+        return QueueState(
+            named.job_id,
+            kept.native,
+            restarts=kept.restarts,
+            nodes=kept.nodes,
+            cluster=kept.cluster,
+            exit_code=kept.exit_code,
+        )
+    if queue.is_over:
+        end = SchedulerEnd(queue.native, queue.restarts, queue.nodes, queue.cluster, queue.exit_code)
+        with suppress(StorageError):  # who may only read the storage sees the state as well
+            if file.read() != end:
+                file.write(end)
+    return queue
 
 
 def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
