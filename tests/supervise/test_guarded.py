@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.node.processes import this_process
 from clustertrain.supervise import private_folder as module
@@ -56,6 +57,27 @@ def test_what_a_killed_process_left_is_removed_by_the_next(base):
     folder = private_folder()
     assert not os.path.exists(left)
     assert folder.is_dir()
+
+
+def test_what_still_runs_of_a_killed_process_is_ended_by_the_next(base):
+    """Ray's processes have no environment left that could name the folder; each writes a log there."""
+    left = private_folder()
+    (left / "log").touch()
+    gone = {**asdict(this_process()), "pid_started_ticks": 1}
+    (left / "owner").write_text(json.dumps(gone))
+    writes, reads = "exec 3>>$0; echo up; exec sleep 600", "exec 3<$0; echo up; exec sleep 600"
+    processes = [
+        subprocess.Popen(["sh", "-c", shell, left / "log"], env=os.environ | env, stdout=subprocess.PIPE)
+        for shell, env in ((writes, {}), (reads, {variables.RAY_DIR: str(left)}), (reads, {}))
+    ]
+    for process in processes:
+        assert process.stdout.readline() == b"up\n"
+    mine, reader = private_folder(), processes[-1]
+    assert [process.wait(60) for process in processes[:2]] == [-signal.SIGKILL] * 2
+    assert (reader.poll(), left.exists(), mine.is_dir()) == (None, False, True)
+    reader.kill()
+    for process in processes:
+        process.communicate()
 
 
 def test_the_folders_of_the_living_stay(base):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterError
 from clustertrain.node.processes import Process, this_process
+from clustertrain.supervise.left_behind import end_processes_of
 
 _PREFIX, _OWNER = "ct-", "owner"
 _BASES = ("/tmp", "/var/tmp", "/dev/shm")
@@ -26,7 +27,7 @@ _LONGEST_BASE = 24  # the path of a socket has at most 107 bytes, and Ray adds 7
 def private_folder() -> Path:
     """A new folder of mode 0700 for Ray, in TMPDIR or else in another folder for temporary files.
 
-    Removes the folders that killed processes of this user left.
+    Removes the folders that killed processes of this user left, and ends their processes that still run.
 
     Raises:
         ClusterError: none of these folders can be written; the message has the reason for each.
@@ -70,6 +71,7 @@ def _remove_if_left_behind(folder: Path) -> None:
             return
         owner = Process(**json.loads((folder / _OWNER).read_text()))
         if owner.is_here and owner.is_gone:
+            end_processes_of(folder)
             remove(folder)
 
 
