@@ -6,6 +6,7 @@ PID namespace of its own is a cluster's, which other tests use at the same time.
 """
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def living_descendants() -> dict[int, str]:
         if state != "Z" and namespace == ours:
             found[pid] = command[:120]
     return found
+
+
+def children(pid: int) -> list[int]:
+    """The living children of a process with one thread."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def kill_together(*pids: int) -> None:
+    """They are stopped first, so that none of them can react to the death of another."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
 
 
 def left_after(seconds: float, before: set[int]) -> dict[int, str]:

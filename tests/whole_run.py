@@ -18,7 +18,7 @@ from clustertrain.job.file import load_job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
 from clustertrain.run.records import Result
-from leftovers import left_after, living_descendants
+from leftovers import children, left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
 # Each worker costs 5 CPU seconds, which import torch and Ray: two are for what only two can show.
@@ -89,6 +89,10 @@ class Run:
     def wait_for_event(self, kind: str) -> None:
         self._wait_for(lambda record: record["kind"] == kind)
 
+    def wait_for_start(self, restart: int) -> None:
+        """Until this start of the workers has begun."""
+        self._wait_for(lambda record: record["kind"] == "group_started" and record["restart"] == restart)
+
     def _wait_for(self, wanted) -> None:
         ends = time.monotonic() + self.patience_s
         follower = AttemptFollower(self.live) if self.live else None
@@ -136,6 +140,16 @@ class Run:
 
     def driver_pid(self) -> int:
         return self.attempt.heartbeat.read().pid
+
+    def guardian_pid(self) -> int:
+        """The first guardian of the driver; its only child is the second one."""
+        (guardian,) = children(self.process.pid)
+        return guardian
+
+    def ray_pid(self, name: str) -> int:
+        """A process of Ray's: "gcs_server" or "raylet"."""
+        (pid,) = (pid for pid, command in self.left(0).items() if command.split()[0].endswith(f"/{name}"))
+        return pid
 
 
 def same_weights(a: dict, b: dict) -> bool:

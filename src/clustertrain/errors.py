@@ -23,6 +23,8 @@ EXIT_CLUSTER = 3
 EXIT_STORAGE = 4
 EXIT_STOPPED = 75
 EXIT_INTERRUPTED = 130
+EXIT_RAY_ENDED = 70
+"""Of a driver whose Ray has ended; no command ends with it."""
 
 
 class ClusterTrainError(Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.supervise.process import Guarded
-from leftovers import left_after, living_descendants
+from leftovers import children, kill_together, left_after, living_descendants
 
 # A daemon as Ray makes them: in a session of its own, its parent gone.
 DAEMON = "setsid sh -c 'sleep 600 & sleep 600' & "
@@ -77,8 +77,7 @@ def test_everything_ends_when_stdin_closes(start, tmp_path):
 
 @pytest.mark.parametrize("victims", [["launcher"], ["launcher", "first"], ["launcher", "second"], ["second"]])
 def test_everything_ends_whoever_is_killed_together(tmp_path, victims):
-    """A real launcher with its two guardians. They are stopped first, so that none of them can react to the
-    death of another before its own."""
+    """A real launcher with its two guardians."""
     before = set(living_descendants())
     launcher = subprocess.Popen(
         [
@@ -96,9 +95,7 @@ def test_everything_ends_whoever_is_killed_together(tmp_path, victims):
     (first,) = children(launcher.pid)
     (second,) = children(first)
     pids = [{"launcher": launcher.pid, "first": first, "second": second}[victim] for victim in victims]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
+    kill_together(*pids)
     launcher.wait(60)
     assert left_after(60, before) == {}
 
@@ -114,10 +111,6 @@ def test_the_second_guardian_ends_everything_before_the_end_of_the_first_is_repo
     assert guarded.end() == -signal.SIGKILL
     assert left_after(10, before) == {}
     assert not (tmp_path / "private").exists()
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_signals_of_the_terminal_do_not_end_the_guardian(start, tmp_path):

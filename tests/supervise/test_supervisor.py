@@ -37,9 +37,13 @@ class Broken:
 meanings = {2: ("stopped", "interrupt"), 15: ("stopped", "terminated")}
 with handled_signals(meanings) as signals:
     command = [sys.executable, "-c", case["driver"], sys.argv[2], str(os.getpid())]
-    driver = Guarded(command, folder / "driver.log", folder / "private", os.environ)
+
+    def start():
+        (folder / "private").mkdir()
+        return Guarded(command, folder / "driver.log", folder / "private", os.environ)
+
     policy = Broken() if case["is_broken"] else _StopOnSignal(attempt, signals, meanings, Lines(sys.stdout))
-    result = supervise(attempt, driver, policy, Lines(sys.stdout))
+    result = supervise(attempt, start, policy, Lines(sys.stdout))
 """
 DRIVER = """
 import json, os, subprocess, sys, time
@@ -74,7 +78,6 @@ def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, 
     """The result of a run whose driver does this; no process of it is left."""
     driver = DRIVER.format(is_training=is_training, numbers=[int(n) for n in numbers], obeys=obeys)
     case = json.dumps({"driver": driver, "is_broken": is_broken})
-    (tmp_path / "private").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", SUPERVISED, case, AttemptRef.of(attempt).to_text(), str(tmp_path)],
         capture_output=True,

@@ -4,8 +4,11 @@ import os
 import re
 import signal
 
+import pytest
+
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
+from leftovers import children, kill_together
 from whole_run import ONE_WORKER
 
 SECTIONS = {
@@ -40,13 +43,47 @@ def test_ctrl_c_before_training_ends_it_at_once(make_run):
     assert "stopped (interrupt)" in run.end(130, within_s=3)
 
 
-def test_kill_9_of_the_driver_is_named(make_run):
-    run = make_run("driverless", args={"step_s": 0.2}, **SECTIONS, **ONE_WORKER)
-    run.start().wait_for_step(2)
-    os.kill(run.driver_pid(), signal.SIGKILL)
-    output = run.end(1, within_s=3)
-    assert "failed (driver_died)" in output
-    assert "was killed by signal 9" in output
+VICTIMS = {
+    "driver": (lambda run: [run.driver_pid()], "the driver was killed by signal 9"),
+    "raylet": (
+        lambda run: [run.ray_pid("raylet")],
+        r"Ray's raylet \(pid \d+\) was killed by signal 9 \(SIGKILL\)",
+    ),
+    "gcs": (lambda run: [run.ray_pid("gcs_server")], r"Ray's gcs_server \(pid \d+\) was killed by signal 9"),
+    "guardian": (lambda run: [run.guardian_pid()], "the driver ended with its guardian, which was killed"),
+    "second": (lambda run: children(run.guardian_pid()), "the driver was killed by signal 9"),
+    "guardians": (
+        lambda run: [run.guardian_pid(), *children(run.guardian_pid())],
+        "the driver ended with its guardian, which was killed",
+    ),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "victims",
+    [
+        ("driver", "raylet"),
+        pytest.param(("gcs", "guardian"), marks=pytest.mark.nightly),
+        pytest.param(("second", "guardians"), marks=pytest.mark.nightly),
+    ],
+    ids="-".join,
+)
+def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
+    """The first one is killed in a step, the second one when the workers have started again."""
+    run = make_run(
+        "bereft", args={"step_s": 0.2}, **SECTIONS | {"train": {"epochs": 3, "batch_size": 4}}, **ONE_WORKER
+    )
+    run.start().wait_for_event("checkpoint")
+    kill_together(*VICTIMS[victims[0]][0](run))
+    run.wait_for_start(1)
+    kill_together(*VICTIMS[victims[1]][0](run))
+    output = run.end(0, within_s=240)
+    for n, victim in enumerate(victims, 1):
+        again = rf"restarting the driver and the workers \([1-{n}] of at most 3 in a row"
+        assert re.search(rf"{VICTIMS[victim][1]}.*\n.*{again}", output), output
+    assert (run.result.state, run.result.restarts) == ("done", 2)
+    assert checkpoints_of(run)
 
 
 def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):

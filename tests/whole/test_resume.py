@@ -8,6 +8,7 @@ import json
 import signal
 
 from clustertrain.checkpoints.read import newest_verified
+from leftovers import kill_together
 from whole_run import same_weights
 
 
@@ -62,12 +63,12 @@ def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninte
     assert same_weights(run.weights(), uninterrupted(3))
 
 
-def test_kill_9_of_the_program_leaves_nothing_and_loses_little(make_run, uninterrupted):
+def test_kill_9_of_the_program_and_its_guardian_leaves_nothing_and_loses_little(make_run, uninterrupted):
     run = make_run("vanished", **sections(2, step_s=0.2))
     run.start().wait_for_step(10)
-    run.process.kill()
+    kill_together(run.process.pid, run.guardian_pid())
     run.process.communicate()
-    assert run.left(2) == {}
+    assert run.left(60) == {}
     assert run.result is None
     kept = newest_verified(run.run_dir.checkpoints, lambda name, error: None, run.folder / "brought")
     assert kept.manifest.step in (4, 8, 12)

@@ -17,7 +17,7 @@ from typing import Any
 
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, ray_cluster_of
-from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
@@ -90,7 +90,7 @@ def _run(run: _Run) -> int:
     except BaseException as error:  # noqa: BLE001  every error becomes the result, and its traceback is logged
         traceback.print_exc()
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
-            return EXIT_FAILED  # the launcher determines how Ray ended, and writes the result
+            return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         result = of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 

@@ -198,8 +198,9 @@ def _reached_before(restart: Restart) -> int:
     """The last step that the previous start of the group finished, in this attempt or an earlier one; 0 if
     the job was replaced since, because its steps are not those of this job."""
     attempt = restart.attempt
-    if restart.number > 0:
-        return reached_step(attempt.restart(restart.number - 1))
+    earlier = [each for each in attempt.restarts() if each.number < restart.number and each.plan.exists()]
+    if earlier:
+        return reached_step(earlier[-1])
     for each in reversed(attempt.run.attempts()):
         if each.n != attempt.n and (last := each.newest_restart()) is not None:
             return reached_step(last)

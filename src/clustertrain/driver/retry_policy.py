@@ -21,44 +21,13 @@ from clustertrain.run.claims import committed_step, progress_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Failure
 
 
 class StopRetrying(ClusterTrainError):
     """Raised into Ray Train's controller to end the run if another start would not help."""
-
-
-class Patience:
-    """Counts the failures in a row without a new checkpoint in between."""
-
-    def __init__(self, retries: int, committed_step: int) -> None:
-        self._retries = retries
-        self._committed_step = committed_step
-        self.in_a_row = 0
-
-    def is_over_after(self, committed_step: int) -> bool:
-        """Count a failure. Returns whether there were too many. `committed_step`: the newest after it."""
-        if committed_step > self._committed_step:
-            self.in_a_row = 0
-        self._committed_step = committed_step
-        self.in_a_row += 1
-        return self.in_a_row > self._retries
-
-    def text(self, *, of_script: bool = False) -> str:
-        """The reason why there is no other restart; empty if `retries` is 0."""
-        if self._retries == 0:
-            return ""
-        if of_script:
-            return (
-                f"All {self._retries} restarts of this start are used up (failures.retries). "
-                "All restarts of a script count, because its steps are unknown."
-            )
-        at = f"step {self._committed_step}" if self._committed_step else "step 0: there is no checkpoint"
-        return (
-            f"All {self._retries} restarts in a row without a new committed step are used up "
-            f"(failures.retries); the run is at {at}."
-        )
 
 
 class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
@@ -68,7 +37,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._ref = ref
         self._retries = retries
         self._cluster, self._world_size = cluster, world_size
-        self._patience = Patience(retries, committed_step(ref.open().run))
+        self._patience = Patience.of(ref.open(), retries)
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()

@@ -37,6 +37,16 @@ def handled_signals(numbers: Iterable[int]) -> Iterator[ReceivedSignals]:
             signal.signal(number, handler)
 
 
+def ending_text(returncode: int) -> str:
+    """How a process of subprocess.Popen ended, as the predicate of a sentence."""
+    if returncode >= 0:
+        return f"ended with code {returncode}"
+    try:
+        return f"was killed by signal {-returncode} ({signal.Signals(-returncode).name})"
+    except ValueError:  # a real-time signal has no name
+        return f"was killed by signal {-returncode}"
+
+
 def block_requests() -> None:
     """Block the signals of REQUESTS_TO_END in this process and in those that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS_TO_END)

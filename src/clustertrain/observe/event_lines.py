@@ -50,7 +50,8 @@ def _restarting_line(e: Record) -> str:
     after = f"after step {e['step']}: " if e.get("step") else ""
     why = f"{after}{e['text']}\n" if e.get("text") else ""
     counted = "" if e.get("of_script") else " in a row without a new checkpoint"
-    return f"{why}restarting the workers ({e['restart']} of at most {e['of']}{counted})"
+    what = "the driver and the workers" if e.get("with_driver") else "the workers"
+    return f"{why}restarting {what} ({e['restart']} of at most {e['of']}{counted})"
 
 
 def _stop_line(e: Record) -> str:

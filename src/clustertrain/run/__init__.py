@@ -12,6 +12,7 @@ admission.py     whether a job may start, and as which attempt
 changes.py       the changes in a job since the last attempt, and whether its run continues with them
 claims.py        which process runs an attempt, and whether it is alive
 result.py        the result of an attempt
+patience.py      the failures in a row after which a run ends
 best.py          the best checkpoint of a run
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission

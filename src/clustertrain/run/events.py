@@ -23,7 +23,7 @@ KINDS = {
     "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
     "fallback": "checkpoint, why",
     "worker_died": "the fields of records.Failure",
-    "restarting": "restart, of, of_script, and step and text of the failure",
+    "restarting": "restart, of, of_script, with_driver, and step and text of the failure",
     "checkpoint": "step, name, bytes, blocking_s, write_s, reason",
     "stop_requested": "cause, of_script",
     "warning": "text",

@@ -1,16 +1,27 @@
-"""The driver under a guardian, and the result of a driver that died without writing one."""
+"""The driver under a guardian, and what follows if it ends without a result: another start, or the end."""
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
-from clustertrain.run.records import Result
-from clustertrain.run.result import ended, write_result
+from clustertrain.run.patience import Patience
+from clustertrain.run.recorded_job import is_of_script, job_of
+from clustertrain.run.records import RestartClaim, Result
+from clustertrain.run.result import ended, stopped
+from clustertrain.run.step_counter import reached_step
 from clustertrain.supervise.process import Guarded
+
+MARK = "clustertrain: "
+"""Before the line of the driver's log with the reason for which the driver ended itself."""
 
 
 def start_driver(
@@ -21,10 +32,75 @@ def start_driver(
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 
 
-def result_of(attempt: Attempt, driver: Guarded) -> Result:
-    """The result that the driver wrote. If it died before that: a result with the cause `driver_died`."""
-    result = attempt.result.read()
-    if result is not None:
-        return result
-    text = f"The driver {driver.how_it_ended()} before it wrote a result. The end of {driver.log}:\n"
-    return write_result(attempt, ended(attempt, "failed", "driver_died", text=text + driver.last_lines()))
+class DriverStarts:
+    """The starts of an attempt's driver, by `start_one`.
+
+    A driver that was killed, or whose Ray has ended, is started again. This counts as a restart of the
+    workers, because they end with it (failures.retries).
+    """
+
+    def __init__(self, attempt: Attempt, start_one: Callable[[], Guarded]) -> None:
+        self._attempt, self._start_one = attempt, start_one
+        self._newest_before = -1
+
+    def start(self) -> Guarded:
+        newest = self._attempt.newest_restart()
+        self._newest_before = newest.number if newest is not None else -1
+        return self._start_one()
+
+    def result_after(self, driver: Guarded) -> Result | None:
+        """The result of an attempt whose driver has ended; None if the driver has to be started again."""
+        attempt, why = self._attempt, _why_it_ended(driver)
+        if (result := attempt.result.read()) is not None:
+            return result
+        job = job_of(attempt)
+        if not _may_succeed_again(driver) or job is None:
+            return ended(attempt, "failed", "driver_died", text=_text(why, driver))
+        if attempt.stop.read() is not None:
+            return stopped(attempt)
+        step = self._count()
+        retries, patience = job.failures.retries, Patience.of(attempt, job.failures.retries)
+        if patience.is_over:
+            cause = "retries_used_up" if retries else "driver_died"
+            text = f"{_text(why, driver)}\n{patience.text(of_script=job.is_script)}".rstrip()
+            return ended(attempt, "failed", cause, text=text)
+        EventLog(attempt.launcher_events).write(
+            "restarting",
+            restart=patience.in_a_row,
+            of=retries,
+            step=step,
+            text=why,
+            of_script=is_of_script(attempt),
+            with_driver=True,
+        )
+        return None
+
+    def _count(self) -> int:
+        """Count the end of the driver as a failed start of the group: of the one that was under way. If there
+        was none, of the next one, which is claimed for that. Returns the last finished step."""
+        newest = self._attempt.newest_restart()
+        number = newest.number if newest is not None else -1
+        if newest is not None and number > self._newest_before and not newest.failure.exists():
+            return reached_step(newest)
+        claim = RestartClaim(socket.gethostname(), os.getpid(), time.time())
+        self._attempt.restart(number + 1).claim.create(claim)
+        return 0
+
+
+def _may_succeed_again(driver: Guarded) -> bool:
+    """Whether a signal or the end of Ray ended the driver. An error would occur again."""
+    code = driver.end()
+    return code < 0 or code > 128 or code == EXIT_RAY_ENDED
+
+
+def _why_it_ended(driver: Guarded) -> str:
+    if driver.end() == EXIT_RAY_ENDED:
+        marked = (line.removeprefix(MARK) for line in reversed(driver.output()) if line.startswith(MARK))
+        return next(marked, "Ray has ended")
+    return f"the driver {driver.how_it_ended()}"
+
+
+def _text(why: str, driver: Guarded) -> str:
+    it = "it" if why.startswith("the driver") else "the driver"
+    what = f"{why[0].upper()}{why[1:]} before {it} wrote a result."
+    return f"{what} The end of {driver.log}:\n{driver.last_lines()}"

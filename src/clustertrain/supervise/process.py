@@ -70,8 +70,11 @@ class Guarded:
 
     def last_lines(self) -> str:
         """The end of its log, each line marked."""
+        return "\n".join(f"  | {line}" for line in self.output()[-_LOG_LINES:])
+
+    def output(self) -> list[str]:
+        """The lines of its log."""
         try:
-            lines = self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            return self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
-            lines = []
-        return "\n".join(f"  | {line}" for line in lines)
+            return []

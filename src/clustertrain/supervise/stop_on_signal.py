@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from clustertrain.node.signals import ReceivedSignals, handled_signals
@@ -14,14 +15,14 @@ from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended
 from clustertrain.supervise.driver_process import start_driver
-from clustertrain.supervise.private_folder import remove
+from clustertrain.supervise.private_folder import private_folder, remove
+from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop, supervise
 
 
 def run_driver(
     attempt: Attempt,
-    folder: Path,
-    environment: Mapping[str, str],
+    environment_in: Callable[[Path], Mapping[str, str]],
     meanings: Mapping[int, tuple[str, str]],
     screen: Screen,
     *,
@@ -31,19 +32,21 @@ def run_driver(
     """Run the attempt's driver to its end.
 
     Args:
-        folder: private, for the driver; it is removed at the end.
-        environment: the environment variables of the driver.
+        environment_in: the environment variables of the driver, for a private folder of its own. Each start
+            of the driver has another folder, which is removed at its end.
         meanings: the signals to handle, each with the state and the cause of a run that it ends.
         command: the command that started the run, for messages.
         shielded: as for Guarded.
     """
-    with handled_signals(meanings) as signals:
-        try:
-            driver = start_driver(attempt, folder, environment, shielded=shielded)
-            policy = _StopOnSignal(attempt, signals, meanings, screen)
-            return supervise(attempt, driver, policy, screen, command=command)
-        finally:
-            remove(folder)
+    with handled_signals(meanings) as signals, ExitStack() as at_end:
+
+        def start() -> Guarded:
+            folder = private_folder()
+            at_end.callback(remove, folder)  # for the case that both guardians are killed
+            return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
+
+        policy = _StopOnSignal(attempt, signals, meanings, screen)
+        return supervise(attempt, start, policy, screen, command=command)
 
 
 class _StopOnSignal:

@@ -4,7 +4,7 @@ output of rank 0, and ends the run if its policy decides so."""
 from __future__ import annotations
 
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from clustertrain.errors import ClusterTrainError, StorageError
@@ -14,7 +14,7 @@ from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.result import failed, write_result
-from clustertrain.supervise.driver_process import result_of
+from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.guardian import become_subreaper, kill_descendants
 from clustertrain.supervise.process import Guarded
 
@@ -38,7 +38,7 @@ class EndPolicy(Protocol):
 
 def supervise(
     attempt: Attempt,
-    driver: Guarded,
+    start_driver: Callable[[], Guarded],
     policy: EndPolicy,
     screen: Screen,
     *,
@@ -46,26 +46,44 @@ def supervise(
     beside: Sequence[Guarded] = (),
 ) -> Result:
     """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
-    An error in the loop itself, such as a storage error, ends the run as failed.
+    A driver that was killed, or whose Ray has ended, is started again. An error in the loop itself, such as a
+    storage error, ends the run as failed.
 
     Args:
+        start_driver: starts the driver; called again for each start.
         command: the command that started the run, for messages.
         beside: other processes of the attempt on this node, ended after the driver.
     """
     become_subreaper()
-    display = None
+    starts, display, result = DriverStarts(attempt, start_driver), None, None
     try:
         display = Display(attempt, screen, command)
-        decided = _until_the_end(driver, policy, display)
+        while result is None:
+            result = _supervise_once(starts, policy, display, is_alone=not beside)
     except ClusterTrainError as error:
-        decided = failed(attempt, str(error), error.exit_code)
+        result = failed(attempt, str(error), error.exit_code)
     finally:
-        for process in (driver, *beside):
+        for process in beside:
             process.end()
-        kill_descendants()  # finds processes only if a guardian was killed
+        kill_descendants()  # finds processes only if both guardians were killed
     if display is not None:
         display.end()
-    return write_result(attempt, decided) if decided else result_of(attempt, driver)
+    return write_result(attempt, result)
+
+
+def _supervise_once(
+    starts: DriverStarts, policy: EndPolicy, display: Display, *, is_alone: bool
+) -> Result | None:
+    """One start of the driver. Returns None if there has to be another one. `is_alone`: this process has
+    started nothing else."""
+    driver = starts.start()
+    try:
+        decided = _until_the_end(driver, policy, display)
+    finally:
+        driver.end()
+    if is_alone:
+        kill_descendants()  # as above: another start must find nothing of this one
+    return decided or starts.result_after(driver)
 
 
 def _until_the_end(driver: Guarded, policy: EndPolicy, display: Display) -> Result | None:

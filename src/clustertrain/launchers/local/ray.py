@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain import variables
+from clustertrain.driver import ray_watch
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -54,7 +55,21 @@ class LocalRay(RayCluster):
             _node_ip_address="127.0.0.1",
             _temp_dir=self.folder,
         )
+        ray_watch.end_with(_processes())
         return "local"
+
+    def is_gone(self) -> bool:
+        return any(process.poll() is not None for process in _processes().values())
+
+
+def _processes() -> dict[str, Any]:
+    """The processes that Ray has started in this process, as objects of subprocess.Popen, by Ray's names for
+    them; empty before ray.init."""
+    import ray
+
+    node = ray._private.worker._global_node
+    started = node.all_processes.items() if node is not None else ()
+    return {kind: info.process for kind, infos in started for info in infos}
 
 
 def _start_no_idle_processes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError
@@ -18,7 +19,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
-from clustertrain.supervise.private_folder import private_folder, write_token
+from clustertrain.supervise.private_folder import write_token
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -75,12 +76,15 @@ def _local_world_sizes(job: Job) -> list[int]:
 
 
 def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen) -> Result:
-    folder = private_folder()
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
+    return run_driver(attempt, _driver_environment, _STATES_OF_SIGNALS, screen, command=command)
+
+
+def _driver_environment(folder: Path) -> dict[str, str]:
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
     if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)
-    return run_driver(attempt, folder, environment, _STATES_OF_SIGNALS, screen, command=command)
+    return environment

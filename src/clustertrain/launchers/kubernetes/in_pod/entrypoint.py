@@ -29,7 +29,6 @@ from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
-from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
@@ -145,8 +144,7 @@ def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen)
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}, RayJob {os.environ[variables.RAYJOB]} "
         f"in {os.environ[variables.NAMESPACE]}"
     )
-    folder = private_folder()
-    return run_driver(attempt, folder, os.environ, _MEANINGS, screen, command=command, shielded=True)
+    return run_driver(attempt, lambda folder: os.environ, _MEANINGS, screen, command=command, shielded=True)
 
 
 def _wait_for_deletion(job: Job) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from clustertrain import variables
 from clustertrain.errors import EXIT_DONE, ClusterError, ClusterTrainError
@@ -96,11 +97,17 @@ def _supervise(
             f"{start.allocation.job_id} on {', '.join(start.allocation.nodes)}"
         )
         ray = start_ray(start, node, attempt, head=None)
-        driver = _start_driver(start, node, attempt)
     except ClusterTrainError as error:
         return write_result(attempt, failed(attempt, str(error), error.exit_code))
     policy = SlurmEndPolicy(start, attempt, ray, signals, mail, screen)
-    return supervise(attempt, driver, policy, screen, command=start.options.command, beside=[ray])
+    return supervise(
+        attempt,
+        partial(_start_driver, start, node, attempt),
+        policy,
+        screen,
+        command=start.options.command,
+        beside=[ray],
+    )
 
 
 def _route_target(start: Start) -> str:
@@ -132,7 +139,7 @@ def _publish_rendezvous(start: Start, node: Node, attempt: Attempt) -> None:
 def _start_driver(start: Start, node: Node, attempt: Attempt) -> Guarded:
     """Start the driver while Ray starts: its imports take as long as the start of Ray on all nodes."""
     folder = start.folder / "driver"
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=0o700, exist_ok=True)  # it exists if both guardians of an earlier driver were killed
     environment = {
         **node.environment,
         variables.HEAD: f"{node.address}:{node.ports.first}",

@@ -1,0 +1,119 @@
+"""What follows when a driver ends without a result: another start, counted like any restart, or the end."""
+
+import os
+import select
+
+import pytest
+
+from clustertrain.checkpoints.manifest import CheckpointName
+from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.job.file import parse_job
+from clustertrain.observe.event_lines import line_of
+from clustertrain.run.events import read_events
+from clustertrain.run.folder import RunDir
+from clustertrain.run.patience import Patience
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import ResumePoint, StopRequest
+from clustertrain.supervise.driver_process import DriverStarts
+from clustertrain.supervise.process import Guarded
+from sample_records import sample_claim, sample_failure, sample_restart_claim
+
+KILLED = "kill -9 $$"
+
+
+@pytest.fixture
+def attempt(tmp_path):
+    attempt = RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    attempt.claim.create(sample_claim(world_size=1))
+    record_job(attempt, parse_job("name: digits\nfunction: m:f\nfailures: {retries: 2}\n", "job.yaml"))
+    return attempt
+
+
+@pytest.fixture
+def ends(attempt, tmp_path):
+    """A start of a driver that is this shell command; returns the result of the attempt, or None."""
+    running = []
+
+    def start_one():
+        (tmp_path / "private").mkdir()
+        return Guarded(running, attempt.driver_log, tmp_path / "private", os.environ)
+
+    starts = DriverStarts(attempt, start_one)
+
+    def run(shell):
+        running[:] = ["sh", "-c", shell]
+        driver = starts.start()
+        assert select.select([driver.fd], [], [], 120)[0]
+        driver.end()
+        return starts.result_after(driver)
+
+    return run
+
+
+def lines(attempt):
+    return [line_of(event) for event in read_events(attempt.run, attempt.key_of(attempt.launcher_events))]
+
+
+def test_a_killed_driver_is_started_again_until_the_retries_are_used_up(attempt, ends):
+    assert ends(KILLED) is None
+    assert ends(KILLED) is None
+    result = ends(f"echo lost; {KILLED}")
+    assert (result.state, result.cause, result.exit_code) == ("failed", "retries_used_up", 1)
+    assert result.text.startswith("The driver was killed by signal 9 before it wrote a result. The end of")
+    assert "  | lost\n" in result.text
+    assert "All 2 restarts in a row without a new committed step are used up" in result.text
+    assert lines(attempt) == [
+        "the driver was killed by signal 9\n"
+        f"restarting the driver and the workers ({n} of at most 2 in a row without a new checkpoint)"
+        for n in (1, 2)
+    ]
+
+
+def test_a_failed_start_of_the_workers_and_a_killed_driver_count_together(attempt, ends):
+    def fails(number):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0))
+        attempt.restart(number).failure.write(sample_failure(restart=number))
+
+    fails(0)
+    assert ends(KILLED) is None, "it died before it claimed the next start, which counts"
+    assert attempt.newest_restart().number == 1
+    assert Patience.of(attempt, retries=2).in_a_row == 2
+    fails(2)
+    assert ends(KILLED).cause == "retries_used_up"
+
+
+def test_the_start_under_way_is_the_one_that_failed(attempt, ends):
+    folder = attempt.path / "restarts" / "0"
+    assert ends(f"mkdir -p {folder}; {KILLED}") is None
+    assert attempt.newest_restart().number == 0
+
+
+def test_a_new_checkpoint_renews_the_count(attempt):
+    for number, step in enumerate((0, 0, 5, 5)):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        if number != 1:  # this one died before it had a plan
+            attempt.restart(number).plan.write(ResumePoint(None, step))
+    for step, in_a_row in ((5, 4), (10, 1)):
+        folder = attempt.run.local_path(attempt.run.checkpoints.key) / str(CheckpointName(step, 1, 0))
+        folder.mkdir(parents=True)
+        (folder / "MANIFEST.json").touch()
+        assert Patience.of(attempt, retries=2).in_a_row == in_a_row
+
+
+def test_the_end_of_ray_is_named(attempt, ends):
+    said = 'echo "clustertrain: Ray\'s raylet (pid 7) was killed by signal 9 (SIGKILL)"; echo more'
+    assert ends(f"{said}; exit {EXIT_RAY_ENDED}") is None
+    assert lines(attempt)[0].startswith("Ray's raylet (pid 7) was killed by signal 9 (SIGKILL)\nrestarting")
+
+
+def test_an_error_of_the_driver_would_occur_again(attempt, ends):
+    result = ends("echo no such thing; exit 1")
+    assert (result.cause, attempt.newest_restart()) == ("driver_died", None)
+    assert "The driver ended with code 1" in result.text
+
+
+def test_after_a_stop_request_nothing_is_started_again(attempt, ends):
+    attempt.stop.write(StopRequest("interrupt"))
+    result = ends(KILLED)
+    assert (result.state, result.cause) == ("stopped", "interrupt")
