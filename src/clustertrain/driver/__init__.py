@@ -2,6 +2,9 @@
 
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
+ray_node.py      starts Ray on this machine, within a deadline of the site
+connection.py    connects to a Ray that runs
+deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     ends the driver when its Ray ends
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 backend.py       the steps before each start of the worker group

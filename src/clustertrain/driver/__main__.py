@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, ray_cluster_of
 from clustertrain.errors import EXIT_RAY_ENDED, ClusterTrainError, RunStopped
@@ -24,11 +25,15 @@ from clustertrain.job.references import without_references
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
+from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.result import write_result
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import enter_code
+
+_MARGIN_S = 10.0  # a connection that reports its own failure at the deadline has the better message
+_SHUTDOWN_WITHIN_S = 60.0
 
 
 class _CodeCheck(threading.Thread):
@@ -69,7 +74,8 @@ def main(ref_text: str) -> int:
     if cluster.outlives_run:
         import ray
 
-        ray.shutdown()  # gives the run's CPUs and GPUs back at once
+        with ending_after(_SHUTDOWN_WITHIN_S, attempt, "Ray does not answer."):  # it has its result already
+            ray.shutdown()  # gives the run's CPUs and GPUs back at once
     return code
 
 
@@ -114,7 +120,10 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
     if run.cluster.is_this_machine and run.job.resources.gpus_per_worker:
         check.wait()  # torch is imported by then
         check_gpus(run.world_size, run.job.resources.gpus_per_worker)
-    address = run.cluster.connect(run.attempt, run.world_size)
+    deadline, logs = run.cluster.deadline, command_on(run.attempt.uri, "logs", "--driver")
+    silent = f"Ray does not answer: a call to it did not return within {deadline}.\n`{logs}` shows which one."
+    with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent):
+        address = run.cluster.connect(run.attempt, run.world_size)
     EventLog(run.attempt.events).write("ray_started", seconds=time.monotonic() - started, address=address)
 
 
@@ -126,7 +135,7 @@ def _trainer(run: _Run) -> Any:
 
     from clustertrain.driver.backend import KitTorchConfig
     from clustertrain.driver.retry_policy import FailureWatch
-    from clustertrain.driver.trainer import KitTrainer
+    from clustertrain.driver.trainer import KitTrainer, StartDeadline
     from clustertrain.worker import train as worker
 
     job, watch = run.job, run.job.failures.watchdog
@@ -139,6 +148,7 @@ def _trainer(run: _Run) -> Any:
     return KitTrainer(
         worker.train_loop_per_worker,
         outlives_run=run.cluster.outlives_run,
+        start_deadline=StartDeadline(run.ref, watch.first_step_s),
         train_loop_config={},
         torch_config=KitTorchConfig(
             ref=run.ref,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar
 
@@ -13,6 +14,17 @@ from clustertrain.run.folder import Attempt
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """How long something may take, and the key of the job file that sets it."""
+
+    seconds: float
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.seconds:g} s ({self.key})"
 
 
 class RayCluster(ABC):
@@ -27,6 +39,11 @@ class RayCluster(ABC):
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
     has_worker_slots: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def deadline(self) -> Deadline:
+        """How long `connect` may take."""
 
     @abstractmethod
     def connect(self, attempt: Attempt, world_size: int) -> str:

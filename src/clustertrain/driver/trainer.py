@@ -10,18 +10,48 @@ is left out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ray
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
+from clustertrain.driver.deadline import ending_after
 from clustertrain.errors import ClusterTrainError
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.command_line import command_on
+
+
+class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no types
+    """A deadline for the start of the workers' processes, for which Ray has none: it ends the run.
+
+    It is the first callback: those after it stage the data, for which the watchdog has a limit.
+    """
+
+    def __init__(self, ref: AttemptRef, seconds: float) -> None:
+        self._ref, self._seconds = ref, seconds
+
+    @contextmanager
+    def on_worker_group_start(self) -> Iterator[None]:
+        attempt = self._ref.open()
+        logs = command_on(attempt.uri, "logs", "--driver")
+        text = (
+            f"Ray did not start the processes of the workers within {self._seconds:g} s "
+            f"(failures.watchdog.first_step).\n`{logs}` shows what it waits for."
+        )
+        with ExitStack() as self._waiting:
+            self._waiting.enter_context(ending_after(self._seconds, attempt, text))
+            yield
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        self._waiting.close()
 
 
 class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
@@ -33,15 +63,17 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
         outlives_run: as RayCluster's; the controller is an actor then.
     """
 
-    def __init__(self, *args: Any, outlives_run: bool, **fields: Any) -> None:
+    def __init__(self, *args: Any, outlives_run: bool, start_deadline: StartDeadline, **fields: Any) -> None:
         super().__init__(*args, **fields)
         self._outlives_run = outlives_run
+        self._start_deadline = start_deadline
 
     def _create_default_callbacks(self) -> list[Any]:
         unneeded: tuple[type, ...] = (DatasetsCallback,)  # data sets are files here
         if not self._outlives_run:
             unneeded += (PlacementGroupCleanerCallback,)
-        return [c for c in super()._create_default_callbacks() if not isinstance(c, unneeded)]
+        defaults = super()._create_default_callbacks()
+        return [self._start_deadline, *(c for c in defaults if not isinstance(c, unneeded))]
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         if self._outlives_run:

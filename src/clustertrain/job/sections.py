@@ -397,5 +397,9 @@ class Failures(Section):
     watchdog: Watchdog = Watchdog()
     """Time limits per phase."""
 
+    ray_start_s: Seconds = Field(default=300.0, alias="ray_start")
+    """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. A start that fails is
+    repeated within this time. Clusters have `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
+
     grace_s: Seconds = Field(default=30.0, alias="grace")
     """Time for the last save after a request to stop."""

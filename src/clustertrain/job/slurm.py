@@ -223,7 +223,8 @@ class Slurm(Section):
     (PreemptMode=CANCEL) or requeue none (JobRequeue=0); their administrators may set it in the site file."""
 
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
-    """How long the job waits until all of its nodes have started."""
+    """How long the job waits until Ray has started on all of its nodes. A start of Ray that fails on a node
+    is repeated within this time."""
 
     setup: tuple[ShellLine, ...] = ()
     """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of

@@ -22,9 +22,11 @@ JOB = parse_job(
 
 def parameters(head):
     ports = Ports(20100, 20100 + ports_needed(JOB) - 1)
+    folder, events = Path("/tmp/ct-1"), Path("/runs/events-n1.jsonl")
     command = ray_command(
-        JOB, host="n1", address="10.0.0.1", ports=ports, folder=Path("/tmp/ct-1"), head=head
+        JOB, host="n1", address="10.0.0.1", ports=ports, folder=folder, events=events, head=head
     )
+    assert command[-3:-1] == ["300.0", "/runs/events-n1.jsonl"]
     return json.loads(command[-1]), ports
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from clustertrain.driver.ray_cluster import RayCluster, all_there
+from clustertrain.driver.ray_cluster import Deadline, RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.node.ray_settings import WORKER_SLOT
@@ -26,10 +26,18 @@ class PodRay(RayCluster):
     outlives_run = True
     has_worker_slots = True
 
-    def connect(self, attempt: Attempt, world_size: int) -> str:
-        import ray
+    @property
+    def deadline(self) -> Deadline:
+        return Deadline(self.start_deadline_s, "kubernetes.start_deadline")
 
-        ray.init(address=self.address, log_to_driver=False)
+    def connect(self, attempt: Attempt, world_size: int) -> str:
+        from clustertrain.driver.connection import connect_to
+
+        connect_to(
+            self.address,
+            f"Ray of this pod at {self.address}",
+            "`kubectl logs` of the head's pod shows what Ray printed.",
+        )
         self.wait_for_workers(attempt, world_size)
         return self.address
 

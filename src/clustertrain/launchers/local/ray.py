@@ -9,19 +9,22 @@ from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver import ray_watch
-from clustertrain.driver.ray_cluster import RayCluster
+from clustertrain.driver.ray_cluster import Deadline, RayCluster
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
+from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+
+_KEY = "failures.ray_start"
 
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of RAY_ADDRESS if that is set; else Ray on this machine."""
     if address := ray_address():
-        return GivenRay(address, job.resources)
-    return LocalRay(os.environ[variables.RAY_DIR], job.resources)
+        return GivenRay(address, job.resources, job.failures.ray_start_s)
+    return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s)
 
 
 def ray_address() -> str | None:
@@ -38,23 +41,35 @@ class LocalRay(RayCluster):
 
     folder: str
     resources: Resources
+    start_s: float
     is_this_machine = True
+
+    @property
+    def deadline(self) -> Deadline:
+        return Deadline(self.start_s, _KEY)
 
     def connect(self, attempt: Attempt, world_size: int) -> str:
         import ray
+        import ray._private.node
+
+        from clustertrain.driver.ray_node import PatientNode, start_ray
+
+        def start() -> None:
+            ray.init(
+                address="local",
+                num_cpus=max(1, round(world_size * self.resources.cpus_per_worker + 0.5)),
+                num_gpus=world_size * self.resources.gpus_per_worker,
+                object_store_memory=OBJECT_STORE_BYTES,
+                include_dashboard=False,
+                log_to_driver=False,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=self.folder,
+            )
 
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
-        _start_no_idle_processes()
-        ray.init(
-            address="local",
-            num_cpus=max(1, round(world_size * self.resources.cpus_per_worker + 0.5)),
-            num_gpus=world_size * self.resources.gpus_per_worker,
-            object_store_memory=OBJECT_STORE_BYTES,
-            include_dashboard=False,
-            log_to_driver=False,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=self.folder,
-        )
+        ray._private.node.Node = PatientNode  # ray.init has no parameter for it
+        events = EventLog(attempt.events)
+        start_ray(start, self.deadline, lambda text: events.write("warning", text=text))
         ray_watch.end_with(_processes())
         return "local"
 
@@ -72,36 +87,29 @@ def _processes() -> dict[str, Any]:
     return {kind: info.process for kind, infos in started for info in infos}
 
 
-def _start_no_idle_processes() -> None:
-    """Keep Ray from starting three processes that a run on one machine does not use: the dashboard's server
-    (the dashboard is off), the autoscaler, and the log monitor. Each costs 0.7 s of CPU. `ray.init` has no
-    option for that."""
-    from ray._private.node import Node
-
-    def nothing(self: Node, **options: Any) -> None:
-        """Replaces the method that starts such a process."""
-
-    Node.start_api_server = Node.start_monitor = Node.start_log_monitor = nothing
-
-
 @dataclass(frozen=True)
 class GivenRay(RayCluster):
     """An existing Ray cluster, which other users may share."""
 
     address: str
     resources: Resources
+    start_s: float
     outlives_run = True
+
+    @property
+    def deadline(self) -> Deadline:
+        return Deadline(self.start_s, _KEY)
 
     def connect(self, attempt: Attempt, world_size: int) -> str:
         import ray
 
-        try:
-            ray.init(address=self.address, log_to_driver=False)
-        except (ConnectionError, OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-            raise ClusterError(
-                f"RAY_ADDRESS={self.address}: {str(error).splitlines()[0]}\n"
-                "Start that cluster, set RAY_AUTH_TOKEN_PATH to its token file, or unset RAY_ADDRESS."
-            ) from error
+        from clustertrain.driver.connection import connect_to
+
+        connect_to(
+            self.address,
+            f"RAY_ADDRESS={self.address}",
+            "Start that cluster, set RAY_AUTH_TOKEN_PATH to its token file, or unset RAY_ADDRESS.",
+        )
         self.check_resources(world_size, ray.cluster_resources())
         return self.address
 

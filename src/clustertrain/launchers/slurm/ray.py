@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 
 from clustertrain import variables
-from clustertrain.driver.ray_cluster import RayCluster, all_there
+from clustertrain.driver.ray_cluster import Deadline, RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.node.network import is_listening, wait_until_listening
+from clustertrain.node.network import is_listening
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
 from clustertrain.run.rendezvous import arrivals
@@ -33,23 +33,34 @@ class SlurmRay(RayCluster):
     nodes_wait_s: float
     has_worker_slots = True
 
+    @property
+    def deadline(self) -> Deadline:
+        return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
+
     def connect(self, attempt: Attempt, world_size: int) -> str:
         import ray
 
+        from clustertrain.driver.connection import Head, connect_to
+
         ends = time.monotonic() + self.nodes_wait_s
-        head = f"{self.head_address}:{self.head_port}"
-        if not wait_until_listening(self.head_address, self.head_port, self.nodes_wait_s):
-            raise ClusterError(
-                f"Ray's head does not answer at {head} after {self.nodes_wait_s:g} s: "
-                f"{_hint(attempt, self.nodes[0])}."
-            )
+        address = f"{self.head_address}:{self.head_port}"
+        head, hint = Head(address), f"{_hint(attempt, self.nodes[0])}."
+        if not all_there(attempt, head.has_node, "nodes", self.nodes_wait_s):
+            raise ClusterError(f"Ray on {self.nodes[0]} did not start within {self.deadline}.\n{hint}")
         if len(self.nodes) == 1:
             # Otherwise Ray replaces 127.0.0.1 by the node's external address, and nothing listens there.
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
-        ray.init(address=head, log_to_driver=False, _node_ip_address=self.head_address)
+        try:
+            connect_to(
+                address, f"Ray on {self.nodes[0]} at {address}", hint, _node_ip_address=self.head_address
+            )
+        except ClusterError as error:
+            if self.is_gone() and error.__cause__ is not None:
+                raise error.__cause__ from None  # the agent of the head reports how Ray ended
+            raise
         if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
             raise self._incomplete(attempt)
-        return head
+        return address
 
     def is_gone(self) -> bool:
         return not is_listening(self.head_address, self.head_port)
@@ -77,8 +88,7 @@ class SlurmRay(RayCluster):
             )
         return ClusterError(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
-            f"{self.nodes_wait_s:g} s (slurm.nodes_wait): {', '.join(missing)} are missing.\n"
-            + "\n".join(causes)
+            f"{self.deadline}: {', '.join(missing)} are missing.\n" + "\n".join(causes)
         )
 
 

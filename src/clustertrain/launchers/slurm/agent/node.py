@@ -152,7 +152,13 @@ def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> G
     ray_folder = start.folder / "ray"
     ray_folder.mkdir(mode=0o700)
     command = ray_command(
-        start.job, host=host, address=node.address, ports=node.ports, folder=ray_folder, head=head
+        start.job,
+        host=host,
+        address=node.address,
+        ports=node.ports,
+        folder=ray_folder,
+        events=attempt.node_events(host),
+        head=head,
     )
     log = attempt.ray_log(host)
     return Guarded(command, log, ray_folder, node.environment, shielded=True)

@@ -45,7 +45,7 @@ def ports_needed(job: Job) -> int:
 
 
 def ray_command(
-    job: Job, *, host: str, address: str, ports: Ports, folder: Path, head: str | None
+    job: Job, *, host: str, address: str, ports: Ports, folder: Path, events: Path, head: str | None
 ) -> list[str]:
     """The command that starts Ray (ray_process.py). It sets every port, size and path, because Ray's defaults
     come from the whole machine.
@@ -54,6 +54,7 @@ def ray_command(
         host: the name of this node.
         address: the address of this node.
         folder: a private folder, for Ray's files and sockets.
+        events: the file for the events of this node.
         head: the address and port of the head; None on the head itself.
     """
     resources, each = job.resources, job.resources.workers_per_node
@@ -76,7 +77,8 @@ def ray_command(
         parameters |= {"gcs_address": head}
     else:
         parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
-    return [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process", json.dumps(parameters)]
+    program = [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process"]
+    return [*program, str(job.slurm.nodes_wait_s), str(events), json.dumps(parameters)]
 
 
 def node_environment(

@@ -9,62 +9,56 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from pathlib import Path
 
-from clustertrain.node.network import wait_until_listening
+from clustertrain.driver.ray_cluster import Deadline
+from clustertrain.errors import EXIT_CLUSTER, ClusterError
+from clustertrain.run.events import EventLog
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5
-_HEAD_WAIT_S = 60.0
 _HEAD_POLL_S = 0.05
 
 
-def main(parameters_json: str) -> int:
-    """Start Ray's processes, and return 1 when one of them has ended.
+def main(nodes_wait_s: str, events: str, parameters_json: str) -> int:
+    """Start Ray's processes, and return 1 when one of them has ended, or 3 if they did not start.
 
     Args:
+        nodes_wait_s: how long the start may take; on a node that is not the head, after the head's.
+        events: the file for the events of this node.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
-    from ray._private.node import Node
     from ray._private.parameter import RayParams
 
-    class NodeWithoutDashboard(Node):  # type: ignore[misc]  # ray ships no types
-        def start_api_server(self, **options: Any) -> None:
-            """Do nothing: without the dashboard its server has no use, and the raylet would wait for it."""
+    from clustertrain.driver.connection import Head
+    from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
 
-    parameters = json.loads(parameters_json)
+    def start() -> PatientNode:
+        return PatientNode(RayParams(**parameters), head=head is None)
+
+    def report(text: str) -> None:
+        print(text, flush=True)
+        EventLog(Path(events)).write("warning", text=text)
+
+    parameters, deadline = json.loads(parameters_json), Deadline(float(nodes_wait_s), "slurm.nodes_wait")
     head = parameters.get("gcs_address")
     if head is not None:
-        _wait_for_head(head)
-    node = NodeWithoutDashboard(RayParams(**parameters), head=head is None)
+        # Ray also waits for the head, but polls only every 2 s, and not for long. If this wait times out, Ray
+        # reports the cause.
+        wait_until(Head(head).has_node, deadline.seconds, _HEAD_POLL_S)
+    try:
+        node = start_ray(start, deadline, report)
+    except ClusterError as error:
+        print(error, flush=True)
+        return EXIT_CLUSTER
     print(f"Ray is up: {node.address}, {node.get_session_dir_path()}", flush=True)
     while not (dead := node.dead_processes()):
         time.sleep(_POLL_S)
+    for line in last_words(node.get_logs_dir_path()):
+        print(line)
     for kind, process in dead:
         print(f"{kind} ended with code {process.returncode}", flush=True)
     return 1
-
-
-def _wait_for_head(head: str) -> None:
-    """Wait until the head has registered its own node. Ray also waits for this, but polls only every 2 s. If
-    this wait times out, Ray's wait follows and reports the cause."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
-    from ray.exceptions import RpcError
-
-    client = None
-
-    def has_node() -> bool:
-        nonlocal client
-        try:
-            client = client or GcsClient(address=head)
-            return bool(client.get_all_node_info(timeout=5))
-        except RpcError as error:
-            print(f"The head does not answer yet: {error}", flush=True)
-            return False
-
-    address, _, port = head.partition(":")
-    if wait_until_listening(address, int(port), _HEAD_WAIT_S):
-        wait_until(has_node, _HEAD_WAIT_S, _HEAD_POLL_S)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,205 @@
+"""Starts Ray's processes on this machine, within a deadline of the site instead of Ray's fixed limits.
+
+Ray gives a node 30 s to register, and its raylet waits 15 s for the ports of its agents. A busy machine and a
+slow disk exceed both. Here a node that is only slow is waited for, a start that failed is repeated, and the
+error contains the last words of the process that failed: the logs of Ray are removed with its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ray._private import ray_constants, services
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+from ray._raylet import (  # type: ignore[attr-defined]  # it is compiled
+    DASHBOARD_AGENT_LISTEN_PORT_NAME,
+    METRICS_AGENT_PORT_NAME,
+    RUNTIME_ENV_AGENT_PORT_NAME,
+    get_port_filename,
+    persist_port,
+)
+
+from clustertrain.driver.ray_cluster import Deadline
+from clustertrain.errors import ClusterError
+from clustertrain.node.ports import free_block
+
+_T = TypeVar("_T")
+
+_POLL_S = 0.1
+_PAUSE_S = 1.0
+_AGENT_PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
+_AGENTS = (METRICS_AGENT_PORT_NAME, RUNTIME_ENV_AGENT_PORT_NAME)
+_LOGS = ("dashboard_agent", "runtime_env_agent", "gcs_server", "raylet")
+_MOST_BYTES = 2**16  # of each log
+_MOST_LINES = 4
+_MOST_CHARACTERS = 400
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception)\b.*", re.MULTILINE)
+_LOGGED = re.compile(r"^\[[^\]]* [CE] [^\]]*\] \([^)]*\) \S+: *(.*)", re.MULTILINE)
+_BOILERPLATE = re.compile(r"An unexpected system state has occurred\. .*? fix it\. ")
+_LATE = re.compile(r"timed? ?out|deadline exceeded", re.IGNORECASE)
+_CHANGES = re.compile(r"[0-9a-f]{8,}|\d+")  # ids, pids, ports and times, which differ in each start
+
+
+class _NotUp(Exception):
+    """A start of Ray failed. The text is the reason and, in the lines below, the words of Ray's processes."""
+
+
+class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
+    """Ray's processes on this machine, without three that a run does not use: the dashboard's server, the
+    autoscaler and the log monitor. Each costs 0.7 s of CPU, and Ray has no option for all of them."""
+
+    ends = math.inf
+    """When to give up waiting, as a time of time.monotonic(); set by `start_ray`."""
+
+    def __init__(self, ray_params: RayParams, *args: Any, **options: Any) -> None:
+        _choose_ports(ray_params, is_head=options.get("head", args[0] if args else False))
+        try:
+            super().__init__(ray_params, *args, **options)
+        except Exception as error:
+            reason = _reason(self, error)
+            _end(self)
+            raise _NotUp(reason) from error
+
+    def start_ray_processes(self) -> None:
+        """As in Ray, and then wait until the node has registered, so that Ray's own wait of 30 s ends at
+        once. Wait for the agents as well: the raylet ends with them."""
+        # The raylet is given the other ports, and waits 15 s for the file with this one, which no run uses.
+        port = self._ray_params.dashboard_agent_listen_port
+        persist_port(self.get_session_dir_path(), self.node_id, DASHBOARD_AGENT_LISTEN_PORT_NAME, port)
+        super().start_ray_processes()
+        for what, is_there in (
+            ("the agents of the raylet have not started", self._have_agents_started),
+            ("the node has not registered", self._has_registered),
+        ):
+            while not is_there():
+                if self.dead_processes():
+                    raise _NotUp("a process ended")
+                if time.monotonic() >= self.ends:
+                    raise _NotUp(what)
+                time.sleep(_POLL_S)
+
+    def _have_agents_started(self) -> bool:
+        """Whether each agent has written the file with its port, which it does with a given port as well."""
+        session = Path(self.get_session_dir_path())
+        return all((session / get_port_filename(self.node_id, name)).exists() for name in _AGENTS)
+
+    def _has_registered(self) -> bool:
+        try:
+            services.get_node(self.gcs_address, self.node_id)
+        except RuntimeError:
+            return False
+        return True
+
+    def start_api_server(self, **options: Any) -> None:
+        """Do nothing: the dashboard is off."""
+
+    start_monitor = start_log_monitor = start_api_server
+
+
+def start_ray(start: Callable[[], _T], deadline: Deadline, report: Callable[[str], None]) -> _T:
+    """Call `start`, which makes a PatientNode, and call it again if Ray does not start.
+
+    A start that failed because something took too long is repeated until the deadline. Any other failure is
+    repeated once: the same failure in two starts in a row is no coincidence.
+
+    Args:
+        report: gets a line for each failed start that is repeated.
+
+    Raises:
+        ClusterError: Ray did not start; the message has the last words of its processes.
+    """
+    ends = time.monotonic() + deadline.seconds
+    PatientNode.ends = ends
+    # The number of tries to reach the GCS, one per second.
+    ray_constants.NUM_REDIS_GET_RETRIES = math.ceil(deadline.seconds)
+    starts, before = 0, ""
+    while True:
+        starts += 1
+        try:
+            return start()
+        except _NotUp as error:
+            reason, same = str(error), _CHANGES.sub("", str(error))
+            is_late = time.monotonic() + _PAUSE_S >= ends
+            if is_late or (same == before and _LATE.search(reason) is None):
+                raise _gave_up(reason, starts, deadline, is_late=is_late) from error
+        report(f"Ray did not start: {reason}\nstarting Ray again (start {starts + 1})")
+        before = same
+        time.sleep(_PAUSE_S)
+
+
+def _gave_up(reason: str, starts: int, deadline: Deadline, *, is_late: bool) -> ClusterError:
+    what = f"Ray did not start on {socket.gethostname()}"
+    if is_late:
+        times = "1 start" if starts == 1 else f"{starts} starts"
+        remedy = f"The machine is busy, or its disk is slow: start again later, or raise {deadline.key}."
+        return ClusterError(f"{what} within {deadline}, in {times}: {reason}\n{remedy}")
+    remedy = "The same error ended two starts: check the installation of Ray and the limits of this machine."
+    return ClusterError(f"{what}: {reason}\n{remedy}")
+
+
+def _choose_ports(params: RayParams, *, is_head: bool) -> None:
+    """Give Ray the ports that it would otherwise choose itself. It would wait for the files in which its
+    processes write their choice, and for no longer than 15 s and 30 s."""
+    names = [name for name in _AGENT_PORTS if not getattr(params, name)]
+    if is_head and not params.gcs_server_port:
+        names.append("gcs_server_port")
+    if names:
+        block = free_block(len(names), seed=os.getpid() + time.monotonic_ns())
+        for number, name in enumerate(names):
+            setattr(params, name, block.first + number)
+
+
+def _reason(node: PatientNode, error: Exception) -> str:
+    """Why a start failed, and in the lines below the last words of Ray's processes."""
+    dead = [f"{kind} ended with code {process.returncode}" for kind, process in node.dead_processes()]
+    first = ", ".join(dead) or next(iter(str(error).splitlines()), type(error).__name__)
+    return "\n".join([first, *last_words(getattr(node, "_logs_dir", None))])
+
+
+def last_words(logs: str | None) -> list[str]:
+    """The lines in the logs of a session of Ray that show why a process of it ended, each marked.
+
+    An exception of a Python process comes first: the raylet ends with its agents, and names only the agent.
+    """
+    if logs is None:
+        return []
+    texts = [_end_of(path) for name in _LOGS for path in sorted(Path(logs).glob(f"{name}*.*"))]
+    for pattern in (_EXCEPTION, _LOGGED):
+        if found := [line for text in texts for line in pattern.findall(text)]:
+            lines = dict.fromkeys(_BOILERPLATE.sub("", line)[:_MOST_CHARACTERS] for line in found)
+            return [f"  | {line}" for line in [*lines][-_MOST_LINES:]]
+    return []
+
+
+def _end_of(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_BYTES))
+        return file.read().decode(errors="replace")
+
+
+def _end(node: PatientNode) -> None:
+    """Kill the processes of a failed start, also the agents of a raylet that has ended, which have another
+    parent by now. Each has the folder of the session in its command line."""
+    node.kill_all_processes(check_alive=False)
+    session = getattr(node, "_session_dir", None)
+    if session is None:
+        return
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):  # it ended meanwhile, or is no process
+            if session.encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""The start of Ray on a node: what is repeated and for how long, and what is reported.
+
+tests/whole/test_slow_ray.py and tests/slurm/test_one_node.py start it.
+"""
+
+import pytest
+
+from clustertrain.driver.ray_cluster import Deadline
+from clustertrain.driver.ray_node import _NotUp, last_words, start_ray
+from clustertrain.errors import ClusterError
+
+BROKEN = "raylet ended with code 1\n  | ModuleNotFoundError: No module named 'x' (pid {})"
+LATE = "raylet ended with code -6\n  | Timed out waiting for file /tmp/session_{}/port"
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr("clustertrain.driver.ray_node._PAUSE_S", 0.0)
+
+
+def failing(*reasons):
+    """A start that fails for each of these reasons, in this order, and then succeeds."""
+    left = list(reasons)
+
+    def start():
+        if left:
+            raise _NotUp(left.pop(0))
+        return "up"
+
+    return start
+
+
+def test_a_start_that_was_late_is_repeated_within_the_deadline_and_counted():
+    reported = []
+    start = failing(*(LATE.format(n) for n in range(4)))
+    assert start_ray(start, Deadline(60.0, "failures.ray_start"), reported.append) == "up"
+    assert [line.splitlines()[-1] for line in reported] == [
+        f"starting Ray again (start {n})" for n in range(2, 6)
+    ]
+
+
+def test_the_same_error_in_two_starts_ends_the_run_with_its_words():
+    with pytest.raises(ClusterError) as caught:
+        start_ray(
+            failing(BROKEN.format(1), BROKEN.format(22)), Deadline(60.0, "slurm.nodes_wait"), lambda _: None
+        )
+    assert "raylet ended with code 1" in str(caught.value)
+    assert "No module named 'x' (pid 22)" in str(caught.value)
+    assert "two starts" in str(caught.value)
+
+
+def test_an_error_that_does_not_come_again_costs_one_start():
+    reported = []
+    assert start_ray(failing(BROKEN.format(1)), Deadline(60.0, "k"), reported.append) == "up"
+    assert len(reported) == 1
+
+
+def test_a_start_that_is_late_until_the_deadline_ends_the_run_with_the_key():
+    with pytest.raises(ClusterError) as caught:
+        start_ray(failing(LATE.format(1)), Deadline(0.0, "slurm.nodes_wait"), lambda _: None)
+    assert "within 0 s (slurm.nodes_wait), in 1 start: raylet ended with code -6" in str(caught.value)
+    assert "raise slurm.nodes_wait" in str(caught.value)
+
+
+def test_the_exception_of_an_agent_comes_before_what_the_raylet_reports(tmp_path):
+    (tmp_path / "raylet.err").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "agent.py", line 1, in <module>\n'
+        "ModuleNotFoundError: No module named 'x'\n"
+        "[2026-11-23 12:36:48,849 E 41 68] (raylet) agent_manager.cc:87: The raylet exited immediately\n"
+    )
+    (tmp_path / "worker-1.err").write_text("ValueError: of the user's own code\n")
+    (tmp_path / "old").mkdir()
+    assert last_words(str(tmp_path)) == ["  | ModuleNotFoundError: No module named 'x'"]
+
+
+def test_a_failed_check_of_the_raylet_is_shown_without_its_boilerplate(tmp_path):
+    text = (
+        "[2026-11-23 12:45:25,402 C 40 40] (raylet) node_manager.cc:3576:  An unexpected system state has "
+        "occurred. You have likely discovered a bug in Ray. Please report this issue at "
+        "https://github.com/ray-project/ray/issues and we'll work with you to fix it. "
+        "Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2\n"
+        "*** StackTrace Information ***\n"
+    )
+    for name in ("raylet.err", "raylet.out"):
+        (tmp_path / name).write_text(text)
+    assert last_words(str(tmp_path)) == [
+        "  | Check failed: Timed out waiting for file /tmp/x/metrics_agent_port_e2"
+    ]
+
+
+@pytest.mark.parametrize("folder", [None, "empty"])
+def test_without_logs_there_are_no_words(tmp_path, folder):
+    assert last_words(folder and str(tmp_path)) == []

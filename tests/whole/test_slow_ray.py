@@ -1,0 +1,54 @@
+"""A Ray that starts late, does not start, or does not answer, on one machine."""
+
+import socket
+import subprocess
+
+import pytest
+
+from slow_ray import broken_agent, in_namespace, late_raylet
+from whole_run import ONE_WORKER
+
+pytestmark = pytest.mark.timeout(900)
+
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 1, "batch_size": 4}, **ONE_WORKER}
+
+
+@pytest.fixture
+def apart(tmp_path):
+    def make(line):
+        within = in_namespace(line)
+        tried = subprocess.run([*within, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode:
+            pytest.skip(f"this user may not mount: {tried.stderr.strip()}")
+        return within
+
+    return make
+
+
+def test_a_ray_that_starts_late_is_waited_for_and_a_failed_start_is_repeated(make_run, apart, tmp_path):
+    """Ray itself gives up after 30 s."""
+    run = make_run("late", **FAULTY).start(within=apart(late_raylet(tmp_path, delay_s=35)))
+    output = run.end(0, within_s=400)
+    assert "Ray did not start: raylet ended with code 1" in output
+    assert "starting Ray again (start 2)" in output
+    (started,) = [event for event in run.events if event["kind"] == "ray_started"]
+    assert started["seconds"] > 30
+
+
+def test_the_reason_why_ray_does_not_start_is_in_the_message(make_run, apart, tmp_path):
+    run = make_run("broken", **FAULTY).start(within=apart(broken_agent(tmp_path)))
+    output = run.end(3, within_s=400)
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+    assert "raylet ended with code" in run.result.text
+    assert "ModuleNotFoundError: No module named 'a_package_that_ray_needs'" in output
+    assert "Traceback" not in output
+
+
+def test_a_given_ray_that_accepts_connections_and_is_silent_ends_the_run(make_run):
+    """RAY_ADDRESS names another program, or a Ray that hangs."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        run = make_run("silent", **FAULTY, failures={"ray_start": "5s"})
+        output = run.start(RAY_ADDRESS=address, RAY_AUTH_MODE="disabled").end(3, within_s=400)
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+    assert "failures.ray_start" in output or f"RAY_ADDRESS={address}" in output
