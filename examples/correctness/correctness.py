@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from clustertrain import Task
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation
+from clustertrain.training.normalizing import convert, groups_of
 from clustertrain.training.optimization import lr_factor
 from clustertrain.training.precision import Precision
 from clustertrain.training.sampling import BatchSizes, Position, TrainOrder, evaluation_order
@@ -198,6 +199,23 @@ def gradients() -> tuple[float, list[float], float]:
     return gradient(line(), x), parts, gradient(DistributedDataParallel(line()), x[dist.get_rank() :: RANKS])
 
 
+# BatchNorm on several ranks
+
+
+def batch_norm() -> list[str]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(10, 4, 3, 3, generator=generator)
+    lines = ["the output for 10 samples of 4 × 3 × 3 on 2 ranks × batch 5, less that of one process, at most"]
+    for kind in ("as_is", "group", "instance", "layer"):
+        layer = convert(nn.Sequential(nn.BatchNorm2d(4)), kind, CPU)
+        mine = slice(dist.get_rank(), None, RANKS)
+        difference = (layer(x[mine]) - layer(x)[mine]).abs().max().detach()
+        dist.all_reduce(difference, dist.ReduceOp.MAX)
+        lines.append(f"  {kind:10}{difference.item():.2f}")
+    groups = [f"{groups_of('group', channels)} for {channels}" for channels in (4, 48, 64, 512)]
+    return [*lines, f"groups for the number of channels: {', '.join(groups)}"]
+
+
 # Move the model, then wrap it
 
 
@@ -306,7 +324,7 @@ def evaluated() -> float:
 
 # The report
 
-SECTIONS = (set_epoch, padding, batch_sizes, move_then_wrap, rank_zero, mean_loss)
+SECTIONS = (set_epoch, padding, batch_sizes, batch_norm, move_then_wrap, rank_zero, mean_loss)
 
 
 def report() -> dict[str, str]:

@@ -513,7 +513,7 @@ def test_every_key_of_train_is_decided():
         "clip_norm",
         "compile",
     }
-    arithmetic |= {"sync_batchnorm", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
+    arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
     assert set(
         Job.model_validate(
             {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}

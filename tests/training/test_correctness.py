@@ -47,7 +47,7 @@ def test_every_number_in_the_text_is_in_the_output_of_its_section():
     assert len(sections) == 1 + len(demonstration().SECTIONS)
     for section in sections:
         shown = {number for _, text in BLOCK.findall(section) for number in NUMBER.findall(text)}
-        text = re.sub(r"^```.*?^```$", "", section, flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(r"^```.*?^```$|\]\(.*?\)", "", section, flags=re.MULTILINE | re.DOTALL)
         assert set(NUMBER.findall(text)) <= shown, section.partition("\n")[0]
 
 

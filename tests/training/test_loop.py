@@ -212,7 +212,7 @@ class Nothing(Plain):
         (Stream(), {}, "lacks __len__ or __getitem__"),
         (Nothing(), {}, "0 samples"),
         (Plain(), {"precision": "fp16"}, "fp16 needs a GPU"),
-        (Plain(), {"sync_batchnorm": True}, "torch supports it only on GPUs"),
+        (Plain(), {"normalization": "sync"}, "torch supports it only on GPUs"),
         (Plain(), {"batch_size": 64}, "the largest batch_size that fits is 54"),
     ],
 )

@@ -222,6 +222,6 @@ def test_what_may_differ_on_another_machine(checked):
 
 
 def test_settings_that_need_a_gpu_are_rehearsed_without_one_where_the_job_runs_elsewhere(checked):
-    train = {"epochs": 1, "batch_size": 4, "precision": "fp16", "sync_batchnorm": True}
+    train = {"epochs": 1, "batch_size": 4, "precision": "fp16", "normalization": "sync"}
     resources = {"workers": 1, "gpus_per_worker": 1}
     assert checked(elsewhere=True, train=train, resources=resources).error == ""

@@ -247,12 +247,12 @@ def _check_references(job: Job) -> None:
 def _check_device(train: Train, resources: Resources) -> None:
     if resources.gpus_per_worker > 0:
         return
-    if train.sync_batchnorm:
+    if train.normalization == "sync":
         raise Refused(
-            "true with 0 GPUs per worker\ntorch has no SyncBatchNorm on CPU\n"
-            "set resources.gpus_per_worker, or leave sync_batchnorm out",
+            "sync with 0 GPUs per worker\ntorch has no SyncBatchNorm on CPU\n"
+            "set resources.gpus_per_worker, or use group or layer on CPU",
             "train",
-            "sync_batchnorm",
+            "normalization",
         )
     if train.precision == "fp16":
         raise Refused(

@@ -140,8 +140,9 @@ class Train(Section):
     compile: StrictBool = False
     """Compile the model with torch.compile."""
 
-    sync_batchnorm: StrictBool = False
-    """Batch normalization over the batches of all workers instead of each worker's own batch. Needs GPUs."""
+    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
+    """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
+    needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
 
     find_unused_parameters: StrictBool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""

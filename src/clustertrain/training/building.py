@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.loading import map_tensors
+from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
@@ -25,7 +26,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode.
 
     Raises:
-        JobError: it is not a module, has no trainable parameters, or sync_batchnorm is set on a CPU.
+        JobError: it is not a module, has no trainable parameters, or its normalization cannot be converted.
     """
     model = task.model()
     name = f"{type(task).__name__}.model()"
@@ -39,13 +40,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
             "there is nothing to train.\n"
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
-    if settings.sync_batchnorm:
-        if rank_info.device.type != "cuda":
-            raise JobError(
-                f"train.sync_batchnorm is true, but this worker runs on {rank_info.device.type}; "
-                "torch supports it only on GPUs.\nSet resources.gpus_per_worker, or remove sync_batchnorm."
-            )
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    model = convert(model, settings.normalization, rank_info.device)
     model.to(rank_info.device)
     return model.train()  # a pretrained model is often in evaluation mode
 

@@ -52,7 +52,7 @@ def rehearse(
     """Rehearse a run of `world_size` ranks in this process, without a process group.
 
     The random states of this process are restored. On a CPU, for a job whose workers have GPUs, the caller
-    replaces the settings that need a GPU: precision fp16, sync_batchnorm.
+    replaces the settings that need a GPU: precision fp16, normalization sync.
 
     Raises:
         JobError: task, settings and data do not fit together; names the line of the user's code.

@@ -43,7 +43,7 @@ class TrainSettings:
     accumulate: int = 1  # forward and backward passes per optimizer step
     clip_norm: float | None = None
     compile: bool = False
-    sync_batchnorm: bool = False
+    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"  # of BatchNorm layers
     find_unused_parameters: bool = False
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"

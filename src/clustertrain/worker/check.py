@@ -141,7 +141,8 @@ def _rehearse(job: Job, task: Task, data: dict[str, Path], request: CheckRequest
     device = device_of(job)
     if device.type == "cpu" and gpus:  # both need a GPU
         precision = "fp32" if settings.precision == "fp16" else settings.precision
-        settings = replace(settings, precision=precision, sync_batchnorm=False)
+        normalization = "as_is" if settings.normalization == "sync" else settings.normalization
+        settings = replace(settings, precision=precision, normalization=normalization)
     with rank_zero(device):
         rehearse(task, settings, device, data, world_size=request.world_size)
 

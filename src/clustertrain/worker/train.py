@@ -110,7 +110,7 @@ def settings_of(job: Job) -> TrainSettings:
         accumulate=train.accumulate,
         clip_norm=train.clip_norm,
         compile=train.compile,
-        sync_batchnorm=train.sync_batchnorm,
+        normalization=train.normalization,
         find_unused_parameters=train.find_unused_parameters,
         gradient_compression=train.gradient_compression,
         lr_scaling=train.lr.scaling,
