@@ -38,6 +38,39 @@ def test_lr_follows_the_global_batch_and_the_scheduler_starts_from_it(ranks):
     assert lrs(ranks(2).results(run_task, Halving(), base)[0])[0] == 0.1 * math.sqrt(16 / 4)
 
 
+def notes(outcome):
+    return [record["text"] for record in outcome.logs if record["kind"] == "note"]
+
+
+class OneCycle(Plain):
+    """Its scheduler replaces the learning rate of the optimizer."""
+
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=total_steps + 1)
+
+
+def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
+    linear = replace(SETTINGS, lr_scaling="linear", accumulate=2, warmup_steps=4)
+    of_ranks = ranks(2).results(run_task, Plain(), linear)
+    assert notes(of_ranks[0]) == [
+        "learning rate: 0.1 × 16 / 4 = 0.4 (linear; global batch: "
+        "batch_size 4 × workers 2 × accumulate 2 = 16, base 4)\n"
+        "warm-up: 4 of 6 steps; step 1 has 0.4 × 1 / 4 = 0.1"
+    ]
+    assert lrs(of_ranks[0])[0] == pytest.approx(0.1) and lrs(of_ranks[0])[-1] == pytest.approx(0.4)
+    assert notes(of_ranks[1]) == [], "rank 0 writes the log"
+    sqrt = replace(SETTINGS, lr_scaling="sqrt", lr_base_batch_size=1)
+    (text,) = notes(ranks(1).results(run_task, OneCycle(), sqrt)[0])
+    assert text.splitlines() == [
+        "learning rate: 0.1 × √(4 / 1) = 0.2 (sqrt; global batch: "
+        "batch_size 4 × workers 1 × accumulate 1 = 4, base 1)",
+        "the task's scheduler starts with 0.02, not with 0.2",
+    ]
+    (text,) = notes(ranks(1).results(run_task, Plain(), replace(SETTINGS, warmup_steps=10))[0])
+    assert text == "warm-up: 10 of 6 steps; step 1 has 0.1 × 1 / 10 = 0.01; the run ends before the warm-up"
+    assert notes(ranks(1).results(run_task, Plain(), SETTINGS)[0]) == []
+
+
 def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
     outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, warmup_steps=4))[0]
     assert lrs(outcome) == pytest.approx(

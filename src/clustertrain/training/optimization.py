@@ -25,6 +25,34 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
     return {"none": 1.0, "linear": batch / base, "sqrt": math.sqrt(batch / base)}[scaling]
 
 
+def lr_text(lr: float, scheduled: float, settings: TrainSettings, sizes: BatchSizes, total_steps: int) -> str:
+    """How the learning rate follows from the batch size, a line per rule; empty without scaling and warm-up.
+
+    Args:
+        lr: that of the task's optimizer, of its first group of parameters.
+        scheduled: that of step 1 without warm-up.
+    """
+    lines = []
+    batch, base = sizes.global_batch_size, settings.lr_base_batch_size or sizes.batch_size
+    scaled = lr * lr_factor(settings.lr_scaling, batch, base)
+    if settings.lr_scaling != "none":
+        ratio = f"{batch} / {base}" if settings.lr_scaling == "linear" else f"√({batch} / {base})"
+        lines.append(
+            f"learning rate: {lr:g} × {ratio} = {scaled:g} ({settings.lr_scaling}; global batch: "
+            f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
+            f"= {batch}, base {base})"
+        )
+        if not math.isclose(scheduled, scaled):
+            lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
+    if warmup := settings.warmup_steps:
+        never_ends = "; the run ends before the warm-up" if warmup > total_steps else ""
+        lines.append(
+            f"warm-up: {warmup} of {total_steps} steps; step 1 has {scheduled:g} × 1 / {warmup} "
+            f"= {scheduled / warmup:g}{never_ends}"
+        )
+    return "\n".join(lines)
+
+
 class Optimization:
     """The task's optimizer and scheduler, with the learning rate scaled for the batch size."""
 
@@ -49,6 +77,7 @@ class Optimization:
         self._optimizer = task.optimizer(model)
         _check_parameters(task, self._optimizer, model)
         base = settings.lr_base_batch_size or sizes.batch_size
+        unscaled = float(self._optimizer.param_groups[0]["lr"])
         for group in self._optimizer.param_groups:
             group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
         self._scheduler = task.scheduler(self._optimizer, total_steps)
@@ -57,6 +86,8 @@ class Optimization:
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
                 "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
+        scheduled = float(self._optimizer.param_groups[0]["lr"])
+        self.lr_text = lr_text(unscaled, scheduled, settings, sizes, total_steps)
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
 
