@@ -15,8 +15,9 @@ from clustertrain import variables
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.places import DataEntry, Storage
 from clustertrain.job.references import check_references
-from clustertrain.job.sections import Checkpoint, Failures, Resources, Section, Train
+from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
 from clustertrain.job.slurm import Image, Slurm, check_container, check_requeue
+from clustertrain.job.train import Train
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,

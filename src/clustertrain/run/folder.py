@@ -26,12 +26,8 @@
       data/                       data sets that are staged once for the whole cluster
       mlruns/                     MLflow's file store, for all runs of the storage
 
-A small file is written completely or not at all and contains one record (records.py). The object that names
-it also reads and writes it: `attempt.claim.read()`. The streams (events, metrics, logs, TensorBoard) belong
-to one attempt and restart, and a reader drops superseded steps. TensorBoard shows a curve for each folder.
-
-A stream needs a file system. If the storage is one, streams are written in place; if it is S3, they are
-written to this node's spool, under the same folder names, and shipping.py sends them to S3.
+A small file contains one record (records.py), and the object that names it also reads and writes it. Streams
+(events, metrics, logs) are written in place, or with S3 in this node's spool, which shipping.py uploads.
 """
 
 from __future__ import annotations

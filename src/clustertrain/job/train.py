@@ -1,0 +1,161 @@
+"""The section `train` of a job file: clustertrain's training loop.
+
+`docs/job-file.md` is generated from the docstrings here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import StrictBool, model_validator
+
+from clustertrain.job.sections import Section
+from clustertrain.job.values import (
+    Count,
+    CountOrZero,
+    Loggers,
+    Positive,
+    PositiveOrZero,
+    Refused,
+    Text,
+)
+from clustertrain.units import shortened
+
+
+class LearningRate(Section):
+    """How the learning rate follows the batch size. The learning rate itself is one of your `args`."""
+
+    scaling: Literal["none", "linear", "sqrt"] = "none"
+    """`linear` multiplies the learning rate by (global batch / base batch), `sqrt` by the square root of it;
+    `none` does not change it."""
+
+    base_batch_size: Count | None = None
+    """The global batch for which the learning rate was tuned. By default one worker's batch: `linear` then
+    multiplies by workers × accumulate."""
+
+    warmup_steps: CountOrZero = 0
+    """Optimizer steps over which the learning rate rises linearly to its value."""
+
+
+class EvalEvery(Section):
+    """How often to evaluate: exactly one of the two keys."""
+
+    epochs: Count | None = None
+    """Epochs between evaluations."""
+
+    steps: Count | None = None
+    """Optimizer steps between evaluations."""
+
+    @model_validator(mode="after")
+    def _one_period(self) -> EvalEvery:
+        self._exactly_one_of("epochs", "steps", example="epochs: 1")
+        return self
+
+
+class EarlyStop(Section):
+    """Ends the run when a metric has not improved in several evaluations in a row. The run saves and is done.
+    After a resume the count continues from the checkpoint; a larger `patience` continues a run that ended."""
+
+    metric: Text
+    """`loss`, or the name of a metric of the evaluation. Another name is refused before the first step."""
+
+    mode: Literal["min", "max"]
+    """Whether smaller or larger values are better."""
+
+    patience: Count
+    """How many evaluations in a row without an improvement end the run. `eval_every` sets their period."""
+
+    min_delta: PositiveOrZero = 0.0
+    """A value is an improvement if it is better than the best one by more than this."""
+
+
+class Train(Section):
+    """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
+
+    epochs: Count | None = None
+    """Passes over the training data. Exactly one of `epochs` and `steps`."""
+
+    steps: Count | None = None
+    """Optimizer steps. Exactly one of `epochs` and `steps`."""
+
+    batch_size: Count | None = None
+    """Samples per worker and forward pass. Exactly one of `batch_size` and `global_batch_size`."""
+
+    global_batch_size: Count | None = None
+    """Samples per optimizer step over all workers: batch size × workers × accumulate. It stays the same
+    if the number of workers changes."""
+
+    seed: CountOrZero = 0
+    """Seed of the initial weights, the shuffling and the random numbers of every worker."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
+
+    accumulate: Count = 1
+    """Forward and backward passes per optimizer step."""
+
+    clip_norm: Positive | None = None
+    """Maximum norm of all gradients together; a larger norm is scaled down to it."""
+
+    compile: StrictBool = False
+    """Compile the model with torch.compile."""
+
+    normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
+    """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
+    needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
+
+    find_unused_parameters: StrictBool = False
+    """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
+
+    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """Exchange gradients with fewer bytes: `fp16` and `bf16` halve them, `powersgd` approximates each matrix
+    by two thin ones after the first 100 steps. The log shows the bytes of a step."""
+
+    lr: LearningRate = LearningRate()
+    """How the learning rate follows the batch size."""
+
+    log_every: Count = 10
+    """Optimizer steps between two lines of metrics."""
+
+    log: Loggers = ("tensorboard",)
+    """Where the metrics are written as a curve: `tensorboard`, `mlflow`, `wandb`, one or several. With an
+    empty list, none."""
+
+    eval_every: EvalEvery = EvalEvery(epochs=1)
+    """How often to evaluate."""
+
+    early_stop: EarlyStop | None = None
+    """Ends the run early when a metric of the evaluation no longer improves."""
+
+    compare_weights_every: CountOrZero | None = None
+    """Optimizer steps between comparisons of all workers' weights; by default every save, with 0 never."""
+
+    loader_workers: CountOrZero = 0
+    """Loader processes per worker; with 0 the worker itself loads the data."""
+
+    limit_batches: Count | None = None
+    """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
+    results are then not those of the whole data, so a run with another value is another run."""
+
+    sanity: StrictBool = True
+    """Before each start, rehearse the task in one process: build the model and the optimizer, one training
+    batch forward and backward, one evaluation batch through every metric. With `false` only the import of the
+    code and `args` are checked."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lr_is_an_argument(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("lr"), int | float | str):
+            raise Refused(
+                f"{shortened(str(data['lr']))} is not a mapping\n"
+                "the section lr configures how the learning rate follows the batch size\n"
+                "pass the learning rate itself to your task, under args",
+                "lr",
+            )
+        return data
+
+    @model_validator(mode="after")
+    def _one_length_and_one_batch(self) -> Train:
+        self._exactly_one_of("epochs", "steps", example="epochs: 3")
+        self._exactly_one_of("batch_size", "global_batch_size", example="batch_size: 32")
+        return self
