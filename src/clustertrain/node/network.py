@@ -13,7 +13,6 @@ import struct
 from pathlib import Path
 
 from clustertrain.errors import ClusterError
-from clustertrain.waiting import wait_until
 
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the route
@@ -68,11 +67,6 @@ def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
             return None
     except OSError as error:
         return error
-
-
-def wait_until_listening(address: str, port: int, timeout_s: float) -> bool:
-    """Wait until a process listens on this port; False if none does after `timeout_s` seconds."""
-    return wait_until(lambda: is_listening(address, port), timeout_s, poll_s=0.05)
 
 
 def _interfaces() -> dict[str, str]:
