@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     check_cluster(job, rendered, lead_s, environment(job), options.command)
     for note in site_notes(job, site_settings(environment(job))):
         echo(f"note: {note}")
+    if job.slurm.python is None and job.slurm.container == "none":
+        echo(f"note: the nodes use the Python of this command, {sys.executable}; slurm.python names another")
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, echo)
     if chosen is None:
