@@ -67,6 +67,11 @@ EXEC = (
         ),
         ('error: context "there" does not exist', NoAnswer, "kubernetes.context"),
         (
+            "Error in configuration: context was not found for specified context: there",
+            NoAnswer,
+            "kubectl has no cluster: ",
+        ),
+        (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
             NoAnswer,
             "kubectl has no cluster: ",

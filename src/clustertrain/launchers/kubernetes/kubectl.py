@@ -27,7 +27,8 @@ _NO_SERVER = re.compile(
 _NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
 _NO_CONTEXT = re.compile(
     # Without a configuration kubectl connects to localhost:8080, where no API server listens.
-    r"context .* does not exist|no configuration has been provided|current-context|server localhost:8080",
+    r"context .* does not exist|context was not found|no configuration has been provided|current-context"
+    r"|server localhost:8080",
     re.I,
 )
 _ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
