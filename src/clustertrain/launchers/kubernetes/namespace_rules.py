@@ -6,6 +6,8 @@ file, or the cluster. If none of them is there, it is unknown, and nothing is re
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,22 +22,33 @@ from clustertrain.launchers.shell import CommandMissing
 
 
 def check_in_namespaces(
-    objects: Sequence[Manifest], kubectl: Kubectl, option: Level | None = None, version: str = VERSION
+    objects: Sequence[Manifest], kubectl: Kubectl, option: Level | None = None, version: str | None = None
 ) -> tuple[list[Finding], list[str]]:
     """Check manifests by the rules. Returns the findings that are no refusals, and notes.
 
     Args:
         option: the standard of every namespace; None: the one of the file or of the cluster.
-        version: of Kubernetes, for its schemas.
+        version: of Kubernetes, for its schemas; None: the version of the cluster.
 
     Raises:
         JobError: an object would be refused.
     """
     levels = _Levels(kubectl, option, objects)
+    version = version or _server_version(kubectl) or VERSION
     findings = check(objects, enforced=levels.enforced, version=version)
     if refusals(findings):
         raise to_error(findings)
     return findings, levels.notes(objects)
+
+
+def _server_version(kubectl: Kubectl) -> str | None:
+    """The version of the cluster, such as 1.34; None if none answers. EKS writes its minor as `34+`."""
+    try:
+        server = json.loads(kubectl("version", "--output=json").stdout).get("serverVersion", {})
+    except (ClusterError, CommandMissing, ValueError):
+        return None
+    minor = re.match(r"\d+", str(server.get("minor", "")))
+    return f"{server.get('major')}.{minor[0]}" if minor else None
 
 
 class _Levels:

@@ -53,7 +53,7 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
         yield from check_admission(objects, kubectl, replaced=rayjob_of(kubectl, job.name) is not None)
         yield from check_pods(objects, kubectl)
 
-    findings, notes = check_in_namespaces(objects, kubectl, options.pod_security, version)
+    findings, notes = check_in_namespaces(objects, kubectl, options.pod_security, options.kubernetes_version)
     notes += [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
     notes += _of_reachable_cluster(in_cluster(), version)
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
@@ -65,7 +65,9 @@ def _validate_manifests(
     path: Path, documents: Sequence[Manifest], options: CheckOptions, version: str
 ) -> Checked:
     kubectl = Kubectl()
-    findings, notes = check_in_namespaces(documents, kubectl, options.pod_security, version)
+    findings, notes = check_in_namespaces(
+        documents, kubectl, options.pod_security, options.kubernetes_version
+    )
     notes += [
         f"note: {each.where} {each.message}: older operators refuse it" for each in findings if each.since
     ]
