@@ -162,3 +162,16 @@ def test_another_file_is_left_to_the_reader_of_job_files(write, text):
 def test_no_pipe_is_opened(tmp_path):
     assert manifests_in(tmp_path) is None
     assert manifests_in(tmp_path / "gone") is None
+
+
+@pytest.mark.parametrize(("minor", "code"), [("34+", EXIT_JOB), ("99", 0)])
+def test_the_schemas_are_those_of_the_cluster_s_version(write, tmp_path, monkeypatch, minor, code):
+    """The field is unknown to 1.34; of 1.99 there are no schemas. The kubectl is a fake."""
+    version = f'{{"serverVersion": {{"major": "1", "minor": "{minor}"}}}}'
+    fake = tmp_path / "kubectl"
+    fake.write_text(f"#!/bin/sh\ncase \"$*\" in *version*) echo '{version}';; esac\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    done = validate(write(changed(rayjob(), {f"{HEAD_POD}/newer": 1})), "--pod-security", "privileged")
+    assert done.exit_code == code, done.output
+    assert ("newer is not a field of Kubernetes" in done.output) == bool(code)
