@@ -11,9 +11,13 @@ Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
-    """The line of text for an event; None for events that are only for programs."""
+    """The line of text for an event; None for events that are only for programs, and for those that lack a
+    field of their kind (see run/events.py)."""
     make = _LINES.get(record["kind"])
-    return make(record) if make else None
+    try:
+        return make(record) if make else None
+    except (KeyError, TypeError):
+        return None
 
 
 def _stage_line(e: Record) -> str | None:

@@ -78,21 +78,11 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
 _WHOLE = ("step", "epoch", "restart", "world_size", "redone_steps", "bytes", "total_bytes")
 _NUMBERS = ("seconds", "blocking_s", "write_s")
 _TEXTS = ("name", "phase", "text")
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "stage": ("name", "phase"),
-    "ray_started": ("seconds",),
-    "group_started": ("restart", "world_size"),
-    "resumed": ("restart", "step", "epoch", "checkpoint", "world_size", "redone_steps"),
-    "fallback": ("checkpoint", "why"),
-    "restarting": ("restart", "of"),
-    "checkpoint": ("step", "name", "bytes", "blocking_s"),
-    "warning": ("text",),
-    "note": ("text",),
-    "watchdog": ("text", "rank"),
-    "train": ("step",),
-    "eval": ("step",),
-}
-_MAY_BE_NULL = ("checkpoint", "epoch")
+_NEEDED = {
+    "stage": "phase",
+    "train": "step",
+    "eval": "step",
+}  # the field without which a record means nothing
 
 
 def _is_record(value: dict[str, Any]) -> bool:
@@ -101,8 +91,7 @@ def _is_record(value: dict[str, Any]) -> bool:
     at = value.get("time", -1)
     if not isinstance(kind, str) or not _is_number(at) or not 0 <= at <= LATEST_S:
         return False
-    needed = _NEEDED.get(kind, ())
-    if any(key not in value or (value[key] is None and key not in _MAY_BE_NULL) for key in needed):
+    if kind in _NEEDED and value.get(_NEEDED[kind]) is None:
         return False
     given = {key: found for key, found in value.items() if found is not None}
     return (
