@@ -97,7 +97,7 @@ def measure(strategy, sets):
             run.wait()  # Ctrl-C reaches the run as well: it stops by itself
     if run.returncode:
         sys.exit(run.returncode)  # the run has printed why
-    listing = [*program, "ls", job.storage.uri, "--metric", "samples_per_s,accuracy", "--json"]
+    listing = [*program, "ls", job.storage.uri, "--metric", "samples_per_s:max,accuracy", "--json"]
     printed = subprocess.run(listing, stdout=subprocess.PIPE, check=True).stdout
     row = next(row for row in json.loads(printed) if row["name"] == job.name)
     batch = job.train.global_batch_size or job.train.batch_size * job.resources.workers
