@@ -1,0 +1,55 @@
+"""Jobs of one node, whose Ray listens only on the loopback address; nodes on which Ray starts late or not."""
+
+import pytest
+
+from slow_ray import broken_agent, late_raylet
+from slurm.trained import FAULTY, Submitted, slow
+from whole_run import same_weights
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def make(fresh_cluster, tmp_path):
+    cluster = fresh_cluster(nodes=1)
+
+    def make_run(name, workers=1, **sections):
+        resources = {"workers": workers, "nodes": 1}
+        return Submitted(cluster, tmp_path, name, **sections, resources=resources)
+
+    return make_run
+
+
+def test_jobs_of_one_node_train_with_one_worker_and_with_several(make, uninterrupted):
+    runs = {workers: make(f"workers-{workers}", workers, **slow(0.0)).submit() for workers in (1, 2)}
+    for workers, steps in ((1, 42), (2, 21)):
+        run = runs[workers]
+        output = run.wait("COMPLETED", 400)
+        result = run.result
+        assert (result.state, result.world_size, result.step) == ("done", workers, steps), output
+        assert run.attempt.rendezvous.read().head_address == "127.0.0.1"
+    runs[1].wait_for_nothing_left(60)
+    assert same_weights(runs[2].weights(), uninterrupted(2))
+
+
+def test_a_node_on_which_ray_starts_late_trains(make, tmp_path):
+    """Ray itself gives up after 30 s."""
+    run = make("late", **FAULTY)
+    run.cluster.run_on("node1", ["sh", "-c", late_raylet(tmp_path, delay_s=35)])
+    output = run.submit().wait("COMPLETED", 400)
+    assert run.result.state == "done", output
+    assert "Ray did not start: raylet ended with code 1" in output
+    assert "starting Ray again (start 2)" in output
+    (started,) = [event for event in run.events if event["kind"] == "ray_started"]
+    assert started["seconds"] > 30
+
+
+def test_the_reason_why_ray_does_not_start_on_a_node_is_in_the_message(make, tmp_path):
+    run = make("broken", **FAULTY)
+    run.cluster.run_on("node1", ["sh", "-c", broken_agent(tmp_path)])
+    output = run.submit().wait("FAILED", 400)
+    assert run.cluster.job(run.job_id)["ExitCode"] == "3:0", output
+    assert (run.result.state, run.result.cause) == ("failed", "cluster")
+    assert "Ray did not start on node1: raylet ended with code" in run.result.text
+    assert "ModuleNotFoundError: No module named 'a_package_that_ray_needs'" in run.result.text
+    assert "Traceback" not in output
