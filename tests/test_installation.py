@@ -41,8 +41,8 @@ def imported():
 
 def test_the_code_imports_what_an_installation_brings_and_no_tool():
     run_time = names(PROJECT["dependencies"]) | names(EXTRAS["train"])
-    loggers = names(EXTRAS["mlflow"]) | names(EXTRAS["wandb"])
-    assert imported() - loggers <= run_time
+    optional = names(EXTRAS["kubernetes"]) | names(EXTRAS["mlflow"]) | names(EXTRAS["wandb"])
+    assert imported() - optional <= run_time
     assert {"torch", "ray", "click"} <= imported()  # the search finds something
 
 
@@ -53,6 +53,6 @@ def test_an_installation_for_submitting_is_light():
 def test_tools_are_in_the_extra_dev_only():
     tools = names(EXTRAS["dev"]) - {"clustertrain"}
     assert {"pytest", "ruff", "mypy", "moto", "hypothesis", "import-linter"} <= tools
-    for extra in ("train", "mlflow", "wandb"):
+    for extra in ("train", "kubernetes", "mlflow", "wandb"):
         assert not names(EXTRAS[extra]) & tools
     assert not names(PROJECT["dependencies"]) & tools

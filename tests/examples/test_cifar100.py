@@ -1,6 +1,7 @@
 """CIFAR-100: the reader of its binary format, LeNet on two workers, and the comparison of strategies."""
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -206,3 +207,35 @@ def test_the_table_has_times_and_speed_ups_and_the_plot_a_bar_per_row(example, c
     ]
     bars = [line.count("█") for line in lines[lines.index("samples/s") :] if "█" in line]
     assert bars == [11, 21, 40], "40 × 1000 / 3500, 40 × 1900 / 3500; a part of a block ends the first two"
+
+
+@pytest.mark.run
+def test_two_workers_learn_from_one_download_and_their_speed_is_shown(archive, tmp_path):
+    """The only whole run here: without a row of one worker there is no speed-up."""
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    with serving() as web:
+        web.files[URL_PATH] = archive.read_bytes()
+        sets = {
+            "data.cifar100.uri": f"{web.url}{URL_PATH}",
+            "data.cifar100.sha256": sha256,
+            "train.epochs": 8,
+            "train.global_batch_size": 100,
+            "resources.cpus_per_worker": 0.5,
+            "storage": tmp_path,
+        }
+        options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE / "strategies.py"), "--workers", "2", *options],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert web.ranges == [None], "the archive was fetched once, as a whole"
+    assert "evaluated at step 80" in done.stdout
+    row = re.search(r"DDP\W+2\W+([\d.]+) s\W+([\d,]+)\W+([\d.]+)\W+-", done.stdout)
+    seconds, samples_per_s, accuracy = (float(text.replace(",", "")) for text in row.groups())
+    assert seconds * samples_per_s == pytest.approx(8 * TRAIN, rel=0.1)
+    assert accuracy >= 0.5, "of 100 classes; 0.01 is chance"
+    assert "torch can use 0 here" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
 from clustertrain.launchers import check
 from clustertrain.launchers.check import check_code, check_loggers
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import CheckOptions, launcher_of
 from clustertrain.launchers.local.run import run_local
 from clustertrain.node import installed
 from clustertrain.observe.screen import open_screen
@@ -255,7 +255,8 @@ def test_validate_for_a_cluster_checks_the_loggers_as_well(tmp_path, monkeypatch
     )
     check_it = launcher_of(launcher).check
     with pytest.raises(JobError, match="MLFLOW_TRACKING_URI is not set"):
-        check_it(str(job_file), ())
+        check_it(str(job_file), (), CheckOptions())
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "mlflow" else object())
-    notes = check_it(str(job_file), ("env.MLFLOW_TRACKING_URI=http://mlflow:5000",))
+    sets = ("env.MLFLOW_TRACKING_URI=http://mlflow:5000",)
+    notes = check_it(str(job_file), sets, CheckOptions()).lines
     assert notes[0].startswith("note: train.log: mlflow: not installed here; the nodes need it")

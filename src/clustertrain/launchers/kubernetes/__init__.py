@@ -1,28 +1,28 @@
 """Kubernetes: a job is checked, rendered as a RayJob and its objects, applied, and observed.
 
-launcher.py         the launcher
-submit.py           check, render, apply
-validate.py         `validate`: what the cluster would refuse, and advice
-manifest_file.py    reads a file of manifests as kubectl does
-render/             the objects of a job; pure
-rules/              what the operator, the API server and queues would refuse, checked without a cluster
-namespace_rules.py  the rules, with the Pod Security Standard that a namespace enforces
-dry_run.py          the API server checks every object before any is applied
-operator_version.py which KubeRay operator is installed, for a field that its CRDs do not have
-operator_pods.py    the API server checks the pods that the operator will create
-preflight.py        checks the cluster for what would keep a run from ever starting
-capacity.py         whether the nodes can hold a run
-quotas.py           whether the quotas admit it
-view.py             reads the state of a run from the cluster and its storage
-state.py            the state of a run, from its storage, RayJob, queue, pods and events; pure
-lost_pods.py        lost nodes, and what containers printed last
-pod_problems.py     why pods do not run, one line for each problem
-status.py           `status`, `ls` and `submit --wait`
-logs.py             `logs`
-stop.py             `stop`
-storage.py          commands that read the run's storage in the cluster
-reader_pod.py       a short-lived pod that reads the storage of a run whose pods are gone
-kubectl.py          runs kubectl with the job's context and namespace
-ray.py              how the driver connects to the Ray of its pods
-in_pod/             the programs that run in pods
+launcher.py          the launcher
+submit.py            check, render, apply
+validate.py          `validate`: what the cluster would refuse, and advice
+manifest_file.py     reads a file of manifests as kubectl does
+render/              the objects of a job; pure
+rules/               what the operator, the API server and queues would refuse, checked without a cluster
+namespace_rules.py   the rules, with the Pod Security Standard that a namespace enforces
+dry_run.py           the API server checks every object before any is applied
+operator_version.py  which KubeRay operator is installed, for a field that its CRDs do not have
+operator_pods.py     the API server checks the pods that the operator will create
+preflight.py         checks the cluster for what would keep a run from ever starting
+capacity.py          whether the nodes can hold a run
+quotas.py            whether the quotas admit it
+view.py              reads the state of a run from the cluster and its storage
+state.py             the state of a run, from its storage, RayJob, queue, pods and events; pure
+lost_pods.py         lost nodes, and what containers printed last
+pod_problems.py      why pods do not run, one line for each problem
+status.py            `status`, `ls` and `submit --wait`
+logs.py              `logs`
+stop.py              `stop`
+storage.py           commands that read the run's storage in the cluster
+reader_pod.py        a short-lived pod that reads the storage of a run whose pods are gone
+kubectl.py           runs kubectl with the job's context and namespace
+ray.py               how the driver connects to the Ray of its pods
+in_pod/              the programs that run in pods
 """
