@@ -315,7 +315,7 @@ def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, names
     """What arrives is what the job file has, by `submit` and by `kubectl apply` of what `render` prints."""
     queue = {"kind": "volcano", "name": "1e9"}
     tolerations = [{"key": key, "value": value} for key, value in (("y", "089"), ("n", "0o17"), ("1e3", "y"))]
-    own = user(queue=queue, tolerations=tolerations)
+    own = user(**inert(queue=queue, tolerations=tolerations))
     own.job_file = own.job_file.rename(tmp_path / "n.yaml")
     own.job_file.write_text(own.job_file.read_text().replace("name: watched", "name: n"))
     own("submit")

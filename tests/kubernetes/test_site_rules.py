@@ -2,12 +2,13 @@
 classes, nodes that come later. What such a site refuses, `submit` reports before anything is applied.
 """
 
+import re
 import secrets
 
 import pytest
 
 from clusters.kube_client import Kubernetes
-from clustertrain.errors import EXIT_CLUSTER, ClusterError
+from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.preflight import check_cluster
@@ -61,11 +62,13 @@ def test_a_quota_that_requires_limits_admits_all_pods(user, kube, namespace):
 
 def test_a_quota_on_disk_needs_a_default_for_kuberays_own_container(user, kube, namespace):
     require(kube, namespace, "ephemeral-storage")
-    without = user(**inert())("submit", code=EXIT_CLUSTER).stderr
-    assert "must specify limits.ephemeral-storage for: " in without and "ray-head" in without
+    own, rule_of_quota = user(**inert()), "must specify limits.ephemeral-storage for: "
+    # The part of the server that admits pods reads quotas a little later than their status shows.
+    kube.wait_for(lambda: rule_of_quota in own("validate", code=None).stderr, 120, "the quota is not seen")
+    assert "ray-head" in own("submit", code=EXIT_CLUSTER).stderr
     own = user(**inert(ephemeral_storage="64Mi"))
     refused = own("submit", code=EXIT_CLUSTER).stderr
-    assert "must specify limits.ephemeral-storage for: wait-gcs-ready" in refused
+    assert f"{rule_of_quota}wait-gcs-ready" in refused
     assert "nothing was applied" in refused and "ray-head" not in refused
     limits = [{"type": "Container", "default": {"ephemeral-storage": "1Gi"}}]
     kube.apply(rule("LimitRange", limits=limits), namespace=namespace)
@@ -97,9 +100,12 @@ def test_quotas_that_count_objects(user, kube, namespace, monkeypatch):
         with pytest.raises(ClusterError) as caught:
             check_cluster(job, objects, kubectl)
         text = str(caught.value)
-        assert f"ResourceQuota site has {hard} of {key} left ({hard} - 0 used)" in text, text
+        # A namespace has a ConfigMap of its own, which is counted a little later.
+        assert re.match(
+            rf"ResourceQuota site has -?\d+ of {re.escape(key)} left \({hard} - [01] used\)", text
+        ), text
         assert f"and the run needs {needed}." in text
-    enough = {key: str(needed) for key, _, needed in TOO_FEW}
+    enough = {key: str(needed + 1) for key, _, needed in TOO_FEW}
     kube.apply(rule("ResourceQuota", hard=enough), namespace=namespace)
     assert check_cluster(job, objects, kubectl) == []
 
@@ -123,8 +129,8 @@ def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
     made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": runtime}}
     kube.apply({**made, "handler": "runc"})
     try:
-        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
-        assert "spec.affinity.nodeAfinity" in wrong or "affinity.nodeAfinity" in wrong
+        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_JOB).stderr
+        assert "spec.affinity.nodeAfinity is not a field" in wrong
         kube.wait_for(lambda: own("submit", code=None).returncode == 0, 120, "the class is not seen")
     finally:
         kube.kubectl("delete", "runtimeclass", runtime)
