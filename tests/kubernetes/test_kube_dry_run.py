@@ -1,5 +1,6 @@
 """What a real API server refuses is said before anything is applied: with object, field, rule and remedy."""
 
+import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -317,7 +318,8 @@ def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, names
     tolerations = [{"key": key, "value": value} for key, value in (("y", "089"), ("n", "0o17"), ("1e3", "y"))]
     own = user(**inert(queue=queue, tolerations=tolerations))
     own.job_file = own.job_file.rename(tmp_path / "n.yaml")
-    own.job_file.write_text(own.job_file.read_text().replace("name: watched", "name: n"))
+    # As JSON, which quotes all text: PyYAML writes 1e9 without quotes.
+    own.job_file.write_text(json.dumps({**yaml.safe_load(own.job_file.read_text()), "name": "n"}))
     own("submit")
     own.kube.kubectl(
         "apply", "--filename=-", "--dry-run=server", input=own("render").stdout, namespace=namespace
