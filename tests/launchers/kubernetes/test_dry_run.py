@@ -99,7 +99,7 @@ def test_more_than_three_rules_are_counted(fake):
 
 def test_the_pods_of_a_rayjob_are_created_in_a_dry_run(fake):
     calls = fake({})
-    assert check_pods(rayjob(), Kubectl("team")) == []
+    assert check_pods([rayjob()], Kubectl("team")) == []
     arguments, *sent = calls.read_text().splitlines()
     assert arguments == "--namespace=team create --dry-run=server --filename=-"
     head, worker, submitter = map(json.loads, sent)
@@ -123,14 +123,14 @@ def test_the_pods_of_a_rayjob_are_created_in_a_dry_run(fake):
 )
 def test_a_refusal_that_passes_by_itself_is_none(fake, words):
     fake({"Pod": f"Error from server (Forbidden): {words}"})
-    assert check_pods(rayjob(), Kubectl()) == []
+    assert check_pods([rayjob()], Kubectl()) == []
 
 
 def test_a_pod_that_is_refused_names_the_rule_and_the_keys(fake):
     words = 'pods "right-head-x" is forbidden: maximum cpu usage per Container is 900m, but limit is 4'
     fake({"Pod": f"Error from server (Forbidden): {words}"})
     with pytest.raises(ClusterError) as caught:
-        check_pods(rayjob(), Kubectl())
+        check_pods([rayjob()], Kubectl())
     first, refusal, *_, remedy = str(caught.value).splitlines()
     assert first.endswith("nothing was applied:")
     assert refusal.startswith("  Pod right-head-: ") and refusal.endswith("but limit is 4")
@@ -139,5 +139,5 @@ def test_a_pod_that_is_refused_names_the_rule_and_the_keys(fake):
 
 def test_an_account_that_may_not_create_pods_gets_a_note(fake):
     fake({"Pod": 'Error from server (Forbidden): pods: User "ci" cannot create resource "pods" in'})
-    (note,) = check_pods(rayjob(), Kubectl())
+    (note,) = check_pods([rayjob()], Kubectl())
     assert note.startswith("note: the API server did not check the pods: ci may not create pods")

@@ -247,7 +247,8 @@ def _container(job: Job, name: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
         },
     }
-    if job.kubernetes.secrets and name not in (SUBMITTER_CONTAINER, CODE_CONTAINER):
+    # Also of the first container: a Secret that does not exist is then reported at once.
+    if job.kubernetes.secrets and name != SUBMITTER_CONTAINER:
         container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.kubernetes.secrets]
     return container
 
