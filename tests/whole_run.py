@@ -28,7 +28,7 @@ ONE_WORKER = {"resources": {"workers": 1, "cpus_per_worker": 0.5}}
 class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
 
-    patience_s = 90.0  # for a step that takes well under a minute on an idle machine
+    patience_s = 240.0  # for a step that takes well under a minute on an idle machine
     poll_s = 0.05
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
@@ -65,7 +65,7 @@ class Run:
         )
         return self
 
-    def end(self, code: int, *, within_s: float = 120, all_gone: bool = True) -> str:
+    def end(self, code: int, *, within_s: float = 300, all_gone: bool = True) -> str:
         """Wait for the program's end; returns what it printed. Nothing of it may be left then."""
         try:
             output, _ = self.process.communicate(timeout=within_s)

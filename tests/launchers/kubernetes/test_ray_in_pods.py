@@ -44,7 +44,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_pods_that_do_not_come_end_the_wait_and_so_does_a_request_to_stop(tmp_path):
     attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
     attempt.claim.create(sample_claim())
