@@ -141,15 +141,20 @@ def runs(cli, tmp_path):
 COMMANDS = ("status", "logs", "ckpt ls", "ckpt verify", "data ls", "data verify", "data evict", "stop")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_set_names_the_same_run_as_at_its_start(cli, runs, command):
-    result = cli(*command.split(), "a job.yaml", "--set", "name=b")
+def assert_is_about(run, command, result):
+    """The run b, which is over."""
     if command == "stop":
         assert "b is not running" in result.stderr
     else:
         assert result.exit_code == 0, result.output
     if command == "status":
-        assert runs.run.uri in result.output
+        assert run.uri in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_set_names_the_same_run_as_at_its_start(cli, runs, command):
+    result = cli(*command.split(), "a job.yaml", "--set", "name=b")
+    assert_is_about(runs.run, command, result)
     missing = cli(*command.split(), "a job.yaml", "--set", "nmae=b")
     assert missing.exit_code == EXIT_JOB
     assert "unknown key 'nmae'" in missing.stderr
@@ -158,13 +163,7 @@ def test_set_names_the_same_run_as_at_its_start(cli, runs, command):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("folder", ["runs/b", "runs/b/g1", "runs/b/g1/attempts/1"])
 def test_every_folder_that_a_run_prints_names_it(cli, runs, command, folder):
-    result = cli(*command.split(), folder)
-    if command == "stop":
-        assert "b is not running" in result.stderr
-    else:
-        assert result.exit_code == 0, result.output
-    if command == "status":
-        assert runs.run.uri in result.output
+    assert_is_about(runs.run, command, cli(*command.split(), folder))
 
 
 def test_logs_of_the_folder_of_an_attempt_are_those_of_the_attempt(cli, runs):

@@ -22,6 +22,8 @@ from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
 from web import Answer, serving
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
 BODY = random.Random(1).randbytes(300_000)
 SHA256 = hashlib.sha256(BODY).hexdigest()
 
@@ -31,17 +33,6 @@ def web():
     with serving() as web:
         web.files["/f"] = BODY
         yield web
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
-    monkeypatch.setattr(retries, "BACKOFF_S", 0.0)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "part").mkdir()
-    return tmp_path / "part"
 
 
 def get(uri, folder, sha256=None, tick=lambda *_: None):

@@ -15,6 +15,8 @@ from clustertrain.staging import http, partial_file, retries
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.storage.location import Location
 
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
 BODY = bytes(range(256)) * 100
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -61,17 +63,6 @@ def server(*answers):
         listener.close()
         for thread in (acceptor, *threads):
             thread.join()
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch):
-    monkeypatch.setattr(retries, "BACKOFF_S", 0.0)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "part").mkdir()
-    return tmp_path / "part"
 
 
 def get(url, folder, **options):

@@ -51,11 +51,13 @@ def _is_label(text: str) -> bool:
     return re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
 
 
+def _is_label_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", text) is not None
+
+
 def _label_key(text: str) -> str:
     prefix, slash, name = text.rpartition("/")
-    if (slash and not _object_name(prefix)) or not re.fullmatch(
-        r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", name
-    ):
+    if (slash and not _object_name(prefix)) or not _is_label_name(name):
         raise ValueError("must be the key of a label, such as topology.kubernetes.io/zone")
     return text
 
@@ -68,7 +70,7 @@ def _own_label_key(text: str) -> str:
 
 
 def _label_value(text: str) -> str:
-    if re.fullmatch(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", text):
+    if not text or _is_label_name(text):
         return text
     raise ValueError("must be the value of a label: up to 63 letters, digits, '-', '_' and '.'")
 
