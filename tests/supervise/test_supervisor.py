@@ -29,10 +29,15 @@ from clustertrain.supervise.supervisor import supervise
 case, attempt = json.loads(sys.argv[1]), AttemptRef.from_text(sys.argv[2]).open()
 folder = Path(sys.argv[3])
 
+BROKEN = {
+    "storage": StorageError("no space is left"),
+    "disk": OSError(30, "Read-only file system", "events-cli.jsonl"),
+}
+
 class Broken:
     def end_now(self, is_training):
         if is_training:
-            raise StorageError("no space is left")
+            raise BROKEN[case["broken"]]
 
 meanings = {2: ("stopped", "interrupt"), 15: ("stopped", "terminated")}
 with handled_signals(meanings) as signals:
@@ -42,7 +47,7 @@ with handled_signals(meanings) as signals:
         (folder / "private").mkdir()
         return Guarded(command, folder / "driver.log", folder / "private", os.environ)
 
-    policy = Broken() if case["is_broken"] else _StopOnSignal(attempt, signals, meanings, Lines(sys.stdout))
+    policy = Broken() if case["broken"] else _StopOnSignal(attempt, signals, meanings, Lines(sys.stdout))
     result = supervise(attempt, start, policy, Lines(sys.stdout))
 """
 DRIVER = """
@@ -74,10 +79,10 @@ def attempt(tmp_path):
     return attempt
 
 
-def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, is_broken=False):
+def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, broken=""):
     """The result of a run whose driver does this; no process of it is left."""
     driver = DRIVER.format(is_training=is_training, numbers=[int(n) for n in numbers], obeys=obeys)
-    case = json.dumps({"driver": driver, "is_broken": is_broken})
+    case = json.dumps({"driver": driver, "broken": broken})
     done = subprocess.run(
         [sys.executable, "-c", SUPERVISED, case, AttemptRef.of(attempt).to_text(), str(tmp_path)],
         capture_output=True,
@@ -109,6 +114,10 @@ def test_before_training_one_signal_ends_the_run(attempt, tmp_path):
     assert attempt.stop.read().cause == "terminated"
 
 
-def test_an_error_of_the_loop_ends_the_run_as_failed(attempt, tmp_path):
-    result = supervised(attempt, tmp_path, is_broken=True)
-    assert (result.state, result.exit_code, result.text) == ("failed", 4, "no space is left")
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [("storage", "no space is left"), ("disk", "events-cli.jsonl: Read-only file system.")],
+)
+def test_an_error_of_the_loop_ends_the_run_as_failed(attempt, tmp_path, broken, text):
+    result = supervised(attempt, tmp_path, broken=broken)
+    assert (result.state, result.exit_code, result.text) == ("failed", 4, text)

@@ -18,7 +18,7 @@ from typing import Any
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, ray_cluster_of
-from clustertrain.errors import EXIT_RAY_ENDED, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
@@ -181,7 +181,12 @@ def _trainer(run: _Run) -> Any:
 
 
 if __name__ == "__main__":
-    code = main(*sys.argv[1:])
+    try:
+        code = main(*sys.argv[1:])
+    except BaseException as error:  # noqa: BLE001  logged; and os._exit here, too: at a normal exit Ray ends its
+        # processes, which ray_watch would report as the death of Ray, and the driver would be started again
+        traceback.print_exc()
+        code = error.exit_code if isinstance(error, ClusterTrainError) else EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

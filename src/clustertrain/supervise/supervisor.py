@@ -7,7 +7,7 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from clustertrain.errors import ClusterTrainError, StorageError
+from clustertrain.errors import EXIT_STORAGE, ClusterTrainError, StorageError
 from clustertrain.observe.display import Display
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
@@ -62,6 +62,8 @@ def supervise(
             result = _supervise_once(starts, policy, display, is_alone=not beside)
     except ClusterTrainError as error:
         result = failed(attempt, str(error), error.exit_code)
+    except OSError as error:  # such as an event on a disk that is full or read-only now
+        result = failed(attempt, f"{error.filename}: {error.strerror}.", EXIT_STORAGE)
     finally:
         for process in beside:
             process.end()
