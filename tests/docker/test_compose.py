@@ -42,6 +42,7 @@ def assert_on_both_workers(run):
     assert {rank["host"] for rank in started["ranks"]} == {"worker-1", "worker-2"}
 
 
+@pytest.mark.nightly  # in CI: whole/test_on_s3.py
 def test_a_run_on_the_s3_server_ends_the_same(cluster, uninterrupted):
     """Its address and its credentials are in the containers alone."""
     run = OnCluster(cluster, "on-s3", **FAULTY)

@@ -158,6 +158,7 @@ def pod_of(cluster: KubeCluster, namespace: str, name: str) -> Pod:
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: the token in slurm/test_security.py, the policies in launchers/kubernetes
 def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, run, outside, uninterrupted):
     with kube.network_policies(run.namespace):
         run.submit()

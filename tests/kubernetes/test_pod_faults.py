@@ -23,6 +23,7 @@ def secret(name, **values):
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: the limit of a cgroup in whole/test_limits.py
 def test_a_worker_killed_at_the_memory_limit_of_its_pod_is_named_and_not_started_again(make, kube, namespace):
     """A pod has 512 Mi for its worker, 1 Gi for Ray. A bit below both Ray would end the worker by itself."""
     kube.apply(secret("kernel-alone", RAY_memory_monitor_refresh_ms="0"), namespace=namespace)

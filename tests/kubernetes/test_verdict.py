@@ -127,6 +127,7 @@ def court(kube, namespace):
 _WATCHED = {"api", "operator", "pods", "pod-security"}  # without Kueue, all others are taken
 
 
+@pytest.mark.nightly  # in CI: test_kube_dry_run.py, and the same manifests in launchers/kubernetes
 @pytest.mark.timeout(900)
 def test_check_says_what_the_api_server_and_the_operator_say(court):
     rights = {f"right-{number}": manifest for number, manifest in enumerate(RIGHT.values())}
@@ -164,6 +165,7 @@ def priority(kube, namespace):
     kube.delete("workloadpriorityclasses", "high")
 
 
+@pytest.mark.nightly  # in CI: Kueue in test_watching_pods.py
 @pytest.mark.timeout(900)
 def test_check_says_what_kueue_says(kube, namespace, priority):
     court = Court(kube, namespace)

@@ -32,6 +32,7 @@ def test_jobs_of_one_node_train_with_one_worker_and_with_several(make, uninterru
     assert same_weights(runs[2].weights(), uninterrupted(2))
 
 
+@pytest.mark.nightly  # in CI: the same code on one machine, in whole/test_slow_ray.py
 def test_a_node_on_which_ray_starts_late_trains(make, tmp_path):
     """Ray itself gives up after 30 s."""
     run = make("late", **FAULTY)

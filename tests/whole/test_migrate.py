@@ -70,7 +70,14 @@ def assert_trained_together(ranks, epochs):
     assert ranks[0]["weight"] == ranks[1]["weight"]
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+@pytest.mark.parametrize(
+    "framework",
+    # To the kit all three are scripts with torchrun's environment.
+    [
+        "lightning",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("accelerate", "transformers")),
+    ],
+)
 def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework):
     run, ranks = start(make_run, framework)
     assert_trained_together(ranks, [0, 1])
@@ -81,7 +88,7 @@ def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework
     "framework",
     [
         "hydra",
-        # CI has the first start of these above, and `resume_args` in the case before.
+        # CI has a first start above, and `resume_args` in the case before.
         *(
             pytest.param(each, marks=pytest.mark.nightly)
             for each in ("lightning", "accelerate", "transformers")
