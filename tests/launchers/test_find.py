@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import EXIT_STORAGE, ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS, from_storage
 from clustertrain.launchers.find import find, find_job
@@ -200,6 +200,45 @@ def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
     assert digits.split()[:2] == ["digits", "waiting"]
     assert damaged.split()[:2] == ["other", "unknown"]
     assert "result.json" in damaged
+
+
+UNREADABLE = ["attempts", "attempts/1/restarts", "attempts/1/events.jsonl", "checkpoints", "submissions"]
+
+
+@pytest.mark.parametrize("to", [None, "local", "slurm"])
+@pytest.mark.parametrize("key", UNREADABLE)
+def test_ls_goes_on_after_a_run_that_cannot_be_read(job, key, to):
+    """A link to itself is refused to root as well."""
+    started(job)
+    other = Path("runs/other/g1", key)
+    started(load_job("job.yaml", ["name=other"]))
+    if other.exists():
+        other.rename("aside")
+    other.symlink_to(other.name)
+    submitted(load_job("job.yaml", ["name=other"]), "local")
+    done = CliRunner().invoke(main, ["ls", "runs", *(["--to", to] if to else [])])
+    assert done.exit_code == 0, done.output
+    _, digits, unread = done.output.splitlines()
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert unread.split()[:2] == ["other", "unknown"]
+    assert str(other) in unread
+
+
+@pytest.mark.parametrize("to", [None, "local"])
+def test_ls_names_a_folder_that_cannot_be_listed(job, tmp_path, to):
+    """Such as lost+found, or the runs of another user."""
+    (tmp_path / "runs").mkdir()
+    Path("runs/closed").symlink_to("closed")
+    arguments = ["ls", "runs", *(["--to", to] if to else [])]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == EXIT_STORAGE, refused.output
+    started(job)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    _, digits, note = done.output.splitlines()
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert note.startswith(f"note: {tmp_path}/runs/closed cannot be listed by uid ")
+    assert note.endswith("; it is left out")
 
 
 # ------------------------------------------------------------------------------------- folders of a run

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from clustertrain.errors import JobError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
-from clustertrain.observe.run_table import RunRow, Table, rows_of, table_of
+from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import Row, RunFiles, Status, read_files, run_at, runs_of
 from clustertrain.observe.tables import status_rows
 from clustertrain.run.command_line import command_on, typed
@@ -56,11 +56,12 @@ class FromStorage(ABC):
     def ls(self, place: str | None, namespace: str | None, columns: Columns) -> Table:
         if namespace is not None:
             raise JobError(f"--namespace {namespace}: --to {self.name} has no namespaces.\nOmit --namespace.")
-        runs = runs_of(storage_at(place or DEFAULT_STORAGE))
+        skipped: list[StorageError] = []
+        runs = runs_of(storage_at(place or DEFAULT_STORAGE), skipped.append)
         if place is not None and not runs:
-            raise no_run_at(place)
-        rows, notes = rows_of(self.statuses([read_files(run) for run in runs]))
-        return table_of(rows, notes, columns)
+            raise skipped[0] if skipped else no_run_at(place)
+        rows, notes = rows_of(runs, self.statuses)
+        return table_of(rows, [*map(left_out, skipped), *notes], columns)
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         raise _run_elsewhere(target, command, *options)

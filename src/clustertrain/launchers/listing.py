@@ -11,8 +11,8 @@ from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, stor
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.columns import NO_COLUMNS, Columns
-from clustertrain.observe.run_table import RunRow, Table, rows_of, table_of
-from clustertrain.observe.status import RunFiles, Status, is_known, read_files, runs_of
+from clustertrain.observe.run_table import Table, left_out, rows_of, table_of
+from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.folder import RunDir
 
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
@@ -30,12 +30,17 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
     """
     storage = storage_at(place or DEFAULT_STORAGE)
     known, notes = known_runs()
-    visible = {run.uri: run for run in runs_of(storage)}
+    skipped: list[StorageError] = []
+    visible = {run.uri: run for run in runs_of(storage, skipped.append)}
+    shown = {run.store.uri(run.name) for run in visible.values()}
+    notes += map(left_out, skipped)
     remote: dict[str, list[KnownRun]] = {}
     for each in known:
         if place is not None and not each.is_in(storage):
             continue
         found = _visible(each)
+        if found is None and each.uri in shown:
+            continue  # its row has the reason why it cannot be read
         if found is None:
             remote.setdefault(each.launcher, []).append(each)
             continue
@@ -44,27 +49,15 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
             visible.setdefault(run.uri, run)
         else:
             remove_known_run(each)
-    rows, more_notes = _rows(visible.values())
+    rows, more_notes = rows_of(visible.values(), statuses_of)
     notes += more_notes
     for name, group in remote.items():
         more, more_notes = launcher_of(name).runs(group)
         rows += more
         notes += more_notes
     if place is not None and not rows:
-        raise no_run_at(place)
+        raise skipped[0] if skipped else no_run_at(place)
     return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes, columns)
-
-
-def _rows(runs: Iterable[RunDir]) -> tuple[list[RunRow], list[str]]:
-    """A row for each run, sorted by name, and notes. A run with a damaged file gets a row with the error."""
-    read, damaged = [], []
-    for run in runs:
-        try:
-            read.append(read_files(run))
-        except StorageError as error:
-            damaged.append(RunRow(run.name, "unknown", text=str(error), run=run))
-    rows, notes = rows_of(statuses_of(read))
-    return sorted([*damaged, *rows], key=lambda row: row.name), notes
 
 
 def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:

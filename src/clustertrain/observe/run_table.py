@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.observe.columns import Cell, Columns
-from clustertrain.observe.status import Status
+from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import HIDDEN
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import newest_job
@@ -69,11 +69,44 @@ class RunRow:
     run: RunDir | None = None
 
 
-def rows_of(statuses: Sequence[Status]) -> tuple[list[RunRow], list[str]]:
-    """The rows of runs whose storage this machine can access, and notes on missing answers of their
-    schedulers."""
-    notes = [f"{each.no_answer}; this is the state in the storage" for each in statuses if each.note]
-    return [_row_of(each) for each in statuses], notes
+def rows_of(
+    runs: Iterable[RunDir], statuses: Callable[[Sequence[RunFiles]], list[Status]]
+) -> tuple[list[RunRow], list[str]]:
+    """A row for each run whose storage this machine can access, sorted by name, and notes on missing answers
+    of their schedulers. A run that cannot be read gets a row with the error.
+
+    Args:
+        statuses: the statuses of some runs, with one query to each scheduler.
+    """
+    read, rows = [], []
+    for run in runs:
+        try:
+            read.append(read_files(run))
+        except StorageError as error:
+            rows.append(_unreadable(run, error))
+    try:
+        found = statuses(read)
+        rows += [_row_of(each) for each in found]
+    except StorageError:  # of one run, which is found by reading each for itself
+        found = []
+        for files in read:
+            try:
+                (status,) = statuses([files])
+                rows.append(_row_of(status))
+                found.append(status)
+            except StorageError as error:
+                rows.append(_unreadable(files.run, error))
+    notes = [f"{each.no_answer}; this is the state in the storage" for each in found if each.note]
+    return sorted(rows, key=lambda row: row.name), notes
+
+
+def left_out(error: StorageError) -> str:
+    """The note on a folder of a storage that cannot be listed."""
+    return f"{str(error).splitlines()[0].rstrip('.')}; it is left out"
+
+
+def _unreadable(run: RunDir, error: StorageError) -> RunRow:
+    return RunRow(run.name, "unknown", text=str(error), run=run)
 
 
 def _row_of(status: Status) -> RunRow:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustertrain.checkpoints.manifest import names
-from clustertrain.errors import JobError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.observe.standing import Standing, alive, of_result
@@ -152,7 +152,7 @@ def run_at(places: Sequence[Place]) -> tuple[RunDir, Place] | None:
 def no_run(target: str, job: Job | None, sets: Sequence[str] = ()) -> NotStarted:
     """The error for an argument that names no run; it lists the runs of the storage."""
     run = places_named(target, job)[0].run()
-    known = run_names(open_store(target) if job is None else run.store)
+    known = run_names(open_store(target) if job is None else run.store, skip=lambda error: None)
     start = UNKNOWN if job is None else typed("run", target, sets)
     remedy = f"Started so far: {', '.join(known[:8])}." if known else f"Start it with `{start}`."
     return NotStarted(f"{target}: there is no run at {run.store.uri(run.name)}.\n{remedy}")
@@ -242,11 +242,24 @@ def last_figures(run: RunDir) -> dict[str, Any] | None:
     return records[-1] if records else None
 
 
-def runs_of(storage: Location | str) -> list[RunDir]:
-    """The runs of a storage that were started or submitted, by name."""
+def runs_of(storage: Location | str, skip: Callable[[StorageError], None] | None = None) -> list[RunDir]:
+    """The runs of a storage that were started or submitted, by name.
+
+    Args:
+        skip: called with the error of each folder that cannot be listed. A run whose own folders cannot be
+            listed is then among the runs. Without it the first error is raised.
+    """
     store = open_store(storage)
-    runs = (RunDir.newest(storage, name) for name in run_names(store))
-    return [run for run in runs if is_known(run)]
+
+    def may_be_known(run: RunDir) -> bool:
+        try:
+            return is_known(run)
+        except StorageError:
+            if skip is None:
+                raise
+            return True
+
+    return [run for name in run_names(store, skip) if may_be_known(run := RunDir.newest(storage, name))]
 
 
 def is_scheduled(run: RunDir) -> bool:

@@ -4,9 +4,11 @@ them; and the runs in a storage. Every folder that clustertrain prints names its
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustertrain.errors import StorageError
 from clustertrain.run.folder import RunDir
 from clustertrain.storage import Location, Store
 
@@ -60,6 +62,21 @@ def _split(path: str) -> tuple[Location, str]:
     return Location(storage or "/"), name
 
 
-def run_names(store: Store) -> list[str]:
-    """The runs of a storage: folders that contain a generation."""
-    return sorted(name for name in store.list("") if any(map(_GENERATION.fullmatch, store.list(name))))
+def run_names(store: Store, skip: Callable[[StorageError], None] | None = None) -> list[str]:
+    """The runs of a storage: folders that contain a generation.
+
+    Args:
+        skip: called with the error of each folder that cannot be listed, such as another user's. Without it
+            the first such error is raised.
+    """
+    return [name for name in sorted(store.list("")) if _has_generation(store, name, skip)]
+
+
+def _has_generation(store: Store, name: str, skip: Callable[[StorageError], None] | None) -> bool:
+    try:
+        return any(map(_GENERATION.fullmatch, store.list(name)))
+    except StorageError as error:
+        if skip is None:
+            raise
+        skip(error)
+        return False

@@ -214,7 +214,8 @@ def _ids_of_no_code(job: Job) -> set[FileId]:
     """The runs and the data sets of the job, by inode: links to them are found as well."""
     paths = [_local(Location(entry.uri)) for entry in job.data.values()]
     if (storage := _local(job.storage.location)) is not None:
-        paths += [storage, *(storage / name for name in run_names(open_store(job.storage.location)))]
+        names = run_names(open_store(job.storage.location), skip=lambda error: None)
+        paths += [storage, *(storage / name for name in names)]
     return {_id(path.stat()) for path in paths if path is not None and path.exists()}
 
 
