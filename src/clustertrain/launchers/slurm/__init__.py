@@ -6,6 +6,7 @@ preflight.py   the checks before a job is submitted
 refusal.py     the error of a failed sbatch, with a remedy
 partitions.py  compares the resources of a job with the partitions of the cluster
 site_settings.py  settings of the cluster that a user should know
+setup_lines.py  the lines of slurm.setup, checked by bash
 script.py      the sbatch script of a job, with the files of templates/
 queue.py       the states of jobs in squeue and sacct
 state.py       the state of a run, derived from its files and the queue

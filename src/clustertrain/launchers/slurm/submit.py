@@ -28,6 +28,7 @@ from clustertrain.launchers.slurm.script import (
     python_on_nodes,
     render,
 )
+from clustertrain.launchers.slurm.setup_lines import check_setup
 from clustertrain.launchers.slurm.site_settings import site_notes, site_settings
 from clustertrain.launchers.slurm.status import status_of
 from clustertrain.run.admission import Options, check_world_size, continue_from
@@ -112,8 +113,9 @@ def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
     which is computed from the saves of the run's last attempts.
 
     Raises:
-        JobError: the Python on the nodes is not known.
+        JobError: the Python on the nodes is not known, or slurm.setup is no valid shell.
     """
+    check_setup(job.slurm.setup)
     python, measured_s = python_on_nodes(job), None
     with suppress(StorageError):  # the storage cannot be read: `check_submit_host` reports that
         measured_s = measured_save_s(RunDir.newest(job.storage.location.with_patience(0), job.name))
