@@ -3,9 +3,6 @@
 import gzip
 import itertools
 import re
-import socket
-import threading
-from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +11,7 @@ from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import http, partial_file, retries
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.storage.location import Location
+from liars import server
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
@@ -21,48 +19,6 @@ BODY = bytes(range(256)) * 100
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + LENGTH + b"\r\n" + BODY
-
-
-@contextmanager
-def server(*answers):
-    """The URL of a server, and its requests. An answer is bytes, or a function that returns pieces, of which
-    one is sent every 20 ms. The last answer is for all further requests."""
-    requests, is_over, threads = [], threading.Event(), []
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def handle(connection, answer):
-        with connection:
-            head = b""
-            while b"\r\n\r\n" not in head and (data := connection.recv(4096)):
-                head += data
-            requests.append(head.decode())
-            try:
-                for piece in [answer] if isinstance(answer, bytes) else answer():
-                    connection.sendall(piece)
-                    if not isinstance(answer, bytes) and is_over.wait(0.02):
-                        return
-            except OSError:
-                return  # the client has left
-
-    def accept():
-        for answer in itertools.chain(answers, itertools.repeat(answers[-1])):
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threads.append(threading.Thread(target=handle, args=(connection, answer)))
-            threads[-1].start()
-
-    acceptor = threading.Thread(target=accept)
-    acceptor.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/f", requests
-    finally:
-        is_over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        for thread in (acceptor, *threads):
-            thread.join()
 
 
 def get(url, folder, **options):

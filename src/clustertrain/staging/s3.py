@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.source import CutShort, Stream
+from clustertrain.storage.header_values import validator_of
 from clustertrain.storage.location import Location
+from clustertrain.storage.s3_answers import Nonsense, range_of, size_of, text_of
 from clustertrain.storage.s3_client import code_of, connect, explained, http_status_of, is_transient
 
 
@@ -43,7 +44,7 @@ class S3Source:
             if offset:
                 return self.open(0, None)  # the object has changed
             answer = self._get({})  # an empty object has no ranges
-        return self._stream(answer)
+        return self._stream(answer, offset, end)
 
     def _get(self, request: dict[str, str]) -> Any:
         client = self._client()
@@ -52,7 +53,7 @@ class S3Source:
         except Exception as error:
             if is_transient(error):
                 raise CutShort(_value_text(error)) from error
-            if http_status_of(error) in (412, 416):
+            if request and http_status_of(error) in (412, 416):
                 raise _NotThatRange from error
             if http_status_of(error) == 404 and code_of(error) != "NoSuchBucket":
                 raise self._missing(error) from error
@@ -64,19 +65,19 @@ class S3Source:
         except StorageError as error:
             raise DataError(str(error)) from error
 
-    def _stream(self, answer: Any) -> Stream:
+    def _stream(self, answer: Any, offset: int, end: int | None) -> Stream:
         # A date cannot be a condition of a GET, but the caller compares it.
-        body, validator = answer["Body"], answer.get("ETag") or str(answer.get("LastModified"))
-        length = int(answer["ContentLength"])
-        content_range = answer.get("ContentRange")
-        if content_range is None:  # the whole object: it is empty, or the server does not support ranges
-            return Stream(_Body(body), 0, length, length, validator)
-        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
-        if match is None:
+        validator = validator_of(answer.get("ETag")) or str(answer.get("LastModified"))
+        body = _Body(answer["Body"])
+        try:
+            if answer.get("ContentRange") is None:  # an empty object, or the server does not support ranges
+                length = size_of(answer)
+                return Stream(body, 0, length, length, validator)
+            ends, total = range_of(answer, offset, end)
+        except Nonsense as error:
             body.close()
-            raise CutShort(f"the server sent {content_range!r} for a range")
-        first, last, total = int(match[1]), int(match[2]), int(match[3])
-        return Stream(_Body(body), first, last + 1, total, validator, splits=_is_etag(validator))
+            raise DataError(str(explained(self.location, "GET", self.key, error))) from error
+        return Stream(body, offset, ends, total, validator, splits=_is_etag(validator))
 
     def _missing(self, error: Exception) -> DataError:
         what = f"GET s3://{self.bucket}/{self.key}"
@@ -94,8 +95,8 @@ class S3Source:
 
         try:
             found = self._client().list_objects_v2(Bucket=self.bucket, Prefix=f"{self.key}/", MaxKeys=1)
-        except (BotoCoreError, ClientError):
-            return False  # no permission to list: report only that the object is missing
+        except (BotoCoreError, ClientError, ValueError):
+            return False  # no permission to list, or nonsense: report only that the object is missing
         return bool(found.get("KeyCount"))
 
 
@@ -136,4 +137,4 @@ def _names_no_object(uri: str) -> DataError:
 def _value_text(error: Exception) -> str:
     if http_status_of(error):
         return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"

@@ -61,8 +61,7 @@ class S3Store:
         self._bucket.delete(self._key(key))
 
     def size_or_none(self, key: str) -> int | None:
-        found = self._bucket.head(self._key(key))
-        return None if found is None else int(found["ContentLength"])
+        return self._bucket.size_or_none(self._key(key))
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
         return self._bucket.blocks(self._key(key), block_bytes)
@@ -115,7 +114,7 @@ class S3Store:
         return f"{key}/" if key else ""
 
     def _is_whole(self, tree: str, marker: str) -> bool:
-        return self._bucket.head(f"{tree}/{marker}") is not None
+        return self._bucket.exists(f"{tree}/{marker}")
 
     def _remove_below(self, folder: str) -> None:
         self._bucket.delete(*(key for key, _ in self._bucket.below(folder)))

@@ -18,6 +18,14 @@ from botocore.exceptions import ClientError
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
+from clustertrain.storage.s3_answers import (
+    Nonsense,
+    check_page,
+    etag_of,
+    range_of,
+    size_of,
+    upload_id_of,
+)
 from clustertrain.storage.s3_client import connect, explained, http_status_of, persistently
 
 _T = TypeVar("_T")
@@ -88,9 +96,12 @@ class Bucket:
 
         return self._unless_absent("GET", key, whole)
 
-    def head(self, key: str) -> dict[str, Any] | None:
-        """The properties of an object (ContentLength, ETag, LastModified); None if it does not exist."""
-        return self._unless_absent("HEAD", key, lambda: self._client.head_object(Bucket=self.name, Key=key))
+    def exists(self, key: str) -> bool:
+        return self._unless_absent("HEAD", key, lambda: self._head(key)) is not None
+
+    def size_or_none(self, key: str) -> int | None:
+        """The size of an object in bytes; None if it does not exist."""
+        return self._unless_absent("HEAD", key, lambda: size_of(self._head(key)))
 
     def blocks(self, key: str, block_bytes: int) -> Iterator[bytes]:
         """The bytes of an object in order; after a cut it continues, as long as the object is the same.
@@ -122,14 +133,14 @@ class Bucket:
     def below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
         """Every key with this prefix, and the time of its write by the server's clock."""
         for page in self._pages("LIST", prefix, "list_objects_v2", Prefix=prefix):
-            yield from ((entry["Key"], entry["LastModified"]) for entry in page.get("Contents", []))
+            yield from ((entry["Key"], entry["LastModified"]) for entry in page["Contents"])
 
     def directly_below(self, folder: str) -> tuple[list[str], list[str]]:
         """Names of the objects and of the folders in a folder, which ends with '/' or is empty."""
         objects, folders = [], []
         for page in self._pages("LIST", folder, "list_objects_v2", Prefix=folder, Delimiter="/"):
-            objects += [entry["Key"][len(folder) :] for entry in page.get("Contents", [])]
-            folders += [entry["Prefix"][len(folder) : -1] for entry in page.get("CommonPrefixes", [])]
+            objects += [entry["Key"][len(folder) :] for entry in page["Contents"]]
+            folders += [entry["Prefix"][len(folder) : -1] for entry in page["CommonPrefixes"]]
         return [name for name in objects if name], [name for name in folders if name]
 
     def delete(self, *keys: str) -> None:
@@ -155,7 +166,8 @@ class Bucket:
             )
         except ClientError:
             return keys
-        return [error["Key"] for error in answer.get("Errors", [])]
+        left = {error.get("Key") for error in answer.get("Errors", [])}
+        return [key for key in keys if key in left] if left <= set(keys) else keys
 
     # ---------------------------------------------------------------------------------- multipart uploads
 
@@ -163,10 +175,10 @@ class Bucket:
         """The id of a new multipart upload. After a lost answer there may be two; the first is collected
         later."""
 
-        def begin() -> Any:
-            return self._client.create_multipart_upload(Bucket=self.name, Key=key)
+        def begin() -> str:
+            return upload_id_of(self._client.create_multipart_upload(Bucket=self.name, Key=key))
 
-        return str(self._request("POST", key, begin)["UploadId"])
+        return self._request("POST", key, begin)
 
     def upload_part(
         self, key: str, upload_id: str, number: int, data: bytearray, pause: Callable[[float], None]
@@ -176,12 +188,10 @@ class Bucket:
         where = {"Bucket": self.name, "Key": key, "UploadId": upload_id, "PartNumber": number}
         md5 = _md5(data)
 
-        def part() -> Any:
-            return self._client.upload_part(**where, Body=data, ContentMD5=md5)
+        def part() -> str:
+            return etag_of(self._client.upload_part(**where, Body=data, ContentMD5=md5))
 
-        return str(
-            persistently(self.location, f"PUT part {number} of", key, part, answers=(), pause=pause)["ETag"]
-        )
+        return persistently(self.location, f"PUT part {number} of", key, part, answers=(), pause=pause)
 
     def complete_upload(self, key: str, upload_id: str, etags: list[str], size_bytes: int) -> None:
         """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
@@ -195,7 +205,7 @@ class Bucket:
         try:
             self._request("POST", key, complete, answers=(404,))
         except ClientError as error:
-            if (self.head(key) or {}).get("ContentLength") != size_bytes:
+            if self.size_or_none(key) != size_bytes:
                 raise explained(self.location, "POST", key, error) from error
 
     def abort_upload(self, key: str, upload_id: str) -> None:
@@ -213,12 +223,15 @@ class Bucket:
             for page in self._pages(
                 "LIST", prefix, "list_multipart_uploads", answers=_SHOWS_NO_UPLOADS, Prefix=prefix
             ):
-                found += [(upload["Key"], upload["UploadId"]) for upload in page.get("Uploads", [])]
+                found += [(upload["Key"], upload_id_of(upload)) for upload in page["Uploads"]]
         except ClientError:
             return []
         return [(key, upload_id) for key, upload_id in found if key.startswith(prefix)]
 
     # ------------------------------------------------------------------------------------------ requests
+
+    def _head(self, key: str) -> Any:
+        return self._client.head_object(Bucket=self.name, Key=key)
 
     def _put(self, key: str, data: bytes, writer: str, **condition: str) -> Any:
         metadata = {_SHA256: _sha256(data)} | ({_WRITER: writer} if writer else {})
@@ -245,13 +258,14 @@ class Bucket:
 
         def page() -> dict[str, Any]:
             found: dict[str, Any] = getattr(self._client, operation)(Bucket=self.name, **options, **marks)
+            check_page(found, options["Prefix"], marks, _marks_after(found))
             return found
 
         while True:
             found = self._request(action, prefix, page, answers=answers)
             yield found
-            marks = {mark: found[at] for at, mark in _MARKS.items() if found.get(at)}
-            if not found.get("IsTruncated") or not marks:
+            marks = _marks_after(found)
+            if not found["IsTruncated"] or not marks:
                 return
 
 
@@ -289,15 +303,27 @@ class _Reading:
             self._body = None
 
     def _open(self) -> None:
-        if not self._etag:
-            answer = self._client.get_object(**self._where)
-            self._etag, self._total_bytes = answer["ETag"], answer["ContentLength"]
-        elif self.offset < self._total_bytes:
-            rest = {"Range": f"bytes={self.offset}-", "IfMatch": self._etag}
-            answer = self._client.get_object(**self._where, **rest)
-        else:
+        rest = {"Range": f"bytes={self.offset}-", "IfMatch": self._etag} if self._etag else {}
+        if rest and self.offset == self._total_bytes:
             return
+        answer = self._client.get_object(**self._where, **rest)
         self._body = answer["Body"]
+        try:
+            self._check(answer, is_rest=bool(rest))
+        except Nonsense:
+            self.close()
+            raise
+
+    def _check(self, answer: Any, *, is_rest: bool) -> None:
+        if not is_rest:
+            self._etag, self._total_bytes = etag_of(answer), size_of(answer)
+        elif range_of(answer, self.offset, None)[1] != self._total_bytes:
+            raise Nonsense("the size of the object changed, but not its ETag")
+
+
+def _marks_after(page: dict[str, Any]) -> dict[str, str]:
+    """Where the listing continues after this page."""
+    return {mark: page[at] for at, mark in _MARKS.items() if page.get(at)}
 
 
 def _batches(keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
+from clustertrain.storage.s3_answers import text_of
 
 _T = TypeVar("_T")
 
@@ -141,7 +142,7 @@ def http_status_of(error: BaseException) -> int:
 def code_of(error: BaseException) -> str:
     """S3's name of an error, such as "NoSuchKey"; empty if there is none."""
     response = getattr(error, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    return text_of(response.get("Error", {}).get("Code", ""), 60) if isinstance(response, dict) else ""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -171,7 +172,7 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
     what = f"{action} s3://{bucket}/{key}{_at(location)}"
     if isinstance(error, ClientError):
         status, code = http_status_of(error), code_of(error)
-        message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+        message = text_of(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         cause = _CAUSES.get(code)
         if cause is None:
             cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not accept such a request"
@@ -183,7 +184,12 @@ def explained(location: Location, action: str, key: str, error: BaseException) -
             "Correct the endpoint, or set AWS_CA_BUNDLE to the file with your site's CA certificates."
         )
     if isinstance(error, BotoCoreError):  # no credentials, no token, an incomplete profile
-        return StorageError(f"{what} was not sent: {str(error).rstrip('.')}.\n{_looked_in()}")
+        return StorageError(f"{what} was not sent: {text_of(error).rstrip('.')}.\n{_looked_in()}")
+    if isinstance(error, ValueError | RecursionError):  # boto3 could not read the answer, or s3_answers.py
+        return StorageError(
+            f"{what}: the server's answer is not one of S3: {text_of(error).rstrip('.')}.\n"
+            "Correct the endpoint, or find out what answers there in its place."
+        )
     raise error  # not an error of the storage: a bug
 
 
@@ -202,7 +208,7 @@ def _given_up(location: Location, action: str, key: str, error: BaseException) -
 
 
 def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+    return f"{type(error).__name__}: {text_of(str(error).partition(chr(10))[0])}".rstrip(": ")
 
 
 def _at(location: Location) -> str:

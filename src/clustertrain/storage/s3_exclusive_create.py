@@ -31,11 +31,11 @@ def create_by_contest(bucket: Bucket, key: str, data: bytes, writer: str) -> boo
     folder, _, name = key.rpartition("/")
     contest = f"{folder}/.contest-{name}/".lstrip("/")
     own, pause_s = contest + writer, _FIRST_PAUSE_S
-    while bucket.head(key) is None:
+    while not bucket.exists(key):
         begun_at = time.monotonic()
         bucket.put(own, b"")
         try:
-            if _is_alone(bucket, contest, own) and bucket.head(key) is None:
+            if _is_alone(bucket, contest, own) and not bucket.exists(key):
                 bucket.put(key, data, writer=writer, before=begun_at + _DEAD_AFTER_S / 4)
                 return True
         except TooLate:

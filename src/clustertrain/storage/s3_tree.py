@@ -52,7 +52,7 @@ class S3Tree:
     def commit(self, marker: str, data: bytes) -> None:
         """Put the marker, unless the name is taken or a file of the tree no longer exists."""
         for name in self.files:
-            if self._bucket.head(f"{self._key}/{name}") is None:
+            if not self._bucket.exists(f"{self._key}/{name}"):
                 raise FileNotFoundError(f"{self._key}/{name} was removed while the tree was written")
         self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
         if not self._create(f"{self._key}/{marker}", data):
