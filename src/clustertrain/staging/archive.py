@@ -27,6 +27,7 @@ from typing import IO, Any
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.folder_digest import Contents
+from clustertrain.staging.zip_directory import directory_parts
 from clustertrain.storage.posix import refused
 
 _CHUNK_BYTES = 1 << 20
@@ -279,22 +280,22 @@ def _is_plain_tar(file: IO[bytes]) -> bool:
 
 
 def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
-    with zipfile.ZipFile(file) as archive:
-        for info in archive.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            refusal = None
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
-            elif info.flag_bits & 0x1:
-                refusal = "it is encrypted"
-            # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
-            yield _Member(
-                info.orig_filename,
-                info.file_size,
-                info.orig_filename.endswith("/"),
-                refusal,
-                partial(archive.open, info),
-            )
+    for part in directory_parts(file):
+        with zipfile.ZipFile(part) as archive:
+            for info in archive.infolist():
+                yield _zip_member(archive, info)
+
+
+def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    refusal = None
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
+    elif info.flag_bits & 0x1:
+        refusal = "it is encrypted"
+    # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
+    name = info.orig_filename
+    return _Member(name, info.file_size, name.endswith("/"), refusal, partial(archive.open, info))
 
 
 def _tar_members(stream: Any) -> Iterator[_Member]:
