@@ -13,7 +13,7 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from kubernetes.watched import User, inert, write_job
+from kubernetes.watched import User, bind_role, inert, write_job
 
 # What a quota counts, how many it allows, and how many the run needs.
 TOO_FEW = [
@@ -99,6 +99,19 @@ def test_quotas_that_count_objects(user, kube, namespace, monkeypatch):
     enough = {key: str(needed + 1) for key, _, needed in TOO_FEW}
     kube.apply(rule("ResourceQuota", hard=enough), namespace=namespace)
     assert check_cluster(job, objects, kubectl) == []
+
+
+@pytest.mark.parametrize("resource", ["configmaps", "networkpolicies", "pods", "resourcequotas"])
+def test_what_the_account_may_not_count_is_a_note(user, kube, namespace, monkeypatch, resource):
+    """And no refusal: what it may not list may exist already, and needs no room then."""
+    counted = {"configmaps": "count/configmaps", "pods": "limits.cpu"}
+    key = counted.get(resource, "count/networkpolicies.networking.k8s.io")
+    kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
+    monkeypatch.setenv("PATH", kube.environment["PATH"])
+    monkeypatch.setenv("KUBECONFIG", str(bind_role(kube, namespace, (resource, "list"))))
+    job = load_job(user().job_file)
+    (note,) = check_cluster(job, manifests(job), Kubectl(namespace))
+    assert note.startswith("note: not all was checked: ") and f"may not list {resource}" in note
 
 
 def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.pods import Volume
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
+    PodGroup,
     group_of_pod,
     pod_groups_of,
     why_no_nodes,
@@ -67,23 +68,8 @@ def check_cluster(
         if not job.kubernetes.autoscaled:
             raise ClusterError(why)
         notes.append(f"note: the run waits for new nodes (kubernetes.autoscaled): {why.splitlines()[0]}")
-    if quotas := reader.all("resourcequotas"):
-        pods = kubectl.list("pods", f"{RUN_LABEL}={job.name}")
-        own = [group_of_pod(pod) for pod in pods if _uses_quota(pod)]
-        counts = object_counts(manifests)
-        existing = {key: _names(kubectl, job, key) for key in {*counts.applied} & counted(quotas)}
-        if {*counts.by_operator} & counted(quotas):
-            existing["rayjobs.ray.io"] = _names(kubectl, job, "rayjobs.ray.io")
-        _refuse(why_no_quota(groups, quotas, own, counts.new(existing)))
+    _check_quotas(job, manifests, groups, reader)
     return [*notes, *reader.notes]
-
-
-def _names(kubectl: Kubectl, job: Job, resource: str) -> list[str]:
-    """The objects of the run that exist. A claim belongs to no run, and is found by its name."""
-    if resource == "persistentvolumeclaims":
-        claims = [volume.claim for volume in volumes(job) if volume.size_bytes is not None]
-        return [name for name in claims if name and _Reader(kubectl).exists(resource, name)]
-    return [each["metadata"]["name"] for each in kubectl.list(resource, f"{RUN_LABEL}={job.name}")]
 
 
 @dataclass
@@ -111,9 +97,10 @@ class _Reader:
             self._leave_out(error)
         return True
 
-    def all(self, kind: str) -> list[dict[str, Any]] | None:
+    def all(self, kind: str, selector: str = "") -> list[dict[str, Any]] | None:
+        """The objects that `selector` selects by labels; None if the account may not list them."""
         try:
-            return self.kubectl.list(kind)
+            return self.kubectl.list(kind, selector)
         except Forbidden as error:
             self._leave_out(error)
             return None
@@ -295,6 +282,35 @@ def _check_default_class(volume: Volume, reader: _Reader) -> None:
 
 def _is_default(storage_class: Object) -> bool:
     return bool(storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true")
+
+
+# --------------------------------------------------------------------------------------------------- quotas
+
+
+def _check_quotas(
+    job: Job, manifests: Sequence[Manifest], groups: Sequence[PodGroup], reader: _Reader
+) -> None:
+    """Refuse a run that the quotas do not admit. What of it exists already needs no room a second time; if
+    the account may not list it, nothing is refused because of it."""
+    quotas = reader.all("resourcequotas")
+    if not quotas:
+        return
+    pods = reader.all("pods", f"{RUN_LABEL}={job.name}")
+    own = [group_of_pod(pod) for pod in pods or () if _uses_quota(pod)]
+    counts, limited = object_counts(manifests), counted(quotas)
+    looked_up = {*counts.applied} & limited
+    if {*counts.by_operator} & limited:
+        looked_up.add("rayjobs.ray.io")
+    existing = {key: _existing(job, key, counts.applied[key], reader) for key in looked_up}
+    _refuse(why_no_quota(groups if pods is not None else [], quotas, own, counts.new(existing)))
+
+
+def _existing(job: Job, resource: str, applied: Collection[str], reader: _Reader) -> Collection[str]:
+    """The names of the run's objects that exist. A claim belongs to no run, and is found by its name."""
+    if resource == "persistentvolumeclaims":
+        return [name for name in applied if reader.exists(resource, name)]
+    found = reader.all(resource, f"{RUN_LABEL}={job.name}")
+    return applied if found is None else [each["metadata"]["name"] for each in found]
 
 
 def _uses_quota(pod: Object) -> bool:
