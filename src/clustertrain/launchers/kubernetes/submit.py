@@ -49,24 +49,15 @@ def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is 
     """The YAML that `submit` applies.
 
     Raises:
-        JobError, StorageError: as `checked`.
-    """
-    return to_yaml(checked(with_site(job), options))
-
-
-def checked(job: Job, options: Options) -> list[Manifest]:
-    """The objects of a job, checked by the operator's rules.
-
-    Raises:
         JobError: the job cannot be rendered, or KubeRay would refuse it.
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
-    objects = manifests(job, options)
+    objects = manifests(with_site(job), options)
     # Without what only a cluster decides: the standard of its namespace, and the fields of its version.
     findings = check(objects, enforced=lambda namespace: "privileged", version="")
     if refusals(findings):
         raise to_error(findings)
-    return objects
+    return to_yaml(objects)
 
 
 def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
@@ -74,10 +65,10 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     over.
 
     Raises:
-        JobError, StorageError: as `checked`.
+        JobError, StorageError: as `render`.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
-    objects = checked(job, options)
+    objects = manifests(job, options)
     kubectl = Kubectl.of(job.kubernetes)
     findings, notes = check_in_namespaces(objects, kubectl)
     for note in [*notes, *advice(findings)]:

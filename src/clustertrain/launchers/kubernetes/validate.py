@@ -22,13 +22,12 @@ from clustertrain.launchers.kubernetes.manifest_file import manifests_in
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.preflight import check_cluster
-from clustertrain.launchers.kubernetes.render.manifests import Manifest
+from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests
 from clustertrain.launchers.kubernetes.rules.check import advice
 from clustertrain.launchers.kubernetes.rules.schemas import VERSION, schemas_of, versions
-from clustertrain.launchers.kubernetes.submit import checked, rayjob_of
+from clustertrain.launchers.kubernetes.submit import rayjob_of
 from clustertrain.launchers.launcher import Checked, CheckOptions
 from clustertrain.launchers.shell import CommandMissing
-from clustertrain.run.admission import Options
 from clustertrain.run.command_line import typed
 
 
@@ -37,7 +36,7 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
 
     Raises:
         JobError: the file is wrong, or its objects would be refused.
-        StorageError: as `submit.checked`.
+        StorageError: as `submit.render`.
         ClusterError: the cluster could never start the job.
     """
     version = _version(options)
@@ -45,7 +44,7 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
     if documents is not None:
         return _validate_manifests(path, documents, options, version)
     job, command = with_site(load_job(path, sets)), typed("submit --to kubernetes", str(path), sets)
-    objects = checked(job, Options())
+    objects = manifests(job)
     kubectl = Kubectl.of(job.kubernetes)
 
     def in_cluster() -> Iterator[str]:
