@@ -335,14 +335,14 @@ def test_text_that_looks_like_a_number_or_a_boolean_stays_text(user, kube, names
     assert pod["metadata"]["labels"]["clustertrain.io/run"] == "n"
 
 
-def test_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, kube, namespace):
+def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, kube, namespace):
     """Also those that a later RayJob has taken over from an earlier one."""
     own = user(**inert(disruption_budget=True))
-    kinds = ("networkpolicies", "poddisruptionbudgets")
+    kinds, selector = ("configmaps", "networkpolicies", "poddisruptionbudgets"), "clustertrain.io/run=watched"
 
     def owners() -> set[str]:
-        found = [each for kind in kinds for each in kube.items(kind, namespace)]
-        assert len(found) == 5
+        found = [each for kind in kinds for each in kube.items(kind, namespace, selector)]
+        assert len(found) == 6
         return {owner["uid"] for each in found for owner in each["metadata"]["ownerReferences"]}
 
     for _ in range(2):
@@ -353,7 +353,7 @@ def test_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, kube, 
         kube.patch("rayjobs", own.name, over, namespace, "status")
     kube.delete("rayjobs", own.name, namespace)
     for kind in kinds:
-        kube.wait_until_gone(kind, namespace, 120)
+        kube.wait_until_gone(kind, namespace, 120, selector=selector)
 
 
 # ------------------------------------------------------------------------------------------------- validate

@@ -106,10 +106,12 @@ def test_submit_refuses_what_the_quota_cannot_hold(lone_user, kube, namespace):
     assert "ResourceQuota small has 16Mi of requests.memory left (16Mi - 0 used)" in done.stderr
 
 
-def test_a_run_that_was_never_submitted(user):
+def test_a_run_that_was_never_submitted_where_no_pod_can_read_its_storage(user):
     own = user()
     for command in ("status", "stop"):
-        assert f"There is no run {own.name}" in own(command, code=EXIT_JOB).stderr
+        said = own(command, code=EXIT_CLUSTER).stderr
+        assert f"{own.name} has no RayJob in namespace {own.namespace}, and the storage was not read" in said
+        assert "If it never ran there, `clustertrain submit --to kubernetes" in said
 
 
 def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, kube, namespace):
@@ -119,7 +121,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, k
     said = own("stop").stdout
     assert "there is nothing to save yet" in said and "RayJob watched is deleted" in said
     assert not kube.items("rayjobs", namespace) and not kube.items("networkpolicies", namespace)
-    assert kube.items("configmaps", namespace, "clustertrain.io/run=watched")
+    assert not kube.items("configmaps", namespace, "clustertrain.io/run=watched")
     assert kube.get("persistentvolumeclaims", "runs", namespace)["status"]["phase"] == "Bound"
     assert own("ls").stdout.splitlines() == ["NAME  STATE  AGE  PODS  RAYJOB"]
 
@@ -220,6 +222,7 @@ def test_a_run_is_followed_to_its_end(trainer):
 @pytest.mark.timeout(900)
 def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_path):
     runs = kube.volume_folder(namespace, "clustertrain") / "runs"
+    assert "no attempt in its storage" in trainer("status", code=EXIT_JOB).stderr
     trainer("submit", "--set", "train.epochs=2000")
     kube.wait_for(lambda: list(runs.glob("digits/g1/attempts/1/metrics-0.jsonl")), 300, "it does not train")
     assert "running (training)" in trainer("status").stdout
@@ -236,6 +239,8 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     said = trainer("stop").stdout
     assert "digits: stopped (user) at step" in said and "RayJob digits is deleted" in said
 
+    of_run = ("configmaps", namespace, "clustertrain.io/run=digits")
+    kube.wait_for(lambda: not kube.items(*of_run), 60, "the job and its code outlive the RayJob")
     after = trainer("status").stdout  # read by a pod of its own
     assert "stopped (user)" in after and "none: it was deleted" in after
     # Not always the last line: a TERM may reach the supervisor before it is gone, which tells that, too.

@@ -57,12 +57,8 @@ HEAD = {
     },
     "status": {"containerStatuses": [{"state": {"running": {}}}]},
 }
-CONFIG_MAP = {"metadata": {"name": "digits-job", "creationTimestamp": "2026-01-01T00:00:00Z"}}
 WHILE_IT_RUNS = {"rayjobs.ray.io": RAYJOB, "pods": {"items": [HEAD]}, "events": {"items": []}}
-AFTER_ITS_END = {
-    "configmaps": {"items": [CONFIG_MAP]},
-    "pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}},
-}
+AFTER_ITS_END = {"pod": {"metadata": {"name": "reader"}, "status": {"phase": "Running"}}}
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import pytest
 import yaml
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import load_job
+from clustertrain.job.file import dump_job, load_job
 from clustertrain.launchers.kubernetes.quotas import object_counts, why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 
 
@@ -40,7 +41,7 @@ def pods(job):
         "head": cluster["headGroupSpec"]["template"],
         "worker": cluster["workerGroupSpecs"][0]["template"],
         "submitter": spec["submitterPodTemplate"],
-        "reader": reader_pod(job, "config", "run-1-read", [], 60),
+        "reader": reader_pod(job, "run-1-read", [], 60),
     }
 
 
@@ -113,7 +114,9 @@ def test_labels_annotations_and_placement_are_on_every_pod(make):
     for role, pod in pods(job).items():
         labels = pod["metadata"]["labels"]
         assert (labels["team"], labels["clustertrain.io/role"]) == ("a", role)
+        job_file = pod["metadata"]["annotations"].pop("clustertrain.io/job", "")
         assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+        assert job_file == (dump_job(in_pods(job)) if role == "reader" else "")
         spec = pod["spec"]
         assert (spec["affinity"], spec["runtimeClassName"], spec["schedulerName"]) == (
             affinity,

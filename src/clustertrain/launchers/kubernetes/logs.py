@@ -16,7 +16,7 @@ from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
-from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, config_map_of, error_from_pod, read_view
+from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import LogSelection
 
@@ -85,9 +85,7 @@ class _Broken(Exception):
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
     arguments = ["logs", JOB_FILE, *_flags(selection)]
     if view.observed.head is None:
-        config = config_map_of(view.job, kubectl, view.observed)
-        printed = read_by_pod(view.job, kubectl, config, arguments) if config is not None else ""
-        yield from printed.splitlines()
+        yield from read_by_pod(view.job, kubectl, arguments).splitlines()
         return
     exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
     try:

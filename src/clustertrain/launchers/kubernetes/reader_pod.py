@@ -1,4 +1,7 @@
-"""A short-lived pod that reads the storage of a run whose own pods are gone. It is always deleted."""
+"""A short-lived pod that reads the storage of a run whose own pods are gone. It is always deleted.
+
+The job file is in the pod itself, so nothing of the run needs to stay in the cluster for it.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,30 @@ _BLOCKED_AFTER_S = 15.0  # a volume or a node may take some seconds: earlier pro
 _POLL_S = 0.7
 
 
-def read_by_pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str]) -> str:
+def read_by_pod(job: Job, kubectl: Kubectl, arguments: list[str]) -> str:
     """The output of `clustertrain ARGUMENTS` in the pod, including its error messages.
 
     Raises:
         ClusterError: the pod was not created, or did not start or end in time. The message has the reason.
     """
-    with _pod(job, kubectl, config_map, arguments, _RUN_LIMIT_S) as name:
+    with _pod(job, kubectl, arguments, _RUN_LIMIT_S) as name:
         _wait_for(kubectl, name, ("Succeeded", "Failed"), _START_LIMIT_S + _RUN_LIMIT_S)
         return kubectl("logs", name).stdout
 
 
 @contextmanager
-def waiting_pod(job: Job, kubectl: Kubectl, config_map: str, limit_s: int) -> Iterator[str]:
+def waiting_pod(job: Job, kubectl: Kubectl, limit_s: int) -> Iterator[str]:
     """The name of a reader pod that runs until the block ends, or for `limit_s` seconds. Raises as
     `read_by_pod`."""
-    with _pod(job, kubectl, config_map, [], limit_s) as name:
+    with _pod(job, kubectl, [], limit_s) as name:
         _wait_for(kubectl, name, ("Running", "Succeeded", "Failed"), _START_LIMIT_S)
         yield name
 
 
 @contextmanager
-def _pod(job: Job, kubectl: Kubectl, config_map: str, arguments: list[str], limit_s: int) -> Iterator[str]:
+def _pod(job: Job, kubectl: Kubectl, arguments: list[str], limit_s: int) -> Iterator[str]:
     name = f"{job.name[:40]}-read-{secrets.token_hex(3)}"
-    pod = reader_pod(job, config_map, name, arguments, limit_s)
+    pod = reader_pod(job, name, arguments, limit_s)
     kubectl("create", "--filename=-", input=json.dumps(pod))
     try:
         yield name

@@ -239,7 +239,7 @@ def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standin
 def _without_rayjob(stored: StoredStatus | None) -> Standing:
     """The state of a run whose RayJob is gone."""
     if stored is None:
-        return Standing("lost", "vanished", "its RayJob is gone, and its storage cannot be read", over=True)
+        return Standing("lost", "vanished", "it has no RayJob, and its storage was not read", over=True)
     if stored.attempt is None:
         return Standing("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
     if stored.of_result:

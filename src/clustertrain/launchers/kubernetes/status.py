@@ -12,7 +12,14 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.state import Observed
-from clustertrain.launchers.kubernetes.view import POLL_S, RAYJOBS, View, observe_run, read_view
+from clustertrain.launchers.kubernetes.view import (
+    POLL_S,
+    RAYJOBS,
+    View,
+    observe_run,
+    read_view,
+    view_of_existing,
+)
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.tables import print_table
@@ -80,8 +87,8 @@ def _retries_text(observed: Observed) -> str:
 
 
 def rows_of(job: Job) -> list[Row]:
-    """The table of `status`. Raises as `read_view`."""
-    return status_rows(read_view(job, Kubectl.of(job.kubernetes)))
+    """The table of `status`. Raises as `view_of_existing`."""
+    return status_rows(view_of_existing(job, Kubectl.of(job.kubernetes)))
 
 
 def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:

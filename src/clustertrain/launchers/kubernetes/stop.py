@@ -4,8 +4,8 @@ the run trains      a request through its head's pod: save and end; then its Ray
 the run waits       its RayJob is deleted at once; existing pods save before they end (preStop)
 the run is over     there is nothing to stop: KubeRay deletes its pods after kubernetes.ttl
 
-Pods, NetworkPolicies and PodDisruptionBudget are deleted with the RayJob. The ConfigMap stays, since a pod
-that reads the storage later mounts it. The storage and its claim stay as well.
+Pods, ConfigMap, NetworkPolicies and PodDisruptionBudget are deleted with the RayJob, also those that have no
+owner because `kubectl apply` created them. The storage and its claim stay.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
-from clustertrain.launchers.kubernetes.view import CLI, RAYJOBS, View, error_from_pod, read_view
+from clustertrain.launchers.kubernetes.view import CLI, RAYJOBS, View, error_from_pod, view_of_existing
 
 _BEYOND_GRACE_S = 90.0
-_DELETED_WITH_IT = "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
+_DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"
 
 
 def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
@@ -37,7 +37,7 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
         ClusterError: kubectl failed, or the cluster refused a request.
     """
     kubectl = Kubectl.of(job.kubernetes)
-    view = read_view(job, kubectl)
+    view = view_of_existing(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
         why = "it has no RayJob" if view.observed.rayjob is None else "KubeRay deletes its pods"
         raise JobError(
@@ -75,7 +75,7 @@ def _request_stop(view: View, kubectl: Kubectl, echo: Callable[[str], None], wai
 
 
 def _delete(kubectl: Kubectl, job: Job, echo: Callable[[str], None]) -> None:
-    """Delete the RayJob, its NetworkPolicies and its budget. This may take the grace period of its pods."""
+    """Delete the RayJob and the objects that belong to it. This may take the grace period of its pods."""
     kubectl.delete(RAYJOBS, job.name, grace_s(job) + _BEYOND_GRACE_S)
     for kind in _DELETED_WITH_IT:
         kubectl("delete", kind, f"--selector={RUN_LABEL}={job.name}", "--wait=false")

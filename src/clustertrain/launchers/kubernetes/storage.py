@@ -14,9 +14,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
 from clustertrain.launchers.kubernetes.view import (
     CLI,
-    config_map_of,
     error_from_pod,
-    not_submitted,
     observe_run,
 )
 
@@ -28,7 +26,7 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
     """The output lines of `clustertrain COMMAND JOBFILE OPTIONS`, run in the cluster.
 
     Raises:
-        JobError: the command writes, or the run was never submitted there.
+        JobError: the command writes files.
         ClusterTrainError: the command failed, or the cluster did not run it.
     """
     if command not in _COMMANDS:
@@ -46,10 +44,7 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
         if done.code:
             raise error_from_pod(done.code, done.stderr)
         return
-    config = config_map_of(job, kubectl, observed)
-    if config is None:
-        raise not_submitted(job)
-    printed, error, rest = read_by_pod(job, kubectl, config, arguments).partition("error: ")
+    printed, error, rest = read_by_pod(job, kubectl, arguments).partition("error: ")
     yield from printed.splitlines()
     if error:
         raise error_from_pod(EXIT_STORAGE, error + rest)
@@ -65,10 +60,8 @@ def download(job: Job, command: str, options: Sequence[str], to: BinaryIO) -> No
     argv = [*CLI, *command.split(), JOB_FILE, *options]
     if observed.head is not None:
         done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
-    elif (config := config_map_of(job, kubectl, observed)) is not None:
-        with waiting_pod(job, kubectl, config, int(_READ_S)) as pod:
-            done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
     else:
-        raise not_submitted(job)
+        with waiting_pod(job, kubectl, int(_READ_S)) as pod:
+            done = kubectl.exec(pod, READER_CONTAINER, *argv, timeout_s=_READ_S, stdout=to)
     if done.code:
         raise error_from_pod(done.code, done.stderr)

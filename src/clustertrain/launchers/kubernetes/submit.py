@@ -106,16 +106,13 @@ def what_next(applied: Applied, command: CommandLine) -> str:
 
 
 def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
-    """The objects that Kubernetes deletes with the RayJob.
-
-    Claim and ConfigMap stay: pods that read the storage later mount both.
-    """
+    """The objects that Kubernetes deletes with the RayJob: all but claims, which have the run's storage."""
     owner = {key: rayjob[key] for key in ("apiVersion", "kind")}
     owner |= {key: rayjob["metadata"][key] for key in ("name", "uid")}
     return [
         {**each, "metadata": {**each["metadata"], "ownerReferences": [owner]}}
         for each in objects
-        if each["kind"] in ("NetworkPolicy", "PodDisruptionBudget")
+        if each["kind"] not in ("RayJob", "PersistentVolumeClaim")
     ]
 
 

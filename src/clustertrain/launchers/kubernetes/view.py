@@ -12,11 +12,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
 from clustertrain.job.file import load_job
@@ -78,13 +76,32 @@ def read_view(job: Job, kubectl: Kubectl) -> View:
         job: merged with the site file.
 
     Raises:
-        JobError: the run was never submitted there.
         ClusterError: kubectl failed, or the cluster refused a request.
     """
     notes: list[str] = []
     observed = observe_run(job, kubectl, notes)
     stored = _read_storage(job, kubectl, observed, notes)
     return View(job, observed, stored, tuple(notes))
+
+
+def view_of_existing(job: Job, kubectl: Kubectl) -> View:
+    """As `read_view`, for a run that has a RayJob, or an attempt in its storage.
+
+    Raises:
+        JobError: it has neither.
+        ClusterError: it has no RayJob, and its storage could not be read; and as `read_view`.
+    """
+    view = read_view(job, kubectl)
+    if view.observed.rayjob is not None or (view.stored is not None and view.stored.attempt is not None):
+        return view
+    where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
+    start = f"`{CommandLine('submit --to kubernetes')}` starts it."
+    if view.stored is None:
+        why = "; ".join(view.notes)
+        raise ClusterError(f"{job.name} has no RayJob in {where}, and {why}\nIf it never ran there, {start}")
+    raise JobError(
+        f"There is no run {job.name} in {where}: it has no RayJob, and no attempt in its storage.\n{start}"
+    )
 
 
 def observe_run(job: Job, kubectl: Kubectl, notes: list[str]) -> Observed:
@@ -170,26 +187,14 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
         return _stored(done.stdout, done.stderr, notes)
     if observed.rayjob is not None and not observed.is_over:
         return None
-    if (config := config_map_of(job, kubectl, observed)) is None:
-        if observed.rayjob is None:
-            raise not_submitted(job)
-        return None
     try:
-        printed = read_by_pod(job, kubectl, config, arguments)
+        printed = read_by_pod(job, kubectl, arguments)
     except Forbidden:
         raise
     except ClusterTrainError as error:
         notes.append(f"the storage was not read: {_first_line(error)}")
         return None
     return _stored(printed, "", notes)
-
-
-def not_submitted(job: Job) -> JobError:
-    where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
-    return JobError(
-        f"There is no run {job.name} in {where}: it has no RayJob and no ConfigMap.\n"
-        f"Start it with `{CommandLine('submit --to kubernetes')}`."
-    )
 
 
 def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
@@ -200,17 +205,6 @@ def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
             f"the storage was not read: {error_lines[-1] if error_lines else 'the pod printed no error'}"
         )
     return stored
-
-
-def config_map_of(job: Job, kubectl: Kubectl, observed: Observed) -> str | None:
-    """The ConfigMap with the job as it was submitted; without a RayJob, the newest ConfigMap of the run."""
-    if observed.rayjob is not None:
-        template = observed.rayjob["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]
-        volumes: list[Mapping[str, Any]] = template["spec"].get("volumes", [])
-        return next((str(v["configMap"]["name"]) for v in volumes if v["name"] == "job"), None)
-    found = kubectl.list("configmaps", f"{RUN_LABEL}={job.name}")
-    newest = max(found, key=lambda each: str(each["metadata"]["creationTimestamp"]), default=None)
-    return None if newest is None else name_of(newest)
 
 
 def error_from_pod(code: int, errors: str) -> ClusterTrainError:

@@ -8,9 +8,11 @@ to the volumes that the job names.
 from __future__ import annotations
 
 import math
+from pathlib import PurePosixPath
 from typing import Any
 
 from clustertrain import variables
+from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
@@ -33,6 +35,7 @@ from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, 
 from clustertrain.version import __version__
 
 RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
+_JOB_ANNOTATION = "clustertrain.io/job"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 READER_CONTAINER, CODE_CONTAINER = "reader", "code"
 HEALTH_PORT = 52365  # of Ray's agent
@@ -98,14 +101,16 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
         "command": [_PYTHON, "-m", f"{_IN_POD}.submitter", entrypoint],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
         "resources": small_amounts(job),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [_TMP_MOUNT],
     }
     spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_TMP]}
     return {"metadata": _metadata(job, "submitter"), "spec": spec}
 
 
-def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
+def reader_pod(job: Job, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
     """A pod that reads the storage of a run whose own pods are gone. It may run for `limit_s` seconds.
+
+    The job file is an annotation of the pod, since the ConfigMap with the job is deleted with the RayJob.
 
     Args:
         arguments: of `clustertrain`. Without any it waits: `kubectl exec` runs a command in it whose output
@@ -117,21 +122,20 @@ def reader_pod(job: Job, config_map: str, name: str, arguments: list[str], limit
         "command": [_PYTHON, *(["-m", "clustertrain.cli", *arguments] if arguments else wait)],
         "env": _environment(job, {}),
         "resources": small_amounts(job),
-        "volumeMounts": [*_mounts(job), *_own_mounts(job)],
+        "volumeMounts": [*_mounts(job), _TMP_MOUNT, _JOB_MOUNT],
     }
+    path = f"metadata.annotations['{_JOB_ANNOTATION}']"
+    job_file = {"path": PurePosixPath(JOB_FILE).name, "fieldRef": {"fieldPath": path}}
     spec = {
         **_pod(job),
         "restartPolicy": "Never",
         "activeDeadlineSeconds": limit_s,
         "containers": [container],
-        "volumes": [*_volumes(job), *_own_volumes(job, config_map)],
+        "volumes": [*_volumes(job), _TMP, {"name": "job", "downwardAPI": {"items": [job_file]}}],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, **_metadata(job, "reader")},
-        "spec": spec,
-    }
+    metadata = {"name": name, **_metadata(job, "reader")}
+    metadata["annotations"] = {**metadata.get("annotations", {}), _JOB_ANNOTATION: dump_job(in_pods(job))}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def head_parameters() -> dict[str, str]:
@@ -305,6 +309,8 @@ def _probes(job: Job) -> dict[str, Any]:
 
 
 _TMP: dict[str, Any] = {"name": "tmp", "emptyDir": {}}
+_TMP_MOUNT: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}
+_JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True}
 
 
 def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
@@ -313,10 +319,7 @@ def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
 
 
 def _own_mounts(job: Job) -> list[dict[str, Any]]:
-    own: list[dict[str, Any]] = [
-        {"name": "tmp", "mountPath": "/tmp"},
-        {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True},
-    ]
+    own = [_TMP_MOUNT, _JOB_MOUNT]
     return [*own, {"name": "code", "mountPath": WRITABLE}] if code_is_packed(job) else own
 
 
