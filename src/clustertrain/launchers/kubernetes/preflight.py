@@ -35,6 +35,11 @@ from clustertrain.launchers.shell import run
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.version import RAY_VERSION, __version__
 
+# The labels of an image that have to match, what each names, and its version here.
+IMAGE_LABELS = (
+    ("io.clustertrain.version", "clustertrain", __version__),
+    ("io.clustertrain.ray", "Ray", RAY_VERSION),
+)
 _ENGINE_S = 20.0
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
@@ -133,10 +138,7 @@ def check_image(job: Job) -> None:
     labels = _labels_here(job.image or "")
     if labels is None:
         return
-    for key, what, ours in (
-        ("io.clustertrain.version", "clustertrain", __version__),
-        ("io.clustertrain.ray", "Ray", RAY_VERSION),
-    ):
+    for key, what, ours in IMAGE_LABELS:
         found = labels.get(key)
         if found is None:
             raise ClusterError(
