@@ -7,6 +7,7 @@ objects.py     ConfigMap, NetworkPolicy and other objects of a run
 rayjob.py      RayJobs
 deletion.py    a RayJob's deletionStrategy
 raycluster.py  the Ray cluster of a RayJob
+ray_fields.py  the types of the fields of Ray's kinds
 pod.py         pod templates
 schemas.py     the published schemas of Kubernetes' own kinds
 security.py    the Pod Security Standards

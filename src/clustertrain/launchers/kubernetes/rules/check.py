@@ -28,6 +28,7 @@ from clustertrain.launchers.kubernetes.rules.objects import (
     volume_claim,
 )
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
+from clustertrain.launchers.kubernetes.rules.ray_fields import CLUSTER_TYPES, JOB_TYPES, wrong_types
 from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec
 from clustertrain.launchers.kubernetes.rules.rayjob import LONGEST_RAYCLUSTER, ray_name, rayjob
 from clustertrain.launchers.kubernetes.rules.schemas import (
@@ -90,8 +91,8 @@ def check(
         field = _object(manifest, number)
         level = enforced(field.at("metadata", "namespace").text)
         of_object = [*_identity(field, seen), *_content(field, level)]
-        if schemas is not None and not any(each.by in ("api", "pods") for each in of_object):
-            of_object += _by_schemas(field, schemas)  # its messages are less specific than those of the rules
+        if not any(each.by in ("api", "pods") for each in of_object):
+            of_object += _by_types(field, schemas)  # its messages are less specific than those of the rules
         found += of_object
     return found
 
@@ -203,8 +204,14 @@ def _raycluster(cluster: Field, level: Level) -> Iterator[Finding]:
     yield from cluster_spec(cluster.at("spec"), cluster.at("metadata", "annotations"), level)
 
 
-def _by_schemas(field: Field, schemas: Schemas) -> Iterator[Finding]:
+def _by_types(field: Field, schemas: Schemas | None) -> Iterator[Finding]:
+    spec = field.at("spec")
     if field.at("kind").text in ("RayJob", "RayCluster") and _is_known(field):
-        yield from pod_templates(field.at("spec"), schemas)
-    else:
+        is_job = field.at("kind").text == "RayJob"
+        if is_job:
+            yield from wrong_types(spec, JOB_TYPES)
+        yield from wrong_types(spec.at("rayClusterSpec") if is_job else spec, CLUSTER_TYPES)
+        if schemas is not None:
+            yield from pod_templates(spec, schemas)
+    elif schemas is not None:
         yield from built_in(field, schemas)
