@@ -245,6 +245,27 @@ def test_a_checkpoint_of_another_model_is_refused_with_both_shapes(ranks):
     assert re.search(r"size mismatch for weight: .*\[1, 4\].*\[2, 4\]", str(caught.value))
 
 
+class Halved(Plain):
+    """The weight, but not the bias, in another dtype."""
+
+    def model(self):
+        model = super().model()
+        model.weight = nn.Parameter(model.weight.detach().bfloat16())
+        return model
+
+
+def test_a_checkpoint_of_another_dtype_is_refused_with_both_dtypes(ranks):
+    """torch would convert the weights and lose half of their bits."""
+    saves = ranks(1).results(run_task, Plain(), replace(SETTINGS, steps=2))[0].saves
+    with pytest.raises(JobError) as caught:
+        ranks(1).results(run_task, Halved(), SETTINGS, saves[2])
+    assert str(caught.value).splitlines() == [
+        "The checkpoint's weights do not fit Halved.model():",
+        "weight (1, 4) is float32 in the checkpoint, and bfloat16 in the model",
+        "Undo the change, or start over with --fresh, which keeps this run.",
+    ]
+
+
 def test_bf16_and_unused_parameters_train(ranks):
     settings = replace(SETTINGS, precision="bf16", find_unused_parameters=True)
     outcome = ranks(2).results(run_task, Classify(), settings)[0]

@@ -9,6 +9,7 @@ refusals.py      what the user's code raises before the first step, with the lin
 sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets
+unused.py        parameters without a gradient, for which DDP would wait
 normalizing.py   BatchNorm layers converted to another normalization
 optimization.py  learning rate, warm-up, clipping, loss scaling, the step
 evaluation.py    one pass over the evaluation data, each sample counted once

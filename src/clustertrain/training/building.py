@@ -18,6 +18,7 @@ from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
+from clustertrain.training.unused import AwaitedGradients
 
 SETTLING_PASSES = 2
 
@@ -81,10 +82,12 @@ def settle_buckets(
         return
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
+    awaited = AwaitedGradients(task, model, wrapped)
     for _ in range(SETTLING_PASSES):
         with precision.autocast():
             loss = task.loss(wrapped, map_tensors(batch, torch.clone))
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+        awaited.check()
         wrapped.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, saved in zip(model.buffers(), buffers, strict=True):
@@ -92,21 +95,32 @@ def settle_buckets(
     restore_rng(random_states, device)
 
 
-def check_gradients(task: Task, model: nn.Module) -> None:
-    """After a backward pass without DDP: check that DDP will find a gradient for each parameter.
+def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Load the weights and buffers of a checkpoint into the task's model.
 
     Raises:
-        JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
+        JobError: names, shapes or dtypes differ; names the parameters. torch itself would convert the dtypes.
     """
-    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
-    if unused:
-        more = f" and {len(unused) - 3} more" if len(unused) > 3 else ""
-        raise JobError(
-            f"The loss of {type(task).__name__} does not depend on parameters of the model: "
-            f"{', '.join(unused[:3])}{more}.\n"
-            "With several workers DDP waits for the gradients of all parameters. Set "
-            "train.find_unused_parameters: true, or freeze or remove these parameters."
-        )
+    what = f"The checkpoint's weights do not fit {type(task).__name__}.model():"
+    remedy = "Undo the change, or start over with --fresh, which keeps this run."
+    own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    converted = [
+        f"{key} {tuple(weights[key].shape)} is {_name_of(weights[key].dtype)} in the checkpoint, "
+        f"and {_name_of(tensor.dtype)} in the model"
+        for key, tensor in own.items()
+        if isinstance(weights.get(key), torch.Tensor) and weights[key].dtype != tensor.dtype
+    ]
+    if converted:
+        more = f"\nThe dtypes of {len(converted) - 3} more differ." if len(converted) > 3 else ""
+        raise JobError("\n".join([what, *converted[:3]]) + f"{more}\n{remedy}")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
+        raise JobError(f"{what}\n{error}\n{remedy}") from error
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> tuple[Any, Any]:

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clustertrain.errors import JobError
-from clustertrain.training.building import load_datasets, make_model, settle_buckets, wrap
+from clustertrain.training.building import load_datasets, load_weights, make_model, settle_buckets, wrap
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
@@ -32,6 +31,7 @@ from clustertrain.training.run import Run
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
+from clustertrain.training.unused import AwaitedGradients
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ class _Loop:
         self._reserved = False
         self._early_stopping, self._compression = early_stopping, compression
         self._evaluation_due = False  # a stop request came before it
+        self._awaited = AwaitedGradients(task, model, wrapped)
         self._meter = Meter(rank_info)
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
@@ -180,7 +181,7 @@ class _Loop:
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
-        self._load_model(state["model"])
+        load_weights(self._task, self._model, state["model"])
         self._optimization.load(state)
         if text := self._compression.load(state.get("compression")):
             self._log("note", text=text)
@@ -196,15 +197,6 @@ class _Loop:
                 text=f"resumed at world size {self._rank_info.world_size}, saved at {len(random_states)}: "
                 "random states are reseeded, and the result is not bit-identical to an uninterrupted run",
             )
-
-    def _load_model(self, weights: dict[str, Any]) -> None:
-        try:
-            self._model.load_state_dict(weights)
-        except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
-            raise JobError(
-                f"The checkpoint's weights do not fit {type(self._task).__name__}.model():\n{error}\n"
-                "Undo the change, or start over with --fresh, which keeps this run."
-            ) from error
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
         """Train on `batches`; False if a stop was requested before their end."""
@@ -252,11 +244,13 @@ class _Loop:
             the share of this rank's loss of the step, a scalar on the device.
         """
         with self._exchange_if(key.after is not None):
-            with self._precision.autocast():
+            with self._precision.autocast(), self._awaited.naming():
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)
             share = loss * key.share
             self._optimization.backward(share)
+        if key.after is not None:
+            self._awaited.check()
         self._meter.add(self.position.step + 1, loss, len(key.ids))
         return share.detach().reshape(())
 

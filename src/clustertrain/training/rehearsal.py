@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from clustertrain.training.building import check_gradients, dataset_size, make_model
+from clustertrain.training.building import dataset_size, make_model
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.loading import Fetch, check_pickles, to_device
@@ -25,6 +25,7 @@ from clustertrain.training.rng import pack_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, Position, TrainOrder
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
+from clustertrain.training.unused import check_gradients
 
 
 @dataclass(frozen=True)

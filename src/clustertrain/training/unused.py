@@ -1,0 +1,83 @@
+"""Parameters that the loss does not depend on: DDP waits for the gradient of every parameter in each step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clustertrain.errors import JobError
+from clustertrain.training.task import Task
+
+_UNFINISHED = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+:((?: \d+)+)")
+_SHOWN = 3
+_ACCEPT = "\nTo continue from a checkpoint with this change, start again with --accept-changes."
+
+
+def check_gradients(task: Task, model: nn.Module) -> None:
+    """After a backward pass without DDP: check that DDP will find a gradient for each parameter.
+
+    Raises:
+        JobError: the loss does not depend on some parameters; DDP would fail in its second pass.
+    """
+    if unused := _without_gradient(model):
+        raise _unused(task, unused)
+
+
+class AwaitedGradients:
+    """The gradients that DDP waits for: those of all parameters, unless it looks for unused ones.
+
+    DDP itself reports a missing one only in its next pass, by number. Until then this rank has taken a step
+    with gradients that were not averaged.
+    """
+
+    def __init__(self, task: Task, model: nn.Module, wrapped: nn.Module) -> None:
+        waits = isinstance(wrapped, DistributedDataParallel) and not wrapped.find_unused_parameters
+        self._task, self._model = task, model
+        self._parameters = [p for p in model.parameters() if p.requires_grad] if waits else []
+
+    def check(self) -> None:
+        """After a backward pass that exchanged gradients.
+
+        Raises:
+            JobError: a parameter has none; names it.
+        """
+        if any(parameter.grad is None and parameter.requires_grad for parameter in self._parameters):
+            raise _unused(self._task, _without_gradient(self._model), _ACCEPT)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Inside, around a forward pass, DDP's error about the pass before names the parameters. It finds
+        what `check` cannot: a parameter with a gradient only from an earlier pass of an accumulated step.
+
+        Raises:
+            JobError: in place of DDP's error.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if _UNFINISHED not in str(error):
+                raise
+            names = [name for name, p in self._model.named_parameters() if p.requires_grad]  # DDP's order
+            found = _INDICES.search(str(error))
+            numbers = map(int, found[1].split()) if found else ()
+            unused = [names[n] for n in numbers if n < len(names)]
+            raise _unused(self._task, unused or ["(DDP does not name them)"], _ACCEPT) from error
+
+
+def _without_gradient(model: nn.Module) -> list[str]:
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def _unused(task: Task, names: list[str], more_remedy: str = "") -> JobError:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return JobError(
+        f"The loss of {type(task).__name__} does not depend on parameters of the model: "
+        f"{', '.join(names[:_SHOWN])}{more}.\n"
+        "With several workers DDP waits for the gradients of all parameters. Set "
+        f"train.find_unused_parameters: true, or freeze or remove these parameters.{more_remedy}"
+    )
