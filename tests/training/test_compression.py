@@ -51,7 +51,8 @@ def bytes_of(outcome):
 
 
 def notes_of(outcome):
-    return [record["text"] for record in outcome.logs if record["kind"] == "note"]
+    """Without the first one, which shows the learning rate."""
+    return [record["text"] for record in outcome.logs if record["kind"] == "note"][1:]
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
@@ -62,7 +63,7 @@ def test_half_of_the_bytes_and_nearly_the_same_weights(ranks, name, tolerance):
     assert notes_of(outcome) == [
         f"gradients: {EXACT_BYTES // 2:,} bytes per step and rank instead of {EXACT_BYTES:,} ({name})"
     ]
-    assert "gradient_bytes" not in exact.logs[0], "nothing is compressed by default"
+    assert not any("gradient_bytes" in record for record in exact.logs), "nothing is compressed by default"
     differences = [(outcome.weights()[key] - tensor).abs().max() for key, tensor in exact.weights().items()]
     assert 0 < max(differences) < tolerance
 
@@ -107,4 +108,4 @@ def test_a_checkpoint_without_compression_continues_with_it(ranks):
 
 def test_one_rank_exchanges_nothing(ranks):
     outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, gradient_compression="fp16"))[0]
-    assert "gradient_bytes" not in outcome.logs[0] and not notes_of(outcome)
+    assert not any("gradient_bytes" in record for record in outcome.logs) and not notes_of(outcome)

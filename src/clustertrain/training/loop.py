@@ -176,8 +176,7 @@ class _Loop:
         """Load a saved state, and seed every rank's random numbers."""
         for warning in warnings:
             self._log("warning", text=warning)
-        if self._optimization.lr_text:
-            self._log("note", text=self._optimization.lr_text)
+        self._log("note", text=self._optimization.lr_text)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return

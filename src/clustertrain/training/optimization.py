@@ -26,24 +26,23 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
 
 
 def lr_text(lr: float, scheduled: float, settings: TrainSettings, sizes: BatchSizes, total_steps: int) -> str:
-    """How the learning rate follows from the batch size, a line per rule; empty without scaling and warm-up.
+    """How the learning rate follows from the batch size, and its warm-up: a line per rule.
 
     Args:
         lr: that of the task's optimizer, of its first group of parameters.
         scheduled: that of step 1 without warm-up.
     """
-    lines = []
     batch, base = sizes.global_batch_size, settings.lr_base_batch_size or sizes.batch_size
     scaled = lr * lr_factor(settings.lr_scaling, batch, base)
-    if settings.lr_scaling != "none":
-        ratio = f"{batch} / {base}" if settings.lr_scaling == "linear" else f"√({batch} / {base})"
-        lines.append(
-            f"learning rate: {lr:g} × {ratio} = {scaled:g} ({settings.lr_scaling}; global batch: "
-            f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
-            f"= {batch}, base {base})"
-        )
-        if not math.isclose(scheduled, scaled):
-            lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
+    factor = {"none": "1", "linear": f"{batch} / {base}", "sqrt": f"√({batch} / {base})"}[settings.lr_scaling]
+    of_base = "" if settings.lr_scaling == "none" else f", base {base}"
+    lines = [
+        f"learning rate: {lr:g} × {factor} = {scaled:g} ({settings.lr_scaling}; global batch: "
+        f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
+        f"= {batch}{of_base})"
+    ]
+    if not math.isclose(scheduled, scaled):
+        lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
     if warmup := settings.warmup_steps:
         never_ends = "; the run ends before the warm-up" if warmup > total_steps else ""
         lines.append(
