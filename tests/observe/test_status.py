@@ -103,8 +103,12 @@ def test_the_summary_has_state_and_cause(run):
         metrics={"accuracy": 0.98, "lr": 1},
         restarts=1,
         redone_steps=5,
+        skipped_steps=3,
     )
     rows = dict(summary_rows(run, result))
+    assert rows["skipped steps"] == "3, their gradients overflowed fp16"
+    for none in (0, None):
+        assert "skipped steps" not in dict(summary_rows(run, replace(result, skipped_steps=none)))
     assert rows["state"] == "done (finished)"
     assert rows["accuracy"] == "0.98"
     assert "lr" not in rows

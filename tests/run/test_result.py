@@ -57,12 +57,17 @@ def test_a_reader_ignores_fields_of_a_later_version(attempt):
 
 
 def test_a_finished_result_contains_the_report_of_rank_0(attempt):
-    start(attempt, 0, outcome=Outcome(True, 40, 2, {"loss": 0.5}, train_started=1.0, train_ended=4.0))
+    start(
+        attempt,
+        0,
+        outcome=Outcome(True, 40, 2, {"loss": 0.5}, train_started=1.0, train_ended=4.0, skipped_steps=2),
+    )
     EventLog(attempt.events).write("resumed", redone_steps=3)
     EventLog(attempt.events).write("resumed", redone_steps=4)
     result = of_outcome(attempt)
     assert (result.state, result.exit_code, result.step, result.metrics) == ("done", 0, 40, {"loss": 0.5})
     assert (result.train_s, result.redone_steps, result.world_size) == (3.0, 7, 2)
+    assert result.skipped_steps == 2
 
 
 def test_early_stopping_is_done_with_its_reason(attempt):

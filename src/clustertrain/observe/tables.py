@@ -27,6 +27,8 @@ def summary_rows(run: RunDir, result: Result) -> list[Row]:
             ("step", f"{result.step}" + (f", epoch {result.epoch}" if result.epoch is not None else ""))
         )
     rows += [(name, f"{value:.4g}") for name, value in result.metrics.items() if name not in HIDDEN]
+    if result.skipped_steps:
+        rows.append(("skipped steps", f"{result.skipped_steps}, their gradients overflowed fp16"))
     if result.restarts:
         repeated = "" if result.redone_steps is None else f", {result.redone_steps} steps repeated"
         rows.append(("restarts", f"{result.restarts}{repeated}"))

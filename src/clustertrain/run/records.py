@@ -155,6 +155,7 @@ class Result:
         exit_code: that of `clustertrain run`.
         text: two or three lines for people: the error, or why the run was done early; otherwise empty.
         step, redone_steps: None for a script, which counts its own.
+        skipped_steps: as in Outcome.
         checkpoint: the newest one.
         best: None without `checkpoint.keep_best`, or if no checkpoint has a value of its metric.
         train_s: seconds from the first step to the last.
@@ -174,6 +175,7 @@ class Result:
     checkpoint: str | None = None
     restarts: int = 0
     redone_steps: int | None = 0
+    skipped_steps: int | None = None
     world_size: int | None = None
     train_s: float | None = None
     best: BestCheckpoint | None = None
@@ -251,6 +253,7 @@ class Outcome:
         finished: nothing is left to train; otherwise a stop was requested.
         step: None for a script, which counts its own.
         early_stop: why it finished before its last step, in three lines; empty if it did not.
+        skipped_steps: how many steps overflowed under fp16 since the start of the run; None if none can.
         train_started, train_ended: in seconds since 1970.
     """
 
@@ -259,6 +262,7 @@ class Outcome:
     epoch: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     early_stop: str = ""
+    skipped_steps: int | None = None
     train_started: float = 0.0
     train_ended: float = 0.0
 

@@ -45,6 +45,7 @@ def ended(
         best=best_checkpoint(attempt.run, job_of(attempt)),
         restarts=restarts[-1].number if restarts else 0,
         redone_steps=None if of_script else sum(int(e.get("redone_steps", 0)) for e in resumed),
+        skipped_steps=outcome.skipped_steps if outcome else None,
         world_size=claim.world_size if claim else None,
         train_s=outcome.train_ended - outcome.train_started if outcome else None,
     )

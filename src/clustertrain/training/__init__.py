@@ -11,7 +11,7 @@ loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets
 unused.py        parameters without a gradient, for which DDP would wait
 normalizing.py   BatchNorm layers converted to another normalization
-optimization.py  learning rate, warm-up, clipping, loss scaling, the step
+optimization.py  learning rate, warm-up, clipping, the step
 evaluation.py    one pass over the evaluation data, each sample counted once
 callbacks.py     calls of a task's callbacks
 early_stop.py    counts the evaluations in a row without an improvement
@@ -19,7 +19,7 @@ metrics.py       the kinds of metrics, and how each is computed over all ranks
 gathering.py     outputs and targets of all samples of an evaluation, from all ranks
 meter.py         the running loss over all ranks; losses and weights that are not finite
 distributed.py   ranks, collectives, and requests on which all ranks agree
-precision.py     fp32, bf16, fp16
+precision.py     fp32, bf16, fp16 with its loss scaling
 consistency.py   every rank has the same model: at the start, and its weights at saves
 compression.py   gradients exchanged with fewer bytes
 rng.py           random states: seeding, saving, restoring

@@ -43,6 +43,7 @@ class TrainResult:
     metrics: Mapping[str, float]  # of the last evaluation; without one, the last loss
     finished: bool  # False: stopped by request
     early_stop: str = ""  # why it finished before its last step, in three lines
+    skipped_steps: int | None = None  # since the start of the run, by the loss scaler; None without one
 
 
 def train(
@@ -78,9 +79,9 @@ def train(
     if state is not None and (done or early_stopping.text):
         run.finish()
         why = "" if done else early_stopping.text
-        return TrainResult(
-            order.start.step, order.start.epoch, state["metrics"], finished=True, early_stop=why
-        )
+        precision.scaler.load(state["scaler"])
+        skipped = precision.scaler.skipped_steps
+        return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
     loader = Loader(
@@ -137,7 +138,8 @@ def train(
         finished = loop.steps(chain([first], batches))
     run.finish()
     why = "" if order.done(loop.position) else early_stopping.text
-    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why)
+    skipped = precision.scaler.skipped_steps
+    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
 
 
 class _Loop:
@@ -309,7 +311,7 @@ class _Loop:
         if self._rank_info.rank != 0:
             return
         record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
-        record |= self._compression.figures()
+        record |= self._compression.figures() | self._precision.scaler.figures()
         if text := self._compression.note():
             self._log("note", text=text)
         if self._optimization.grad_norm is not None:

@@ -1,4 +1,4 @@
-"""From gradients to new weights: the learning rate, its warm-up, clipping, loss scaling."""
+"""From gradients to new weights: the learning rate, its warm-up, clipping."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
+from clustertrain.training.precision import LossScaler
 from clustertrain.training.sampling import BatchSizes
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
@@ -63,7 +64,7 @@ class Optimization:
         settings: TrainSettings,
         sizes: BatchSizes,
         total_steps: int,
-        scaler: torch.amp.GradScaler,
+        scaler: LossScaler,
     ) -> None:
         self._settings = settings
         self._horizon = {
@@ -91,7 +92,7 @@ class Optimization:
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
 
     def backward(self, loss: torch.Tensor) -> None:
-        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+        self._scaler.backward(loss)
 
     def step(self, step: int) -> None:
         """The optimizer step number `step`, counted from 1.
@@ -101,7 +102,7 @@ class Optimization:
         """
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
-            self._scaler.unscale_(self._optimizer)
+            self._scaler.unscale(self._optimizer)
             self.grad_norm = nn.utils.clip_grad_norm_(self._parameters, clip_norm)
         stepped = self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
         self._optimizer.zero_grad(set_to_none=True)
@@ -116,26 +117,17 @@ class Optimization:
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr * warmup
         self.lr = float(groups[0]["lr"])
-        stepped = self._scaler_step()
+        stepped = self._scaler.step(self._optimizer)
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr
         return stepped
-
-    def _scaler_step(self) -> bool:
-        if not self._scaler.is_enabled():
-            self._optimizer.step()
-            return True
-        scale = self._scaler.get_scale()
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        return self._scaler.get_scale() >= scale  # it halves the scale if it skips a step
 
     def state(self) -> dict[str, Any]:
         return {
             "optimizer": self._optimizer.state_dict(),
             "optimizer_class": type(self._optimizer).__name__,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
-            "scaler": self._scaler.state_dict(),
+            "scaler": self._scaler.state(),
             "horizon": self._horizon,
         }
 
@@ -154,8 +146,7 @@ class Optimization:
             for group in self._optimizer.param_groups
         ]
         self._load_optimizer(state)
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
+        self._scaler.load(state["scaler"])
         schedule = state["scheduler"]
         same_horizon = {**self._horizon, **state["horizon"]} == self._horizon  # an older one lacks a key
         if same_horizon and (schedule is None) == (self._scheduler is None):

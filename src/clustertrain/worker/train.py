@@ -90,6 +90,7 @@ def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
         result.epoch,
         dict(result.metrics),
         early_stop=result.early_stop,
+        skipped_steps=result.skipped_steps,
     )
 
 

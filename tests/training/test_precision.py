@@ -1,0 +1,120 @@
+"""fp16 with torch's own loss scaler, on the CPU: steps that overflow, and what a resume restores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clustertrain.training import loop
+from clustertrain.training.precision import LossScaler, Precision
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Classify, Plain, run_task, same
+
+SETTINGS = TrainSettings(steps=12, batch_size=4, log_every=1, save_every_steps=1, clip_norm=1.0)
+CPU = torch.device("cpu")
+
+
+class Fp16OnCpu(Precision):
+    """Without the refusal: torch can compute in fp16 on a CPU, only slowly."""
+
+    def __init__(self, name, device):
+        super().__init__("fp32", device)
+        self._dtype = torch.float16
+        self.scaler = LossScaler(device, enabled=True)
+
+
+class Overflowing(Plain):
+    """At the scale 65536, with which the scaler starts, the gradients are too large for fp16."""
+
+    def loss(self, model, batch):
+        return super().loss(model, batch) * 10
+
+    def scheduler(self, optimizer, total_steps):
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+
+
+def in_fp16(rank_info, task, settings, state=None):
+    precision, loop.Precision = loop.Precision, Fp16OnCpu
+    try:
+        return run_task(rank_info, task, settings, state)
+    finally:
+        loop.Precision = precision
+
+
+def logged(outcome, name):
+    return [record[name] for record in outcome.logs if record["kind"] == "train"]
+
+
+def test_steps_that_overflow_are_skipped_and_counted(ranks):
+    outcomes = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS)
+    skipped, scales = logged(outcomes[0], "skipped_steps"), logged(outcomes[0], "loss_scale")
+    assert 0 < skipped[-1] < 12 and skipped == sorted(skipped)
+    assert scales == [65536 * 0.5**count for count in skipped], "each skipped step halves the scale"
+    assert [outcome.result.skipped_steps for outcome in outcomes] == [skipped[-1]] * 2
+    state = outcomes[0].state(12)
+    assert state["scheduler"]["last_epoch"] == 12 - skipped[-1], (
+        "the scheduler counts the steps that were made"
+    )
+    unchanged = [step for step in range(2, 13) if skipped[step - 1] > skipped[step - 2]]
+    for step in unchanged:
+        assert same(outcomes[0].state(step)["model"], outcomes[0].state(step - 1)["model"])
+    assert same(outcomes[0].weights(), outcomes[1].weights())
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_a_resume_restores_the_scale_and_the_count(ranks, step):
+    whole = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS)[0]
+    resumed = ranks(2).results(in_fp16, Overflowing(lr=0.01), SETTINGS, whole.saves[step])[0]
+    assert logged(resumed, "loss_scale") == logged(whole, "loss_scale")[step:]
+    assert logged(resumed, "skipped_steps") == logged(whole, "skipped_steps")[step:]
+    assert same(resumed.state(12), whole.state(12)), "bit-identical"
+    assert resumed.result == whole.result
+
+
+def test_a_finished_run_that_is_started_again_has_its_count(ranks):
+    whole = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS)[0]
+    again = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS, whole.saves[12])[0]
+    assert again.result.skipped_steps == whole.result.skipped_steps > 0
+
+
+def test_the_growth_of_the_scale_is_restored():
+    """The scale doubles after 2000 steps without an overflow, also if a resume is among them."""
+    scaler = LossScaler(CPU, enabled=True)
+    scaler.load({**stepped(scaler), "_growth_tracker": 1998})
+    for expected in (65536.0, 131072.0):
+        state = stepped(scaler)
+        assert state["scale"] == expected
+        scaler = LossScaler(CPU, enabled=True)
+        scaler.load(state)
+
+
+def stepped(scaler):
+    weight = torch.nn.Parameter(torch.ones(1))
+    scaler.backward(weight.sum())
+    assert scaler.step(torch.optim.SGD([weight], lr=0.5))
+    assert weight.item() == 0.5, "the gradient was scaled down"
+    return scaler.state()
+
+
+def test_the_state_of_an_earlier_version_lacks_the_count():
+    scaler = LossScaler(CPU, enabled=True)
+    state = stepped(scaler)
+    del state["skipped_steps"]
+    scaler.load(state)
+    assert scaler.skipped_steps == 0
+
+
+def test_other_precisions_scale_and_count_nothing(ranks):
+    outcome = ranks(1).results(run_task, Classify(), replace(SETTINGS, precision="bf16"))[0]
+    assert outcome.result.skipped_steps is None
+    assert not any("loss_scale" in record or "skipped_steps" in record for record in outcome.logs)
+    assert outcome.state(12)["scaler"] == {}
+
+
+def test_a_run_in_fp16_continues_in_another_precision_and_back(ranks):
+    half = ranks(1).results(in_fp16, Overflowing(lr=0.01), replace(SETTINGS, steps=4))[0]
+    single = ranks(1).results(run_task, Overflowing(lr=0.01), replace(SETTINGS, steps=8), half.saves[4])[0]
+    again = ranks(1).results(in_fp16, Overflowing(lr=0.01), SETTINGS, single.saves[8])[0]
+    assert logged(again, "loss_scale")[0] in (65536, 32768), "fp32 has no scale, so it starts again"
