@@ -42,7 +42,8 @@ def refused(run, code: int) -> str:
 
 
 def test_a_node_that_sees_another_storage_is_named(make, cluster, tmp_path):
-    run = make("apart", **FAULTY, slurm={**ON_TWO, "nodes_wait": "20s"})
+    no_retries = {**FAULTY, "failures": {"retries": 0}}
+    run = make("apart", **no_retries, slurm={**ON_TWO, "nodes_wait": "20s"})
     (tmp_path / "runs").mkdir()
     cluster.without_share("node2", tmp_path / "runs")
     run.submit()

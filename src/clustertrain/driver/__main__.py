@@ -11,13 +11,15 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
-from clustertrain.driver.ray_cluster import RayCluster, ray_cluster_of
+from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of
 from clustertrain.errors import EXIT_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
@@ -28,6 +30,7 @@ from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import enter_code
@@ -88,6 +91,10 @@ class _Run:
     cluster: RayCluster
     world_size: int
 
+    @property
+    def late_ray(self) -> Callable[[Attempt, str], Result]:
+        return partial(self.cluster.result_of_late_ray, self.job)
+
 
 def _run(run: _Run) -> int:
     try:
@@ -97,7 +104,8 @@ def _run(run: _Run) -> int:
         traceback.print_exc()
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
-        result = of_error(run.attempt, error)
+        is_late = isinstance(error, RayNotUp)
+        result = run.late_ray(run.attempt, str(error)) if is_late else of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 
 
@@ -121,8 +129,9 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
         check.wait()  # torch is imported by then
         check_gpus(run.world_size, run.job.resources.gpus_per_worker)
     deadline, logs = run.cluster.deadline, command_on(run.attempt.uri, "logs", "--driver")
-    silent = f"Ray does not answer: a call to it did not return within {deadline}.\n`{logs}` shows which one."
-    with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent):
+    silent = f"{run.cluster.name} does not answer: a call to it did not return within {deadline}."
+    silent += f"\n`{logs}` shows which one."
+    with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent, run.late_ray):
         address = run.cluster.connect(run.attempt, run.world_size)
     EventLog(run.attempt.events).write("ray_started", seconds=time.monotonic() - started, address=address)
 

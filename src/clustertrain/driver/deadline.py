@@ -9,18 +9,28 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.run.folder import Attempt
+from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 
 
+def failed_cluster(attempt: Attempt, text: str) -> Result:
+    return failed(attempt, text, EXIT_CLUSTER)
+
+
 @contextmanager
-def ending_after(seconds: float, attempt: Attempt, text: str) -> Iterator[None]:
+def ending_after(
+    seconds: float,
+    attempt: Attempt,
+    text: str,
+    result_of: Callable[[Attempt, str], Result] = failed_cluster,
+) -> Iterator[None]:
     """End this process and its attempt with the error `text` if the block takes longer than this."""
-    timer = threading.Timer(seconds, _end, (attempt, text))
+    timer = threading.Timer(seconds, _end, (attempt, text, result_of))
     timer.daemon = True
     timer.start()
     try:
@@ -29,9 +39,9 @@ def ending_after(seconds: float, attempt: Attempt, text: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _end(attempt: Attempt, text: str) -> None:
+def _end(attempt: Attempt, text: str, result_of: Callable[[Attempt, str], Result]) -> None:
     try:
         faulthandler.dump_traceback()  # into the driver's log: the call that does not return
-        write_result(attempt, failed(attempt, text, EXIT_CLUSTER))
+        write_result(attempt, result_of(attempt, text))
     finally:
         os._exit(EXIT_CLUSTER)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar
 
-from clustertrain.errors import RunStopped
+from clustertrain.errors import EXIT_CLUSTER, ClusterError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt
+from clustertrain.run.records import Result
+from clustertrain.run.result import failed
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
@@ -27,15 +29,21 @@ class Deadline:
         return f"{self.seconds:g} s ({self.key})"
 
 
+class RayNotUp(ClusterError):
+    """Ray did not start on a node within the deadline; on another node it may."""
+
+
 class RayCluster(ABC):
     """The Ray cluster of a run, seen from its driver.
 
     Attributes:
+        name: Ray, and where its head is, for messages.
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
 
+    name: str = "Ray"
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
     has_worker_slots: ClassVar[bool] = False
@@ -50,9 +58,14 @@ class RayCluster(ABC):
         """Connect this process to Ray, or start Ray, and wait for the nodes. Returns the address.
 
         Raises:
+            RayNotUp: Ray did not start on all nodes in time; the launcher determines what follows.
             ClusterError: Ray does not answer, nodes are missing, or the cluster is too small.
             RunStopped: a stop was requested meanwhile.
         """
+
+    def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
+        """The result of an attempt whose Ray was not up within the deadline."""
+        return failed(attempt, text, EXIT_CLUSTER)
 
     def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:  # noqa: B027  most have no wait
         """Wait, after a failure, until there is room for all workers again. Raises as `connect`.

@@ -247,7 +247,8 @@ class Failures(Section):
 
     retries: CountOrZero = 3
     """Restarts of the worker group in a row without a new checkpoint; one more failure ends the run. A
-    script saves its own checkpoints: there all restarts of an attempt count."""
+    script saves its own checkpoints: there all restarts of an attempt count. Also how often in a row a SLURM
+    job goes back into the queue because Ray does not start on one of its nodes."""
 
     attempts: Count = 5
     """Starts of the run in a row without a new checkpoint; the next start is refused, except with `--retry`.

@@ -224,7 +224,8 @@ class Slurm(Section):
 
     nodes_wait_s: Seconds = Field(default=300.0, alias="nodes_wait")
     """How long the job waits until Ray has started on all of its nodes. A start of Ray that fails on a node
-    is repeated within this time."""
+    is repeated within this time. Then a job of several nodes goes back into the queue, at most
+    `failures.retries` times in a row; a job of one node ends."""
 
     setup: tuple[ShellLine, ...] = ()
     """Shell lines, such as `module load cuda`, that run first, on the job's first node, in a login shell of

@@ -12,6 +12,7 @@ queue.py       the states of jobs in squeue and sacct
 state.py       the state of a run, derived from its files and the queue
 status.py      reads the files and the queue for state.py
 stop.py        stops a run, and keeps SLURM from starting it again
+late_node.py   what follows if Ray does not start on a node
 ray.py         the driver's connection to the Ray of its job
 times.py       times and durations as SLURM writes them
 agent/         the program that runs on every node of a job

@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass
 
 from clustertrain import variables
-from clustertrain.driver.ray_cluster import Deadline, RayCluster, all_there
+from clustertrain.driver.ray_cluster import Deadline, RayCluster, RayNotUp, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.late_node import result_of_late_node
 from clustertrain.node.network import is_listening
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
+from clustertrain.run.records import Result
 from clustertrain.run.rendezvous import arrivals
 
 
@@ -34,6 +36,10 @@ class SlurmRay(RayCluster):
     has_worker_slots = True
 
     @property
+    def name(self) -> str:  # type: ignore[override]  # a property of the head's node, constant in the base
+        return f"Ray on {self.nodes[0]}"
+
+    @property
     def deadline(self) -> Deadline:
         return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
 
@@ -46,14 +52,12 @@ class SlurmRay(RayCluster):
         address = f"{self.head_address}:{self.head_port}"
         head, hint = Head(address), f"{_hint(attempt, self.nodes[0])}."
         if not all_there(attempt, head.has_node, "nodes", self.nodes_wait_s):
-            raise ClusterError(f"Ray on {self.nodes[0]} did not start within {self.deadline}.\n{hint}")
+            raise RayNotUp(f"{self.name} did not start within {self.deadline}.\n{hint}")
         if len(self.nodes) == 1:
             # Otherwise Ray replaces 127.0.0.1 by the node's external address, and nothing listens there.
             ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
         try:
-            connect_to(
-                address, f"Ray on {self.nodes[0]} at {address}", hint, _node_ip_address=self.head_address
-            )
+            connect_to(address, f"{self.name} at {address}", hint, _node_ip_address=self.head_address)
         except ClusterError as error:
             if self.is_gone() and error.__cause__ is not None:
                 raise error.__cause__ from None  # the agent of the head reports how Ray ended
@@ -61,6 +65,9 @@ class SlurmRay(RayCluster):
         if not all_there(attempt, lambda: not self._missing(), "nodes", ends - time.monotonic()):
             raise self._incomplete(attempt)
         return address
+
+    def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
+        return result_of_late_node(attempt, job, text)
 
     def is_gone(self) -> bool:
         return not is_listening(self.head_address, self.head_port)
@@ -71,7 +78,7 @@ class SlurmRay(RayCluster):
         alive = {node["NodeName"] for node in ray.nodes() if node["Alive"]}
         return [node for node in self.nodes if node not in alive]
 
-    def _incomplete(self, attempt: Attempt) -> ClusterError:
+    def _incomplete(self, attempt: Attempt) -> RayNotUp:
         """The error that names the missing nodes, and whether each of them found the storage."""
         missing, hosts = self._missing(), {arrival.host for arrival in arrivals(attempt).values()}
         absent = [node for node in missing if node not in hosts]
@@ -86,7 +93,7 @@ class SlurmRay(RayCluster):
                 f"{', '.join(arrived)} found it, and their Ray did not reach the head: "
                 f"{_hint(attempt, arrived[0])}."
             )
-        return ClusterError(
+        return RayNotUp(
             f"Waiting for {len(self.nodes)} nodes, have {len(self.nodes) - len(missing)} after "
             f"{self.deadline}: {', '.join(missing)} are missing.\n" + "\n".join(causes)
         )

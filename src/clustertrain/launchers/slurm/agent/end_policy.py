@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clustertrain import variables
-from clustertrain.errors import EXIT_CLUSTER, StorageError
+from clustertrain.errors import StorageError
 from clustertrain.launchers.slurm.agent.mailbox import Ending, Mailbox, ending_of
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
+from clustertrain.launchers.slurm.late_node import result_of_late_node
 from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.events import EventLog
@@ -131,11 +132,11 @@ class SlurmEndPolicy:
         return None
 
     def _node_lost(self, text: str, is_training: bool) -> Result:
-        """The result after the loss of a node. During the training the state is `lost`: another attempt may
-        succeed. Before the training it is `failed`: the error would occur again."""
+        """The result after the loss of a node. Another start of the job follows; if no worker had started,
+        failures.retries limits these starts."""
         if is_training:
             return ended(self.attempt, "lost", "node_fail", text=text)
-        return failed(self.attempt, text, EXIT_CLUSTER)
+        return result_of_late_node(self.attempt, self.start.job, text)
 
 
 def _taken_over(attempt: Attempt) -> Result | None:

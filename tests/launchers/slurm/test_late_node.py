@@ -1,0 +1,117 @@
+"""A node on which Ray does not start costs a job of several nodes a start; failures.retries limits these."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from clustertrain import variables
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.agent.allocation import Allocation
+from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
+from clustertrain.launchers.slurm.agent.node import Start
+from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.node.signals import ReceivedSignals
+from clustertrain.run.admission import Options
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import Arrival, SchedulerStart
+from clustertrain.run.result import ended, write_result
+from sample_records import sample_restart_claim
+
+NODES = ("node1", "node2")
+LATE = "Ray on node2 did not start.\nIts log shows why."
+
+
+def job_of(**sections) -> Job:
+    return Job.model_validate({"name": "a", "function": "m:f", **sections})
+
+
+@pytest.fixture
+def start(tmp_path):
+    run = RunDir.newest(str(tmp_path), "a")
+
+    def claim(restart=0, job_id="7", nodes=NODES):
+        return claim_attempt(
+            run, launcher="slurm", allocation=SchedulerStart("slurm", "sim", job_id, restart, nodes)
+        )
+
+    return claim
+
+
+def late(attempt, job=None):
+    return write_result(attempt, result_of_late_node(attempt, job or job_of(), LATE))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sections"),
+    [
+        (("node2",), {}),
+        (NODES, {"slurm": {"requeue": False}}),
+        (NODES, {"failures": {"retries": 0}}),
+    ],
+    ids=["one node", "no requeue", "no retries"],
+)
+def test_a_job_that_gets_no_other_start_has_failed(start, nodes, sections):
+    result = late(start(nodes=nodes), job_of(**sections))
+    assert (result.state, result.cause, result.exit_code, result.text) == ("failed", "cluster", 3, LATE)
+
+
+def test_the_starts_of_a_job_are_counted_until_none_is_left(start):
+    job = job_of(failures={"retries": 2})
+    for number in (1, 2):
+        result = late(start(restart=number - 1), job)
+        assert (result.state, result.cause) == ("lost", "node_fail")
+        assert result.text.startswith(LATE)
+        assert f"({number} of at most 2 times in a row" in result.text
+    result = late(start(restart=2), job)
+    assert (result.state, result.exit_code) == ("failed", 3)
+    assert "All 2 restarts of the job in a row" in result.text
+    assert "(failures.retries)" in result.text
+
+
+@pytest.mark.parametrize("between", ["it trained", "another job"])
+def test_what_came_between_ends_the_row(start, between):
+    job = job_of(failures={"retries": 1})
+    assert late(start(), job).state == "lost"
+    if between == "it trained":
+        trained = start(restart=1)
+        trained.restart(0).claim.create(sample_restart_claim())
+        write_result(trained, ended(trained, "lost", "node_fail"))
+        assert late(start(restart=2), job).state == "lost"
+    else:
+        assert late(start(job_id="8"), job).state == "lost"
+
+
+@pytest.mark.parametrize(("code", "state"), [(None, "lost"), (3, "failed")])
+def test_the_head_treats_a_node_without_ray_as_lost_and_a_wrong_installation_not(
+    start, tmp_path, code, state
+):
+    attempt, job = start(), job_of()
+    allocation = Allocation("sim", "7", 0, NODES, 0, None, 1, 0, None)
+    of_head = Start(job, attempt.run, Options(), allocation, tmp_path, ())
+    policy = SlurmEndPolicy(of_head, attempt, None, ReceivedSignals(), None, None)
+    attempt.arrival(1).write(Arrival("node2", error="Ray on node2 ended with code 3.", exit_code=code))
+    result = policy._failed_arrival(False)
+    assert result.state == state
+    assert "node2" in result.text
+
+
+def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):
+    """The driver is a real one; nothing listens at the port of its head."""
+    job, attempt = job_of(slurm={"nodes_wait": "1s"}), start()
+    record_job(attempt, job)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {**os.environ, variables.HEAD: f"127.0.0.1:{port}", variables.NODES: ",".join(NODES)}
+    command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    result = attempt.result.read()
+    assert result is not None, done.stderr
+    assert (result.state, result.cause) == ("lost", "node_fail"), done.stderr
+    assert result.text.startswith("Ray on node1 did not start within 1 s (slurm.nodes_wait).")
+    assert done.returncode == result.exit_code == 1
