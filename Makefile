@@ -31,7 +31,7 @@ test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  #
 	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
 
 test-gpu:  ## run the GPU tests of training/; needs only torch and pytest, no install, no Ray
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. -m gpu tests/training/test_gpu.py
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. --confcutdir=tests/training -rs -m gpu tests/training/test_gpu.py
 
 check: $(VENV)/.installed  ## run ruff, mypy --strict on src, and import-linter
 	$(BIN)/ruff check .

@@ -1,4 +1,6 @@
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +34,17 @@ def test_a_job_for_kubernetes_names_its_image_once():
     assert submitting == (
         ".elsewhere/bin/clustertrain submit --to kubernetes k8s/digits.yaml --set image=there/train:1"
     )
+
+
+def test_the_gpu_tests_are_found_and_skipped_only_for_want_of_a_gpu():
+    """`make test-gpu` itself, so that it cannot break unnoticed on machines without a GPU."""
+    source = (ROOT / "tests" / "training" / "test_gpu.py").read_text()
+    done = make("test-gpu", f"PYTHON={sys.executable}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (collected,) = re.findall(r"^collected (\d+) items$", done.stdout, re.MULTILINE)
+    assert int(collected) >= len(re.findall(r"^def test_", source, re.MULTILINE))
+    reasons = re.findall(r"^SKIPPED .*?: (.*)$", done.stdout, re.MULTILINE)
+    assert set(reasons) <= {"no CUDA device: GPU tests need one"}
 
 
 def test_options_reach_the_training():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
+import torch
 
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
-from training.tasks import Classify, run_task, same
+from training.tasks import Classify, MemoryRun, run_task, same
 
 SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=1, clip_norm=1.0, warmup_steps=4)
 
@@ -50,6 +55,30 @@ def _run_unsettled(rank_info, *args):
         return run_task(rank_info, *args)
     finally:
         loop.settle_buckets = settle
+
+
+class WatchedRun(MemoryRun):
+    """Counts, after each step, how many tensors of the model in the checkpoint are still in memory."""
+
+    left: ClassVar[list[int]] = []
+
+    def restore(self):
+        state = super().restore()
+        self.tensors = [weakref.ref(tensor) for tensor in state["model"].values()]
+        return state
+
+    def phase(self, name, step):
+        super().phase(name, step)
+        if name == "step":
+            self.left.append(sum(tensor() is not None for tensor in self.tensors))
+
+
+def test_a_checkpoint_leaves_the_memory_when_it_is_loaded():
+    alone = RankInfo(0, 0, 1, torch.device("cpu"))
+    saved = run_task(alone, Classify(), SETTINGS).saves[2]
+    run = WatchedRun(0, saved)
+    train(Classify(), SETTINGS, alone, run, {})
+    assert len(run.left) > 2 and set(run.left) == {0}
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3), (1, 3)])

@@ -135,6 +135,7 @@ def train(
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.begin(state, warnings=[text for text in (order.limit_text, difference) if text])
+        state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     run.finish()
     why = "" if order.done(loop.position) else early_stopping.text
