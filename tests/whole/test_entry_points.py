@@ -50,7 +50,7 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
     for rank in (0, 1):
         log = rank_log(run, rank)
         assert f"RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_RANK=0" in log
-        assert "TORCHELASTIC_RESTART_COUNT=0" in log
+        assert "TORCHELASTIC_RESTART_COUNT=0 CUDA_VISIBLE_DEVICES= " in log, "a job without GPUs sees none"
         assert "TORCHELASTIC_RESTART_COUNT=1" in log
         assert "sum over 2 ranks: 3; ray: False; args: ['--fail-at-first', '0.1']\n" in log
         assert "args: ['--fail-at-first', '0.1', '--resume']\n" in log

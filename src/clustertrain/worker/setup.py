@@ -40,6 +40,7 @@ class WorkerState:
 
 
 worker_state = WorkerState()
+_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # of NVIDIA and AMD
 
 
 def set_up_process(plan: Plan) -> None:
@@ -64,6 +65,8 @@ def set_up_process(plan: Plan) -> None:
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
     else:
+        # Ray hides the GPUs of a node only from workers that have some of them.
+        os.environ.update({name: "" for name in _VISIBLE_GPUS if name not in plan.job.env})
         # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
         # one rank without a GPU: each rank would train on its own.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

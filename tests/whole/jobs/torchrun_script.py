@@ -22,6 +22,7 @@ def main():
         "LOCAL_WORLD_SIZE",
         "GROUP_RANK",
         "TORCHELASTIC_RESTART_COUNT",
+        "CUDA_VISIBLE_DEVICES",
         "MASTER_PORT",
     )
     print(" ".join(f"{name}={os.environ[name]}" for name in names))
