@@ -1,7 +1,9 @@
 import threading
 
 import pytest
+from click.testing import CliRunner
 
+from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
 from clustertrain.observe.logs import LogSelection, log_lines
@@ -63,6 +65,24 @@ def test_a_progress_bar_is_one_line_in_its_last_state(run, attempt):
     assert shown(run, rank=0) == ["here is 0", *ends]
     prefixed = ["rank-0 |  20%clustertrain: output ends", "rank-0 | red" + "x" * 20_000]
     assert [line for line in shown(run, node="node1") if line.startswith("rank-0")][-2:] == prefixed
+
+
+HOSTILE = "\x1b[31mred\x1b[0m \x1b]0;a title\x07\x1b[2J\x1b]52;c;cm0=\x07\x9b31mend"
+
+
+def test_no_log_can_change_the_terminal(run, attempt):
+    """Neither in a terminal nor in a file: `clustertrain logs` is read by both."""
+    attempt.driver_log.write_text(f"{HOSTILE}\n\r10%\r20%\n\tlast{HOSTILE}")
+    put(attempt, "node1", "rank-0.log", f"\n{HOSTILE}")
+    EventLog(attempt.events).write("warning", text=HOSTILE)
+    write_result(attempt, Result("failed", "error", 1, text=f"two\n{HOSTILE}"))
+    shown_as = "red \\x9b31mend"
+    assert shown(run, driver=True) == [shown_as, "20%", f"\tlast{shown_as}"]
+    assert shown(run, rank=0)[-1] == shown_as
+    assert f"rank-0 | {shown_as}" in shown(run, node="node1")
+    cause, event = CliRunner().invoke(main, ["logs", run.uri]).stdout.split("\n2")
+    assert cause == f"failed (error): two\n{shown_as}"
+    assert event.endswith(f"warning: {shown_as}\n")
 
 
 @pytest.mark.parametrize(

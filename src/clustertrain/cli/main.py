@@ -243,11 +243,12 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
     """Print the events of a run, or the output of its processes."""
     from clustertrain.launchers.find import find
     from clustertrain.observe.logs import LogSelection
+    from clustertrain.observe.printed import plain
 
     launcher, run = find(target, sets, to, note)
     wanted["attempt"] = wanted["attempt"] or run.attempt
     for line in launcher.logs(run, LogSelection(**wanted), follow=follow):
-        click.echo(line)
+        click.echo(plain(line))  # it may come from a pod with another version
 
 
 @main.command()

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from clustertrain.observe.printed import plain
 from clustertrain.units import size_text
 
 Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
-    """The line of text for an event; None for events that are only for programs, and for those that lack a
-    field of their kind (see run/events.py)."""
+    """The line of text for an event, which may contain what the user's code raised; None for events that are
+    only for programs, and for those that lack a field of their kind (see run/events.py)."""
     make = _LINES.get(record["kind"])
     try:
-        return make(record) if make else None
+        line = make(record) if make else None
     except (KeyError, TypeError):
         return None
+    return None if line is None else plain(line)
 
 
 def _stage_line(e: Record) -> str | None:

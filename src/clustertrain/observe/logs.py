@@ -117,9 +117,9 @@ def _state_line(status: Status) -> str:
 
 def _lines(attempt: Attempt, selection: LogSelection, status: Status | None, lives: Lives) -> Iterator[str]:
     if selection.driver:
-        yield from _file_lines(attempt, attempt.driver_log_key, lives)
+        yield from _printed_lines(attempt, attempt.driver_log_key, lives)
     elif selection.rank is not None:
-        yield from _rank_lines(attempt, _rank_log(attempt, selection.rank, selection.node, lives), lives)
+        yield from _printed_lines(attempt, _rank_log(attempt, selection.rank, selection.node, lives), lives)
     elif selection.node is not None:
         yield from _node_lines(attempt, selection.node, lives)
     else:
@@ -220,29 +220,13 @@ def _poll_s(run: RunDir) -> float:
     return _POLL_S_ON_S3 if run.is_spooled else _POLL_S
 
 
-def _file_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
-    tail, found = Tail(attempt.run, key), False
-    while True:
-        going_on = lives(attempt)
-        for line in tail.new_lines():
-            found = True
-            yield line.decode(errors="replace")
-        if not going_on:
-            break
-        _pause(attempt.run)
-    if tail.unfinished:
-        yield tail.unfinished.decode(errors="replace")
-    elif not found:
-        raise _empty(attempt, key)
-
-
 def _empty(attempt: Attempt, key: str) -> JobError:
     return JobError(f"{attempt.run.store.uri(key)} is empty.\nThe attempt may not have reached this point.")
 
 
-def _rank_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
-    """What a rank printed, as a terminal shows it: a progress bar is one line, in its last state. While the
-    rank runs, the state of a bar is a line from time to time."""
+def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
+    """What a rank or the driver printed, as a terminal shows it: a progress bar is one line, in its last
+    state. While the process runs, the state of a bar is a line from time to time."""
     tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
     while True:
         going_on = lives(attempt)

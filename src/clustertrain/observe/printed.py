@@ -102,6 +102,15 @@ class Printed:
         return [line.rstrip() for line in lines]
 
 
+def plain(text: str) -> str:
+    """A text of a log or an event, perhaps of several lines, without anything that can change a terminal."""
+    if text.isprintable():
+        return text
+    printed = Printed(len(text))
+    lines = printed.feed(text.encode(errors="replace"))
+    return "\n".join([*lines, *printed.open])
+
+
 def _shown(character: str) -> str:
     if character.isprintable() or character in _SHOWN_AS_THEY_ARE:
         return character
