@@ -2,9 +2,12 @@
 
 import os
 import select
+import subprocess
+import sys
 
 import pytest
 
+from cgroups import WITHIN, memory_cgroup
 from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.job.file import parse_job
@@ -67,6 +70,40 @@ def test_a_killed_driver_is_started_again_until_the_retries_are_used_up(attempt,
         f"restarting the driver and the workers ({n} of at most 2 in a row without a new checkpoint)"
         for n in (1, 2)
     ]
+
+
+SUPERVISOR = """
+import os, select, sys
+from pathlib import Path
+from clustertrain.run.folder import RunDir
+from clustertrain.supervise.driver_process import DriverStarts
+from clustertrain.supervise.process import Guarded
+attempt = RunDir.newest(sys.argv[1], "digits").attempt(1)
+private = Path(sys.argv[1], "private")
+private.mkdir()
+hungry = [sys.executable, "-c", "x = b'x' * (1 << 30)"]
+starts = DriverStarts(attempt, lambda: Guarded(hungry, attempt.driver_log, private, os.environ))
+driver = starts.start()
+select.select([driver.fd], [], [])
+driver.end()
+result = starts.result_after(driver)
+print(result.state, result.cause, result.text, sep="\\n")
+"""
+
+
+def test_a_driver_that_the_kernel_killed_for_memory_is_not_started_again(attempt, tmp_path):
+    with memory_cgroup(400 << 20) as cgroup:
+        script = [sys.executable, "-c", SUPERVISOR, str(tmp_path / "runs")]
+        command = [*WITHIN, str(cgroup / "cgroup.procs"), *script]
+        printed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    state, cause, what, remedy, changed = printed.stdout.splitlines()
+    assert (state, cause) == ("failed", "out_of_memory"), printed.stderr
+    killed = "The driver was killed by the kernel: its cgroup"
+    assert what.startswith(f"{killed} {cgroup} allows 400.0 MiB of memory (memory.")
+    assert "oom_kill: 0 → 1" in what
+    assert remedy.startswith("An unchanged run would fail again.")
+    assert changed.endswith("--accept-changes.")
+    assert attempt.newest_restart() is None
 
 
 def test_a_failed_start_of_the_workers_and_a_killed_driver_count_together(attempt, ends):

@@ -1,14 +1,11 @@
 """Limits that a run meets for real, each named with its number and not met a second time."""
 
-import contextlib
 import re
 import subprocess
-import uuid
-from pathlib import Path
 
 import pytest
 
-from clustertrain.node.limits import own_cgroups
+from cgroups import WITHIN, memory_cgroup
 from whole_run import ONE_WORKER
 
 pytestmark = pytest.mark.faults
@@ -16,33 +13,12 @@ pytestmark = pytest.mark.faults
 TRAIN = {"epochs": 2, "batch_size": 4, "log_every": 1}
 
 
-@contextlib.contextmanager
-def memory_cgroup(limit_bytes):
-    """A memory cgroup of our own below the test's; its folder."""
-    found = own_cgroups()
-    if not found:
-        pytest.skip("no memory cgroups are mounted here")
-    folder = Path(found[0]) / f"clustertrain-{uuid.uuid4().hex}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"this user may not make cgroups: {error}")
-    try:
-        if not any(folder.glob("memory.*")):
-            pytest.skip(f"{found[0]} gives its children no memory controller")
-        is_first = (folder / "memory.limit_in_bytes").exists()
-        (folder / ("memory.limit_in_bytes" if is_first else "memory.max")).write_text(str(limit_bytes))
-        yield folder
-    finally:
-        folder.rmdir()
-
-
 def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_run):
     limit_bytes = 3 << 30
     with memory_cgroup(limit_bytes) as cgroup:
         fault = {"fault": "memory", "rank": 0, "at_call": 5}
         run = make_run("memory", task="hungry:Hungry", args=fault, train=TRAIN, **ONE_WORKER)
-        run.start(within=["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs")])
+        run.start(within=[*WITHIN, str(cgroup / "cgroup.procs")])
         output = run.end(1)
     assert (run.result.state, run.result.cause, run.result.restarts) == ("failed", "out_of_memory", 0)
     assert re.search(r"rank 0 \(pid \d+ on \S+\) was killed by the kernel", output)

@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from clustertrain.node.limits import Cgroup, Limits
+from clustertrain.node.limits import Limits
+from clustertrain.node.memory_kill import kill_for_memory, out_of_memory_text
 from clustertrain.units import size_text
 
 OUT_OF_MEMORY, LIMIT = "out_of_memory", "limit"
 
-_CLOSE = 0.95  # of a limit
-_SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
-_CONTINUE = "To continue with a changed job, start it again with --accept-changes."
 _ON_GPU = "use train.precision: bf16, or GPUs with more memory"
 _RAYS_KILL = re.compile(r"killed due to the node running low on memory[^\n]*(?:\nOOM kill reason: [^\n]*)?")
 _CUDA = re.compile(
@@ -65,7 +63,8 @@ def diagnose(
     if match := _RAYS_KILL.search(message):
         return _of_rays_kill(who, match, limits)
     if killed or _CHILD_KILLED.search(message):
-        return _of_kernels_kill(who, before, now)
+        text = kill_for_memory(who, before, now)
+        return None if text is None else Diagnosis(OUT_OF_MEMORY, text)
     if match := _SHM.search(f"{message}\n{tail}"):  # a loader process writes it only to the log
         return _of_shm(who, match, limits)
     for pattern, of in _RULES.items():
@@ -84,50 +83,6 @@ def _of_process(before: Limits | None, now: Limits | None) -> Limits | None:
 
 
 # ------------------------------------------------------------------------------------------------ memory
-
-
-def _of_kernels_kill(who: str, before: Limits | None, now: Limits | None) -> Diagnosis | None:
-    """SIGKILL, if the kernel's counters of out-of-memory kills grew meanwhile."""
-    if before is None or now is None:
-        return None  # no process of its node answered
-    pairs = [(a, b) for a, b in zip(before.cgroups, now.cgroups, strict=False) if a.path == b.path]
-    known = [(a, b) for a, b in pairs if a.oom_kills is not None and b.oom_kills is not None]
-    if struck := next(((a, b) for a, b in known if (b.oom_kills or 0) > (a.oom_kills or 0)), None):
-        full, (was, now_is) = _reached(pairs), struck
-        whose = "" if full is not None and full.path == now_is.path else f" of {now_is.path}"
-        count = f"oom_kill{whose}: {was.oom_kills} → {now_is.oom_kills}"
-        if full is not None:
-            return _out_of_memory(
-                f"{who} was killed by the kernel: its cgroup {full.path} allows "
-                f"{size_text(full.limit_bytes or 0)} of memory "
-                f"({full.limit_file} = {full.limit_bytes}; {count}).",
-                _raise(full.path),
-            )
-        return _of_machine(who, count, now)
-    # The machine's counter is used only if the cgroups have no counters.
-    if not known and (now.oom_kills or 0) > (before.oom_kills or 0):
-        return _of_machine(who, f"oom_kill in /proc/vmstat: {before.oom_kills} → {now.oom_kills}", now)
-    return None
-
-
-def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
-    """The innermost cgroup that reached its limit meanwhile; otherwise one that came close to it.
-
-    A pod has the limit of its only container and uses a little more itself: then the pod's cgroup reaches its
-    limit, and it is not visible from the container.
-    """
-    limited = [(a, b) for a, b in pairs if b.limit_bytes is not None]
-    met = (b for a, b in limited if (b.limit_met or 0) > (a.limit_met or 0))
-    close = (b for _, b in limited if (b.peak_bytes or 0) >= _CLOSE * (b.limit_bytes or 0))
-    return next(met, None) or next(close, None)
-
-
-def _of_machine(who: str, count: str, now: Limits) -> Diagnosis:
-    memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
-    return _out_of_memory(
-        f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count}).",
-        "request fewer workers per machine, or more memory",
-    )
 
 
 def _of_rays_kill(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis:
@@ -177,22 +132,7 @@ def _of_host(who: str, match: re.Match[str], limits: Limits | None) -> Diagnosis
 
 
 def _out_of_memory(what: str, remedy: str) -> Diagnosis:
-    remedies = f"An unchanged run would fail again. {_SMALLER}, or {remedy}."
-    return Diagnosis(OUT_OF_MEMORY, f"{what}\n{remedies}\n{_CONTINUE}")
-
-
-def _raise(path: str) -> str:
-    """How to raise a cgroup's limit, by the program that set it."""
-    for part, remedy in (
-        ("slurm", "raise SLURM's --mem, which set it"),
-        ("kubepods", "raise the pod's limits.memory, which set it"),
-        ("docker", "raise docker's --memory, which set it"),
-        ("libpod", "raise podman's --memory, which set it"),
-        (".slice", "raise systemd's MemoryMax, which set it"),
-    ):
-        if part in path:
-            return remedy
-    return "raise that limit (a container's --memory, a pod's limits.memory, SLURM's --mem)"
+    return Diagnosis(OUT_OF_MEMORY, out_of_memory_text(what, remedy))
 
 
 # ---------------------------------------------------------------------------------------- other limits

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.node.limits import read_limits
+from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
@@ -35,15 +37,17 @@ def start_driver(
 class DriverStarts:
     """The starts of an attempt's driver, by `start_one`.
 
-    A driver that was killed, or whose Ray has ended, is started again. This counts as a restart of the
-    workers, because they end with it (failures.retries).
+    A driver that was killed, or whose Ray has ended, is started again, unless the kernel killed it for
+    memory. This counts as a restart of the workers, because they end with it (failures.retries).
     """
 
     def __init__(self, attempt: Attempt, start_one: Callable[[], Guarded]) -> None:
         self._attempt, self._start_one = attempt, start_one
         self._newest_before = -1
+        self._limits_before = read_limits()
 
     def start(self) -> Guarded:
+        self._limits_before = read_limits()
         newest = self._attempt.newest_restart()
         self._newest_before = newest.number if newest is not None else -1
         return self._start_one()
@@ -58,6 +62,8 @@ class DriverStarts:
             return ended(attempt, "failed", "driver_died", text=_text(why, driver))
         if attempt.stop.read() is not None:
             return stopped(attempt)
+        if (text := self._killed_for_memory(why)) is not None:
+            return ended(attempt, "failed", "out_of_memory", text=text)
         step = self._count()
         retries, patience = job.failures.retries, Patience.of(attempt, job.failures.retries)
         if patience.is_over:
@@ -74,6 +80,15 @@ class DriverStarts:
             with_driver=True,
         )
         return None
+
+    def _killed_for_memory(self, why: str) -> str | None:
+        """The limit for which the kernel killed the driver, its guardian or its Ray, if it did."""
+        who, kill, _ = why.partition(" was killed by signal 9")
+        if not kill:
+            return None
+        before = self._limits_before
+        now = read_limits([group.path for group in before.cgroups])
+        return kill_for_memory(f"{who[0].upper()}{who[1:]}", before, now)
 
     def _count(self) -> int:
         """Count the end of the driver as a failed start of the group: of the one that was under way. If there

@@ -1,0 +1,84 @@
+"""Whether the kernel killed a process for memory: from its counters, read before and after the end.
+
+An unchanged run would reach the limit again, so what is found here is not followed by a restart.
+"""
+
+from __future__ import annotations
+
+from clustertrain.node.limits import Cgroup, Limits
+from clustertrain.units import size_text
+
+_CLOSE = 0.95  # of a limit
+_SMALLER = "Lower train.batch_size (train.accumulate keeps the global batch) or train.loader_workers"
+_CONTINUE = "To continue with a changed job, start it again with --accept-changes."
+
+
+def kill_for_memory(who: str, before: Limits | None, now: Limits | None) -> str | None:
+    """The message for a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
+    meanwhile; None if there is no evidence for that.
+
+    Args:
+        who: "rank 1 (pid 4711 on node7)".
+        before: the limits of its node when it started; None if unknown.
+        now: the same after its end.
+    """
+    if before is None or now is None:
+        return None  # no process of its node answered
+    pairs = [(a, b) for a, b in zip(before.cgroups, now.cgroups, strict=False) if a.path == b.path]
+    known = [(a, b) for a, b in pairs if a.oom_kills is not None and b.oom_kills is not None]
+    if struck := next(((a, b) for a, b in known if (b.oom_kills or 0) > (a.oom_kills or 0)), None):
+        full, (was, now_is) = _reached(pairs), struck
+        whose = "" if full is not None and full.path == now_is.path else f" of {now_is.path}"
+        count = f"oom_kill{whose}: {was.oom_kills} → {now_is.oom_kills}"
+        if full is not None:
+            return out_of_memory_text(
+                f"{who} was killed by the kernel: its cgroup {full.path} allows "
+                f"{size_text(full.limit_bytes or 0)} of memory "
+                f"({full.limit_file} = {full.limit_bytes}; {count}).",
+                _raise(full.path),
+            )
+        return _of_machine(who, count, now)
+    # The machine's counter is used only if the cgroups have no counters.
+    if not known and (now.oom_kills or 0) > (before.oom_kills or 0):
+        return _of_machine(who, f"oom_kill in /proc/vmstat: {before.oom_kills} → {now.oom_kills}", now)
+    return None
+
+
+def _reached(pairs: list[tuple[Cgroup, Cgroup]]) -> Cgroup | None:
+    """The innermost cgroup that reached its limit meanwhile; otherwise one that came close to it.
+
+    A pod has the limit of its only container and uses a little more itself: then the pod's cgroup reaches its
+    limit, and it is not visible from the container.
+    """
+    limited = [(a, b) for a, b in pairs if b.limit_bytes is not None]
+    met = (b for a, b in limited if (b.limit_met or 0) > (a.limit_met or 0))
+    close = (b for _, b in limited if (b.peak_bytes or 0) >= _CLOSE * (b.limit_bytes or 0))
+    return next(met, None) or next(close, None)
+
+
+def _of_machine(who: str, count: str, now: Limits) -> str:
+    memory = size_text(now.memory_bytes) if now.memory_bytes else "unknown"
+    return out_of_memory_text(
+        f"{who} was killed by the kernel: the machine's memory was used up ({memory} in all; {count}).",
+        "request fewer workers per machine, or more memory",
+    )
+
+
+def out_of_memory_text(what: str, remedy: str) -> str:
+    """The message about a process without memory: what happened, and the remedies, `remedy` among them."""
+    remedies = f"An unchanged run would fail again. {_SMALLER}, or {remedy}."
+    return f"{what}\n{remedies}\n{_CONTINUE}"
+
+
+def _raise(path: str) -> str:
+    """How to raise a cgroup's limit, by the program that set it."""
+    for part, remedy in (
+        ("slurm", "raise SLURM's --mem, which set it"),
+        ("kubepods", "raise the pod's limits.memory, which set it"),
+        ("docker", "raise docker's --memory, which set it"),
+        ("libpod", "raise podman's --memory, which set it"),
+        (".slice", "raise systemd's MemoryMax, which set it"),
+    ):
+        if part in path:
+            return remedy
+    return "raise that limit (a container's --memory, a pod's limits.memory, SLURM's --mem)"
