@@ -34,9 +34,18 @@ class ClusterTrainError(Exception):
 
 
 class JobError(ClusterTrainError):
-    """The job file or an argument is wrong, on every machine."""
+    """The job file or an argument is wrong, on every machine.
+
+    Args:
+        at: the keys of the job file that it is about, such as ("train", "loss"). Where the file is known, its
+            line and column are put before the message.
+    """
 
     exit_code = EXIT_JOB
+
+    def __init__(self, message: str, at: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class ClusterError(ClusterTrainError):

@@ -7,7 +7,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from clustertrain.cli.main import main
 from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
 from clustertrain.launchers import check
 from clustertrain.launchers.check import check_code, check_loggers
@@ -61,6 +63,35 @@ def test_the_jobs_environment_is_there_at_the_import(job, code):
     check_code(job(**sections, env={"SIZE": 4}), print)
     with pytest.raises(JobError, match=r"KeyError: 'SIZE'(.|\n)*mine.py:2"):
         check_code(job(**sections), print)
+
+
+@pytest.mark.parametrize(
+    ("command", "loss", "said"),
+    [
+        ("validate", "mine.Dise", "job.yaml:4:36: train.loss: mine.Dise names 'Dise', which "),
+        ("check", "torch.nn.MSELos", "job.yaml:4:36: train.loss: torch.nn.MSELos names 'MSELos', which "),
+        (
+            "check",
+            "{class: mine.Dice, args: {smoth: 1}}",
+            "job.yaml:4:69: train.loss: mine.Dice does not take",
+        ),
+    ],
+)
+def test_a_loss_that_does_not_exist_names_its_place_in_the_file(tmp_path, command, loss, said):
+    (tmp_path / "mine.py").write_text(
+        "from clustertrain import Task\nclass T(Task): pass\n"
+        "class Dice:\n    def __init__(self, smooth=1): pass\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        f"name: a\ntask: mine:T\ntrain:\n  {{epochs: 1, batch_size: 4, loss: {loss}}}\n"
+    )
+    done = CliRunner().invoke(main, [command, str(tmp_path / "job.yaml")])
+    assert done.exit_code == 2
+    assert f"{tmp_path}/{said}" in done.output
+    override = CliRunner().invoke(
+        main, ["validate", str(tmp_path / "job.yaml"), "--set", "train.loss=mine.Dise"]
+    )
+    assert "error: --set train.loss=mine.Dise: train.loss: mine.Dise names 'Dise'" in override.output
 
 
 def test_data_that_is_not_there(job, code, tmp_path):

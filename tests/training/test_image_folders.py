@@ -12,8 +12,8 @@ from clustertrain.job.file import load_job
 from clustertrain.training.loading import Fetch
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.sampling import MicroBatch
+from clustertrain.worker.making import make_task
 from clustertrain.worker.train import settings_of
-from clustertrain.worker.user_code import make_task
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 

@@ -5,7 +5,8 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.worker.user_code import check_code, check_function, check_task, make_task
+from clustertrain.worker.making import make_task
+from clustertrain.worker.user_code import check_code, check_function, check_task
 
 
 @pytest.fixture

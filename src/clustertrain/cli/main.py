@@ -72,8 +72,9 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool,
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.job.source import check_source
-    from clustertrain.launchers.check import check_loggers
+    from clustertrain.launchers.check import check_loggers, placing
     from clustertrain.launchers.launcher import CheckOptions, launcher_of
+    from clustertrain.run.command_line import typed
 
     if to is not None:
         checked = launcher_of(to).check(job_file, sets, CheckOptions(**options))
@@ -85,8 +86,9 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool,
         if value is not None:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --to kubernetes")
     job = load_job(Path(job_file), sets)
-    check_source(job)
-    check_loggers(job)
+    with placing(typed("validate", job_file, sets)):
+        check_source(job)
+        check_loggers(job)
     click.echo(dump_job(job), nl=False)
 
 
@@ -100,8 +102,9 @@ def check(job_file: str, sets: tuple[str, ...]) -> None:
     """
     from clustertrain.job.file import load_job
     from clustertrain.launchers.check import check_code
+    from clustertrain.run.command_line import typed
 
-    check_code(load_job(Path(job_file), sets), click.echo)
+    check_code(load_job(Path(job_file), sets), click.echo, command=typed("check", job_file, sets))
 
 
 @main.command()

@@ -45,13 +45,28 @@ def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, s
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
     path = Path(path)
+    document = _document(path, sets)
+    document.data = expanded(document, environ, (), document.data)
+    return _absolute(validated(document, Job), path.absolute().parent)
+
+
+def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
+    """`FILE:LINE:COLUMN` of the value of a key, or its `--set` option; "" if the file cannot be read now."""
+    try:
+        document = _document(Path(path), sets)
+    except JobError:
+        return ""
+    return document.positions[document.nearest(keys)][1].label
+
+
+def _document(path: Path, sets: Sequence[str]) -> Document:
+    """The text of a job file with the `--set` overrides."""
     if not str(path.absolute()).isprintable():
         raise JobError(f"{str(path)!r}: a path with control characters\nrename the file or its folder")
     document = _read_file(text_of(path), str(path))
     for number, override in enumerate(sets):
         _override(document, override, number)
-    document.data = expanded(document, environ, (), document.data)
-    return _absolute(validated(document, Job), path.absolute().parent)
+    return document
 
 
 def parse_job(text: str, name: str) -> Job:
@@ -116,7 +131,7 @@ def expected_at(path: Keys) -> Expected:
             return "text"
         case ("slurm", "partition" | "account" | "qos" | "reservation" | "job_name" | "gpu_type"):
             return "text"
-        case ("args", *_):
+        case ("args", *_) | ("train", "loss", "args", *_) | ("train", "metrics", _, "args", *_):
             return "any"
     return "typed"
 

@@ -46,6 +46,7 @@ def check_source(job: Job) -> None:
         check_module(folders, job)
         return
     kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
+    _check_parts(folders, job)
     what, (module_name, _, attribute) = f"{kind}: {spec}", spec.partition(":")
     path = module_file(folders, module_name)
     if path is None:
@@ -59,6 +60,19 @@ def check_source(job: Job) -> None:
             parameters.check(job.args)
     elif isinstance(definition, Function) and job.function and not definition.decorator_list:
         _check_one_argument(definition, what, path)
+
+
+def _check_parts(folders: Sequence[Path], job: Job) -> None:
+    """Check that the loss and the metrics of the job file exist, if they are of the user's own code."""
+    for keys, part in job.train.parts if job.train is not None else ():
+        what, (module, _, name) = f"{'.'.join(keys)}: {part.class_}", part.class_.rpartition(".")
+        try:
+            if (path := module_file(folders, module)) is None:
+                _check_installed(folders, job, what, module)
+            else:
+                _definition(parsed(path, what), name, what, path)
+        except JobError as error:
+            raise JobError(str(error), (*keys, "class")) from None
 
 
 def script_file(folders: Sequence[Path], script: str) -> Path:

@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
 from clustertrain.job.values import (
+    ArgsByName,
     Count,
     CountOrZero,
+    DottedName,
     Loggers,
+    MetricName,
     Positive,
     PositiveOrZero,
     Refused,
@@ -69,6 +73,25 @@ class EarlyStop(Section):
     """A value is an improvement if it is better than the best one by more than this."""
 
 
+class Part(Section):
+    """A class or function by its name in Python, with arguments; without arguments the name is enough:
+    `loss: torch.nn.MSELoss`."""
+
+    class_: DottedName = Field(alias="class")
+    """A class, which is created with `args`, or a function, which is called with them, of an installed
+    package or of your code."""
+
+    args: ArgsByName = Field(default_factory=dict)
+    """Arguments by name."""
+
+
+def _part(value: object) -> object:
+    return {"class": value} if isinstance(value, str) else value
+
+
+PartOrName = Annotated[Part, BeforeValidator(_part, json_schema_input_type=DottedName | Part)]
+
+
 class Train(Section):
     """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
 
@@ -87,6 +110,15 @@ class Train(Section):
 
     seed: CountOrZero = 0
     """Seed of the initial weights, the shuffling and the random numbers of every worker."""
+
+    loss: PartOrName | None = None
+    """The loss of outputs and targets in place of cross entropy, such as `{class: torch.nn.CrossEntropyLoss,
+    args: {label_smoothing: 0.1}}`. Refused for a task that has its own method `loss`."""
+
+    metrics: dict[MetricName, PartOrName] = Field(default_factory=dict)
+    """The metrics of an evaluation by name, in place of the accuracy, such as `{f1: {class:
+    torchmetrics.F1Score, args: {task: multiclass, num_classes: 10}}}`. Refused for a task that has its own
+    method `metrics`."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
@@ -153,6 +185,22 @@ class Train(Section):
                 "lr",
             )
         return data
+
+    @model_validator(mode="after")
+    def _loss_is_reported_anyway(self) -> Train:
+        if "loss" in self.metrics:
+            raise Refused(
+                "every evaluation reports its loss under this name\nuse another name", "metrics", "loss"
+            )
+        return self
+
+    @property
+    def parts(self) -> Iterator[tuple[tuple[str, ...], Part]]:
+        """The loss and the metrics of the job file, each with its path of keys."""
+        if self.loss is not None:
+            yield ("train", "loss"), self.loss
+        for name, metric in self.metrics.items():
+            yield ("train", "metrics", name), metric
 
     @model_validator(mode="after")
     def _one_length_and_one_batch(self) -> Train:

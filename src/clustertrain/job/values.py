@@ -67,6 +67,14 @@ def _import_path(path: str) -> str:
     return path
 
 
+def _dotted_name(name: str) -> str:
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        rule = "must be package.module.Name, such as torch.nn.CrossEntropyLoss"
+        raise ValueError(f"{rule}\nwrite {name.replace(':', '.')}" if ":" in name else rule)
+    return name
+
+
 def _module(name: str) -> str:
     if all(part.isidentifier() for part in name.split(".")):
         return name
@@ -306,13 +314,15 @@ Loggers = Annotated[
     BeforeValidator(_names_once, json_schema_input_type=LoggerName | tuple[LoggerName, ...]),
 ]
 ImportPath = Annotated[str, AfterValidator(_import_path), written_as("`package.module:Name`")]
+DottedName = Annotated[str, AfterValidator(_dotted_name), written_as("`package.module.Name`")]
 Workers = Annotated[int | tuple[int, int], _count_or_range("workers")]
 Nodes = Annotated[int | tuple[int, int], _count_or_range("nodes")]
+ArgsByName = Annotated[dict[str, JsonValue], AfterValidator(_plain_data)]
 Args = Annotated[
-    Annotated[dict[str, JsonValue], AfterValidator(_plain_data), Tag("mapping")]
-    | Annotated[tuple[Argument, ...], Tag("list")],
+    Annotated[ArgsByName, Tag("mapping")] | Annotated[tuple[Argument, ...], Tag("list")],
     Discriminator(_kind_of_args),
 ]
+MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 Name = Annotated[str, AfterValidator(_name), written_as("name")]
 Path = Annotated[Text, AfterValidator(_path), written_as("path")]
 ModuleName = Annotated[str, AfterValidator(_module), written_as("`package.module`")]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from clustertrain.errors import (
     EXIT_CLUSTER,
@@ -20,27 +21,46 @@ from clustertrain.errors import (
     JobError,
     StorageError,
 )
-from clustertrain.job.file import dump_job
+from clustertrain.job.file import dump_job, place_of_key
 from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.source import check_source
 from clustertrain.node.installed import how_to_install, missing_for_training, missing_of
+from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
-_ERRORS = {EXIT_JOB: JobError, EXIT_CLUSTER: ClusterError, EXIT_STORAGE: StorageError}
+_ERRORS = {EXIT_CLUSTER: ClusterError, EXIT_STORAGE: StorageError}
+
+
+@contextmanager
+def placing(command: CommandLine) -> Iterator[None]:
+    """Inside, an error about a key of the job file gets the place of the key: `FILE:LINE:COLUMN: `."""
+    try:
+        yield
+    except JobError as error:
+        place = place_of_key(command.job_file, command.sets, error.at) if error.at else ""
+        if not place:
+            raise
+        raise JobError(f"{place}: {error}") from error
 
 
 def check_code(
-    job: Job, echo: Callable[[str], None], *, world_size: int | None = None, elsewhere: bool = False
+    job: Job,
+    echo: Callable[[str], None],
+    *,
+    command: CommandLine = UNKNOWN,
+    world_size: int | None = None,
+    elsewhere: bool = False,
 ) -> None:
     """Check the code, args and local data of a job, and rehearse a task. Prints the time, and notes on what
     was not checked.
 
     Args:
+        command: names the job file in which an error gets its place.
         world_size: the number of workers; the largest that the job allows if it is not known.
         elsewhere: the job will run on other machines. What may differ there becomes a note.
 
@@ -49,11 +69,12 @@ def check_code(
         RunStopped: a signal asked for an end.
     """
     started_s = time.monotonic()
-    check_source(job)
-    notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
-    notes += _check_interpreter(job, elsewhere)
-    if not job.is_script:
-        notes += _import_and_rehearse(job, world_size or job.world_sizes[-1], elsewhere)
+    with placing(command):
+        check_source(job)
+        notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
+        notes += _check_interpreter(job, elsewhere)
+        if not job.is_script:
+            notes += _import_and_rehearse(job, world_size or job.world_sizes[-1], elsewhere)
     for note in notes:
         echo(f"note: {note}")
     echo(f"checked in {time.monotonic() - started_s:.1f} s")
@@ -166,6 +187,8 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
 
 
 def _error_of(report: CheckReport) -> ClusterTrainError:
+    if report.exit_code == EXIT_JOB:
+        return JobError(report.error, tuple(report.at))
     return _ERRORS.get(report.exit_code, ClusterTrainError)(report.error)
 
 

@@ -41,6 +41,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
             "there is nothing to train.\n"
             "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
         )
+    if isinstance(task.criterion, nn.Module):
+        task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
     model.to(rank_info.device)
     return model.train()  # a pretrained model is often in evaluation mode

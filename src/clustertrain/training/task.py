@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils.data import default_collate
 
 from clustertrain.training.metrics import Accuracy, Metric, MetricFunction
@@ -29,11 +28,17 @@ class Task:
 
     Every rank creates its own Task and calls the same methods. `__init__` takes the job's `args` by name.
 
+    `criterion` and `named_metrics` are the loss and the metrics of the job file, `train.loss` and
+    `train.metrics`; the methods `loss`, `eval_step` and `metrics` use them unless they are overridden.
+
     `on_step`, `on_epoch` and `on_eval` are callbacks: by default they do nothing. Every rank calls them, so a
     callback that writes to one place checks for `torch.distributed.get_rank() == 0`. They are called before
     the checkpoint of their step is saved. A run that resumes from a checkpoint repeats the later steps with
     their callbacks. What a callback changes in the task is not part of a checkpoint.
     """
+
+    criterion: Callable[[Any, Any], torch.Tensor] = nn.CrossEntropyLoss()
+    named_metrics: Mapping[str, Metric | MetricFunction] | None = None
 
     def model(self) -> nn.Module:
         """The model, on the CPU; torch has the same seed on all ranks."""
@@ -58,7 +63,7 @@ class Task:
         see building.settle_buckets.
         """
         inputs, targets = batch
-        return functional.cross_entropy(model(inputs), targets)
+        return self.criterion(model(inputs), targets)
 
     def eval_step(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any, Any]:
         """(mean loss, outputs, targets) of a batch; the metrics take outputs and targets.
@@ -70,15 +75,19 @@ class Task:
             return self.loss(model, batch), None, None
         inputs, targets = batch
         outputs = model(inputs)
-        return functional.cross_entropy(outputs, targets), outputs, targets
+        return self.criterion(outputs, targets), outputs, targets
 
     def metrics(self) -> Mapping[str, Metric | MetricFunction]:
-        """The metrics of an evaluation besides the loss: accuracy, or none if `loss` is overridden.
+        """The metrics of an evaluation besides the loss: those of the job file. Without them accuracy, if the
+        loss is cross entropy and `loss` is not overridden.
 
         Each is a metric of torchmetrics, an object with reset, update and compute, or a function of (outputs,
         targets): see docs/metrics.md.
         """
-        return {"accuracy": Accuracy()} if type(self).loss is Task.loss else {}
+        if self.named_metrics is not None:
+            return self.named_metrics
+        is_classifier = type(self).loss is Task.loss and isinstance(self.criterion, nn.CrossEntropyLoss)
+        return {"accuracy": Accuracy()} if is_classifier else {}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """AdamW with the learning rate `self.lr`, or 1e-3 if there is none."""

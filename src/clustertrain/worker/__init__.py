@@ -9,6 +9,7 @@ script.py         an unchanged torchrun script as a child process
 lost_peer.py      whether an exception only shows that another rank is gone
 script_command.py  the command and the variables of that process
 user_code.py      imports and checks the user's task or function; errors name the line
+making.py         creates the task of a job: its args, its loss and metrics by name
 user_error.py     an exception of the user's code, as it is sent to the driver
 error_report.py   class, text, causes and user's frames of an exception, and the message made of them
 printed_traceback.py  reads a report from a printed traceback: of a script, or of a loader process

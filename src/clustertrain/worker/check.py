@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clustertrain.errors import EXIT_FAILED, ClusterTrainError
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
@@ -24,13 +24,13 @@ from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
 from clustertrain.worker.local_data import data_at_hand
+from clustertrain.worker.making import make_task
 from clustertrain.worker.one_rank import device_of, rank_zero
 from clustertrain.worker.user_code import (
     ImportRefused,
     check_function,
     check_task,
     enter_code,
-    make_task,
     place_of,
 )
 
@@ -56,6 +56,7 @@ def main(folder_text: str) -> None:
             ended=True,
             error=f"{prefix}{error}",
             exit_code=error.exit_code,
+            at=list(error.at) if isinstance(error, JobError) else [],
             of_this_machine=check.is_of_this_machine(error),
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001  every error of the user's code is reported

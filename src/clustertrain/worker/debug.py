@@ -27,10 +27,11 @@ from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.local_data import stage_here
+from clustertrain.worker.making import make_task
 from clustertrain.worker.one_rank import device_of, rank_zero, set_environment
 from clustertrain.worker.script_command import fill_environment, script_arguments, worker_variables
 from clustertrain.worker.train import settings_of
-from clustertrain.worker.user_code import check_function, check_task, code_folders, enter_code, make_task
+from clustertrain.worker.user_code import check_function, check_task, code_folders, enter_code
 
 
 def debug(job: Job) -> None:

@@ -21,6 +21,7 @@ from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import EarlyStop, TrainSettings
+from clustertrain.worker.making import make_task
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.rank import WorkerRun
 from clustertrain.worker.requests import wait_for_all_s
@@ -33,7 +34,7 @@ from clustertrain.worker.script_command import (
     worker_variables,
 )
 from clustertrain.worker.setup import current_plan, worker_state
-from clustertrain.worker.user_code import check_function, check_task, code_folders, make_task
+from clustertrain.worker.user_code import check_function, check_task, code_folders
 from clustertrain.worker.user_error import UserCodeFailed, report_of
 
 

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from clustertrain import variables
@@ -47,14 +48,14 @@ def enter_code(job: Job) -> Path:
 
 
 def load_object(spec: str, kind: str) -> Any:
-    """Import `pkg.module:name`.
+    """Import `pkg.module:name`, or `pkg.module.name`.
 
     Raises:
         ImportRefused: the import fails; names the line of the user's file.
         JobError: the module does not have the name; names the nearest one.
         OSError: a file or a server that the module needs cannot be read now.
     """
-    module_name, _, attribute = spec.partition(":")
+    module_name, _, attribute = spec.partition(":") if ":" in spec else spec.rpartition(".")
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -68,9 +69,13 @@ def load_object(spec: str, kind: str) -> Any:
         near = get_close_matches(attribute, names, n=1)
         hint = f"Did you mean '{near[0]}'? " if near else ""
         raise JobError(
-            f"{kind}: {spec} names {attribute!r}, which {module.__file__} does not have.\n"
+            f"{kind}: {spec} names {attribute!r}, which {_file_of(module)} does not have.\n"
             f"{hint}It has: {', '.join(names[:8])}."
         ) from None
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or f"the module {module.__name__}"
 
 
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
@@ -110,7 +115,7 @@ def check_code(job: Job) -> None:
         JobError: it is missing or does not import, or does not take the job's args; names the line.
     """
     if job.task:
-        parameters_of(check_task(job.task)).check(_args_by_name(job))
+        parameters_of(check_task(job.task)).check(args_by_name(job))
     elif job.function:
         check_function(job.function)
     elif job.interpreter:
@@ -181,21 +186,6 @@ def _has_source(function: Any) -> bool:
     return hasattr(function, "__code__") and not function.__code__.co_filename.startswith("<")
 
 
-def _args_by_name(job: Job) -> dict[str, Any]:
+def args_by_name(job: Job) -> dict[str, Any]:
+    """The `args` of a task or function."""
     return dict(job.args) if isinstance(job.args, dict) else {}
-
-
-def make_task(cls: type[Task], job: Job) -> Task:
-    """The Task with the job's args.
-
-    Raises:
-        JobError: its __init__ does not take them.
-    """
-    args = _args_by_name(job)
-    parameters_of(cls).check(args)
-    try:
-        return cls(**args)
-    except TypeError as error:
-        raise JobError(
-            f"args: {job.task} with {sorted(args)} fails: {error}\nAt {place_of(error)}."
-        ) from error
