@@ -102,17 +102,86 @@ def test_the_comparison_can_be_turned_off(ranks):
     assert outcome.result.finished
 
 
+class OwnMomentum(OwnSteps):
+    """Keeps what no weight depends on; `kind` is what is different on rank 1 from step 3 on."""
+
+    def __init__(self, parameters, rank: int, kind: str) -> None:
+        super().__init__(parameters, rank=0)
+        self.own, self.kind = rank == 1, kind
+
+    def step(self, closure=None):
+        super().step(closure)
+        bias = self.param_groups[0]["params"][1]
+        is_other = self.own and self.steps >= 3
+        state = self.state[bias]
+        state["object"] = object()  # its text contains an address, which differs between processes
+        state["history"] = [torch.ones(2), {"count": self.steps}]
+        if self.kind == "tensor":
+            state["history"][0] += 1e-7 * is_other
+        elif self.kind == "number":
+            state["history"][1]["count"] += is_other
+        elif self.kind == "place" and is_other:
+            state["history"].reverse()
+        elif self.kind == "more" and is_other:
+            state["more"] = torch.ones(1)
+
+
+class Kept(Noisy):
+    def __init__(self, rank: int, kind: str) -> None:
+        super().__init__(rank)
+        self.kind = kind
+
+    def optimizer(self, model):
+        return OwnMomentum(model.parameters(), self.rank, self.kind)
+
+
+def keeping(rank_info, kind):
+    """Saving would fail: an object is no part of a checkpoint."""
+    settings = replace(SETTINGS, save_every_steps=None, compare_weights_every=1)
+    return run_task(rank_info, Kept(rank_info.rank, kind), settings)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "number", "place", "more"])
+def test_an_optimizer_whose_state_diverges_is_found_before_a_weight_depends_on_it(ranks, kind):
+    errors = ranks(2).call(keeping, kind)
+    assert {type(error) for error in errors} == {WeightsDiverged}, errors
+    name = "the optimizer's state of bias"
+    assert {(error.step, error.rank, error.name) for error in errors} == {(3, 1, name)}
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", "LBFGS", "Adafactor"])
+def test_equal_states_of_optimizers_are_no_difference(ranks, optimizer):
+    ranks(2).results(stepped_alike, optimizer)
+
+
+def stepped_alike(rank_info, optimizer):
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    made = getattr(torch.optim, optimizer)(model.parameters())
+
+    def closure():
+        made.zero_grad()
+        loss = model(torch.ones(1, 3)).square().sum()
+        loss.backward()
+        return loss
+
+    for step in (1, 2):
+        made.step(closure)
+        check_same_weights(model, made, step, rank_info)
+
+
 def one_bit_off(rank_info, dtype):
     """In one of rank 1's weights."""
     model = nn.Linear(3, 1, dtype=dtype)
+    optimizer = torch.optim.SGD(model.parameters())
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1, 2, 4]]))
         model.bias.fill_(1)
-    check_same_weights(model, 0, rank_info)
+    check_same_weights(model, optimizer, 0, rank_info)
     if rank_info.rank == 1:
         with torch.no_grad():
             model.weight[0, 0] = 1 + torch.finfo(dtype).eps
-    check_same_weights(model, 1, rank_info)
+    check_same_weights(model, optimizer, 1, rank_info)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])

@@ -130,7 +130,7 @@ class Train(Section):
     """Maximum norm of all gradients together; a larger norm is scaled down to it."""
 
     compile: StrictBool = False
-    """Compile the model with torch.compile."""
+    """Compile the model with torch.compile. A worker's node needs a compiler: g++, with GPUs gcc."""
 
     normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
     """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
@@ -160,7 +160,8 @@ class Train(Section):
     """Ends the run early when a metric of the evaluation no longer improves."""
 
     compare_weights_every: CountOrZero | None = None
-    """Optimizer steps between comparisons of all workers' weights; by default every save, with 0 never."""
+    """Optimizer steps between comparisons of all workers' weights and optimizer states; by default at every
+    save, with 0 never."""
 
     loader_workers: CountOrZero = 0
     """Loader processes per worker; with 0 the worker itself loads the data."""

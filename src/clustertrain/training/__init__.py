@@ -10,6 +10,7 @@ sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets
 unused.py        parameters without a gradient, for which DDP would wait
+compiling.py     torch.compile, and the compiler that it needs
 normalizing.py   BatchNorm layers converted to another normalization
 optimization.py  learning rate, warm-up, clipping, the step
 evaluation.py    one pass over the evaluation data, each sample counted once
@@ -20,7 +21,7 @@ gathering.py     outputs and targets of all samples of an evaluation, from all r
 meter.py         the running loss over all ranks; losses and weights that are not finite
 distributed.py   ranks, collectives, and requests on which all ranks agree
 precision.py     fp32, bf16, fp16 with its loss scaling
-consistency.py   every rank has the same model: at the start, and its weights at saves
+consistency.py   every rank has the same model: at the start, and at saves with its optimizer's state
 compression.py   gradients exchanged with fewer bytes
 rng.py           random states: seeding, saving, restoring
 """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import JobError
+from clustertrain.training.compiling import compiled
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
@@ -49,11 +50,12 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
 
 
 def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same
-    tensors."""
-    # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
-    # ones, and a run resumed after it would differ in the last bits.
-    module = cast(nn.Module, torch.compile(model, dynamic=False)) if settings.compile else model
+    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors.
+
+    Raises:
+        ClusterError: it is to be compiled, and the node has no compiler.
+    """
+    module = compiled(model, rank_info.device) if settings.compile else model
     if rank_info.world_size == 1:
         return module
     return DistributedDataParallel(

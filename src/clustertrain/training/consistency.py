@@ -1,10 +1,12 @@
-"""Every rank has the same model: compared before DDP wraps it, and its weights whenever they are saved.
+"""Every rank has the same model: compared before DDP wraps it, and with the optimizer's state at every save.
 
 DDP averages gradients, not weights: it assumes that equal weights take equal steps on all ranks.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,7 +21,8 @@ _PART = 1 << 22  # elements that are compared at once: 64 MiB beside the weights
 
 
 class WeightsDiverged(ClusterTrainError):
-    """The weights of the ranks differ; raised on all ranks with the same message."""
+    """The weights of the ranks, or the states of their optimizers, differ; raised on all ranks with the same
+    message."""
 
     def __init__(self, step: int, rank: int, name: str) -> None:
         super().__init__(
@@ -58,23 +61,31 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
                 "DDP needs the same parameters on every rank. Build the model from `args` and the data, "
                 "not from the rank, the host or random numbers of your own."
             )
-    buffers = dict(model.named_buffers())
-    different = _first_difference(buffers, rank_info)
+    different = _first_difference({key: _checksums(t) for key, t in model.named_buffers()}, rank_info)
     if different is None:
         return None
     rank, key = different
     return f"the buffer {key} of {name} has other values on rank {rank} than on rank 0; rank 0's are used"
 
 
-def check_same_weights(model: nn.Module, step: int, rank_info: RankInfo) -> None:
-    """All ranks call it after the same step. It sends two numbers per parameter.
+def check_same_weights(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank_info: RankInfo
+) -> None:
+    """All ranks call it after the same step. It sends four numbers per parameter: two for its values, two for
+    what the optimizer keeps for it.
 
     Raises:
         WeightsDiverged: on all ranks, naming the first rank and parameter.
     """
     if rank_info.world_size == 1:
         return
-    if different := _first_difference(dict(model.named_parameters()), rank_info):
+    parameters = dict(model.named_parameters())
+    values = {name: _checksums(parameter) for name, parameter in parameters.items()}
+    states = {
+        f"the optimizer's state of {name}": _checksums_of_state(optimizer.state.get(p), p.device)
+        for name, p in parameters.items()
+    }
+    if different := _first_difference(values | states, rank_info):
         raise WeightsDiverged(step, *different)
 
 
@@ -98,17 +109,40 @@ def _described(entry: Any) -> str:
     return f"{key} {tuple(shape)} {dtype.removeprefix('torch.')}"
 
 
-def _first_difference(tensors: dict[str, torch.Tensor], rank_info: RankInfo) -> tuple[int, str] | None:
-    """(rank, name) of the first tensor that differs in a bit from rank 0's."""
-    if not tensors:
+def _first_difference(checksums: dict[str, torch.Tensor], rank_info: RankInfo) -> tuple[int, str] | None:
+    """(rank, name) of the first of the checksums, int64 (2,) by name, that is not rank 0's. The names are the
+    same on all ranks."""
+    if not checksums:
         return None
-    own = torch.stack([_checksums(tensor) for tensor in tensors.values()])
+    own = torch.stack([each.to(rank_info.device) for each in checksums.values()])
     of_ranks = gather_over_ranks(own, rank_info)
     for rank in range(1, rank_info.world_size):
         differs = (of_ranks[rank] != of_ranks[0]).any(dim=1)
         if differs.any():
-            return rank, list(tensors)[int(differs.nonzero()[0])]
+            return rank, list(checksums)[int(differs.nonzero()[0])]
     return None
+
+
+def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
+    """int64 (2,) on the device: of all tensors, numbers and texts in an optimizer's state, each at its place.
+    A rank may keep something that the others do not, so their number is not compared itself."""
+    sums = torch.zeros(2, dtype=torch.int64, device=device)
+    for place, value in _places(state):
+        factor = 2 * zlib.crc32(place.encode()) + 1  # odd: a product modulo 2^64 keeps every bit
+        if isinstance(value, torch.Tensor):
+            sums += factor * _checksums(value).to(device)
+        elif isinstance(value, str | int | float | complex):  # other objects may print an address
+            sums += factor * zlib.crc32(repr(value).encode()) % 2**62  # as a number it must fit into int64
+    return sums
+
+
+def _places(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in nested mappings and lists, each with its place."""
+    if isinstance(state, dict | list | tuple):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            yield from _places(value, f"{place}.{key}")
+    else:
+        yield place, state
 
 
 def _checksums(tensor: torch.Tensor) -> torch.Tensor:

@@ -53,6 +53,7 @@ def train(
 
     Raises:
         JobError: settings, task and data are inconsistent.
+        ClusterError: the model is to be compiled, and the node has no compiler.
         NonFiniteLoss: on all ranks, before anything of that step is saved.
         NonFiniteWeights: on all ranks, when a save is due.
         WeightsDiverged: on all ranks, when they are compared.
@@ -269,7 +270,7 @@ class _Loop:
             self._log_training()
         measured: dict[str, float] = {}
         if self._due(self._settings.compare_weights_every or None, None):
-            check_same_weights(self._model, step, self._rank_info)
+            self._check_same_weights()
         due = self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
         self._evaluation_due = due and requests.stop and not ended
         if ended or (due and not requests.stop):
@@ -278,6 +279,9 @@ class _Loop:
         if reason := self._why_save(ended, requests):
             self._save(reason, measured)
         return ended or requests.stop
+
+    def _check_same_weights(self) -> None:
+        check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
 
     def _due(self, every_steps: int | None, every_epochs: int | None) -> bool:
         epoch_ended = self.position.offset == 0
@@ -352,7 +356,7 @@ class _Loop:
         self._meter.flush()
         check_weights(self._model, self.position.step)
         if self._settings.compare_weights_every is None:
-            check_same_weights(self._model, self.position.step, self._rank_info)
+            self._check_same_weights()
         with self._meter.paused():
             self._run.phase("save", self.position.step)
             state = {

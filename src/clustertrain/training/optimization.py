@@ -74,19 +74,19 @@ class Optimization:
         }
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._scaler = scaler
-        self._optimizer = task.optimizer(model)
-        _check_parameters(task, self._optimizer, model)
+        self.optimizer = task.optimizer(model)
+        _check_parameters(task, self.optimizer, model)
         base = settings.lr_base_batch_size or sizes.batch_size
-        unscaled = float(self._optimizer.param_groups[0]["lr"])
-        for group in self._optimizer.param_groups:
+        unscaled = float(self.optimizer.param_groups[0]["lr"])
+        for group in self.optimizer.param_groups:
             group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
-        self._scheduler = task.scheduler(self._optimizer, total_steps)
+        self._scheduler = task.scheduler(self.optimizer, total_steps)
         if isinstance(self._scheduler, ReduceLROnPlateau):
             raise JobError(
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
                 "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
-        scheduled = float(self._optimizer.param_groups[0]["lr"])
+        scheduled = float(self.optimizer.param_groups[0]["lr"])
         self.lr_text = lr_text(unscaled, scheduled, settings, sizes, total_steps)
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
@@ -102,30 +102,30 @@ class Optimization:
         """
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
-            self._scaler.unscale(self._optimizer)
+            self._scaler.unscale(self.optimizer)
             self.grad_norm = nn.utils.clip_grad_norm_(self._parameters, clip_norm)
         stepped = self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         if self._scheduler is not None and stepped:
             self._scheduler.step()
 
     def _step_at(self, warmup: float) -> bool:
         """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
         rates."""
-        groups = self._optimizer.param_groups
+        groups = self.optimizer.param_groups
         lrs = [group["lr"] for group in groups]
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr * warmup
         self.lr = float(groups[0]["lr"])
-        stepped = self._scaler.step(self._optimizer)
+        stepped = self._scaler.step(self.optimizer)
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr
         return stepped
 
     def state(self) -> dict[str, Any]:
         return {
-            "optimizer": self._optimizer.state_dict(),
-            "optimizer_class": type(self._optimizer).__name__,
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaler.state(),
             "horizon": self._horizon,
@@ -143,7 +143,7 @@ class Optimization:
         """
         own = [
             {key: value for key, value in group.items() if key != "params"}
-            for group in self._optimizer.param_groups
+            for group in self.optimizer.param_groups
         ]
         self._load_optimizer(state)
         self._scaler.load(state["scaler"])
@@ -153,19 +153,19 @@ class Optimization:
             if self._scheduler is not None:
                 self._scheduler.load_state_dict(schedule)
             return
-        for group, options in zip(self._optimizer.param_groups, own, strict=True):
+        for group, options in zip(self.optimizer.param_groups, own, strict=True):
             group.update(options)
         if self._scheduler is not None:
             _step(self._scheduler, schedule["last_epoch"] if schedule else state["position"]["step"])
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
-        found, own = state.get("optimizer_class"), type(self._optimizer).__name__
+        found, own = state.get("optimizer_class"), type(self.optimizer).__name__
         if found is not None and found != own:
             raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")
         try:
-            self._optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(state["optimizer"])
         except ValueError as error:  # other groups of parameters
-            saved, made = state["optimizer"]["param_groups"], self._optimizer.param_groups
+            saved, made = state["optimizer"]["param_groups"], self.optimizer.param_groups
             sizes = [[len(group["params"]) for group in groups] for groups in (saved, made)]
             raise _unusable(
                 f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
