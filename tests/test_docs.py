@@ -7,11 +7,13 @@ from urllib.parse import unquote
 
 import grimp
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import clustertrain
 from clustertrain.cli.main import main
 from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
 from clustertrain.run.states import states_markdown
 from clustertrain.variables import variables_markdown
 
@@ -73,6 +75,34 @@ def test_the_job_files_shown_are_jobs(page, tmp_path):
         path.write_text(rest + block)
         job = load_job(path, environ={})
         assert job.data or job.script
+
+
+def settings_in(table_rows: str) -> list[str]:
+    """The pieces of code in tables that are settings of a job, such as `train: {accumulate: 4}`."""
+    keys = "|".join(name for name in Job.model_fields if name != "code")
+    return re.findall(rf"`((?:{keys}): [^`]+)`", table_rows)
+
+
+def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
+    text = (ROOT / "docs" / "migrate.md").read_text()
+    found = settings_in("".join(re.findall(r"^\|.*\n", text, re.MULTILINE)))
+    assert len(found) > 40
+    for setting in found:
+        job = yaml.safe_load(setting)
+        if "task" in job or "function" in job or "script" in job or "module" in job:
+            job |= {"train": {"epochs": 1, "batch_size": 1}} if "task" in job else {}
+        elif isinstance(job.get("args"), list):
+            job |= {"script": "train.py"}
+        else:
+            train = job.get("train", {})
+            length = {} if {"epochs", "steps"} & set(train) else {"epochs": 1}
+            batch = {} if {"batch_size", "global_batch_size"} & set(train) else {"batch_size": 1}
+            job |= {"task": "train:Train", "train": train | length | batch}
+        if job.get("train", {}).get("normalization") == "sync":  # GPUs only
+            job |= {"resources": {"workers": 1, "gpus_per_worker": 1}}
+        path = tmp_path / "job.yaml"
+        path.write_text(yaml.safe_dump({"name": "a"} | job))
+        load_job(path, environ={})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Scripts that other launchers start, unchanged, on two workers: Lightning, Accelerate, Hydra, Transformers.
+"""Scripts of Lightning, Accelerate, Hydra, Transformers, mp.spawn and torch.distributed.launch, unchanged.
 
 docs/migrate.md shows these job files.
 """
@@ -58,7 +58,13 @@ def start(make_run, framework, epochs=1):
 
 def last_line(output):
     """What a rank printed at its end, as JSON."""
-    return json.loads(next(line for line in reversed(output.splitlines()) if line.startswith('{"rank"')))
+    return last_lines(output)[-1]
+
+
+def last_lines(output):
+    """The same for a script that starts several ranks, in the order of the ranks."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"rank"')]
+    return sorted(lines, key=lambda line: line["rank"])
 
 
 def assert_trained_together(ranks, epochs):
@@ -108,11 +114,18 @@ def test_a_second_start_resumes_with_more_epochs(make_run, framework):
 
 def on_two_nodes(script, args):
     """Runs a script as one worker on each of two nodes; returns what each printed. All are this machine."""
+    one_each = [{"group_rank": rank, "local_rank": 0, "local_world_size": 1} for rank in (0, 1)]
+    return in_environment_of_workers(script, args, one_each)
+
+
+def in_environment_of_workers(script, args, workers):
+    """Runs a script as a worker starts it, for each of `workers`; returns what each printed."""
     ranks = []
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_block(1, seed=os.getpid()).first)}
-    for rank in (0, 1):
-        numbers = {"rank": rank, "group_rank": rank, "local_rank": 0, "world_size": 2, "local_world_size": 1}
-        environment = torchrun_environment(**numbers, restart=0, retries=0, run_id="nodes-1")
+    for rank, numbers in enumerate(workers):
+        environment = torchrun_environment(
+            rank=rank, world_size=len(workers), **numbers, restart=0, retries=0, run_id="nodes-1"
+        )
         ranks.append(
             subprocess.Popen(
                 [sys.executable, CODE / "migrate" / script, *args],
@@ -123,6 +136,19 @@ def on_two_nodes(script, args):
             )
         )
     return [rank.communicate(timeout=200)[0] for rank in ranks]
+
+
+def test_a_script_that_spawns_its_processes_is_one_worker():
+    one = {"group_rank": 0, "local_rank": 0, "local_world_size": 1}
+    port = str(free_block(1, seed=os.getpid() + 1).first)
+    (output,) = in_environment_of_workers("train_spawn.py", ["--port", port], [one])
+    assert_trained_together(last_lines(output), [0, 1])
+
+
+def test_a_script_of_torch_distributed_launch_takes_its_gpu_from_the_environment():
+    both = [{"group_rank": 0, "local_rank": rank, "local_world_size": 2} for rank in (0, 1)]
+    for rank, output in enumerate(in_environment_of_workers("train_launch.py", [], both)):
+        assert last_line(output) == {"rank": rank, "world_size": 2, "total": 3.0, "local_rank": rank}
 
 
 @pytest.mark.nightly  # above it runs on one node, and slurm/test_training.py starts a script on two
