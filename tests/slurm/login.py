@@ -72,7 +72,8 @@ class Login:
 
     def records(self, generation: int = 1) -> list[dict]:
         folder = self.folder / "runs" / "digits" / f"g{generation}" / "submissions"
-        found = [json.loads(path.read_bytes()) for path in folder.glob("slurm-*.json")]
+        paths = [path for path in folder.glob("slurm-*.json") if "." not in path.stem]  # no end of a job
+        found = [json.loads(path.read_bytes()) for path in paths]
         return sorted(found, key=lambda record: record["time"])
 
     def jobs(self) -> set[str]:

@@ -36,6 +36,23 @@ def test_the_reason_that_a_plugin_gives_is_shown_beside_slurms_error():
     assert beside.endswith("timed out.; Set a project with --comment.")
 
 
+@pytest.mark.parametrize("own", ["allocation failure: ", "sbatch: error: Batch job submission failed: "])
+def test_slurms_own_reason_counts_although_a_plugin_prints_errors(own):
+    """As SLURM 22.05 prints what a job_submit plugin says of a job that is then refused."""
+    said = [line.replace("sbatch: ", "sbatch: error: ") for line in BANNER]
+    first, remedy = text_of(*said, "sbatch: error: Set a project.", f"{own}Invalid feature specification")
+    assert first.startswith("SLURM refused the job a. sbatch printed: Invalid feature specification; ")
+    assert first.endswith("; Set a project.")
+    assert remedy.startswith("See slurm.constraint")
+
+
+def test_another_error_names_the_cause_of_a_general_reason():
+    general = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    first, remedy = text_of("sbatch: error: Memory specification can not be satisfied", general)
+    assert "Requested node configuration is not available; Memory specification can not" in first
+    assert remedy.startswith("See resources.memory_per_worker")
+
+
 @pytest.mark.parametrize(
     ("lines", "errors"),
     [

@@ -1,8 +1,9 @@
 """Makes an error of a failed sbatch: SLURM's own words, and where to look.
 
 Plugins of a site (job_submit, cli_filter) print to the same output: greetings, notes on costs, and sometimes
-the reason of a refusal. The lines with errors determine the remedy, wherever they are. The last of the
-other lines are shown separately.
+the reason of a refusal. In a refusal SLURM prints the lines of job_submit as errors too. SLURM's own reason
+determines the remedy, then the other errors, wherever they are. The last of the other lines are shown
+separately.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _ERROR = re.compile(
     r"^(sbatch: )?(error: |fatal: |allocation failure: |(?=unrecognized |unknown |invalid |option ))",
     re.IGNORECASE,
 )
+_OWN_REASON = re.compile(
+    r"^(sbatch: )?(error: )?(allocation failure|Batch job submission failed|Unable to allocate resources): "
+)
+_GENERAL = "node configuration"  # SLURM's reason for many causes; another error may name the cause
 _PROGRAM = re.compile(r"(sbatch: )?((Batch job submission failed|Unable to allocate resources): )?")
 
 
@@ -51,23 +56,30 @@ def refusal(job: Job, done: Done, command: CommandLine, *, may_be_queued: bool =
     shows_script = f"`{command.on_job('render --to slurm')}` prints the script that was sent."
     errors, others = sorted_lines(done.stderr)
     whole = " ".join(errors)
-    remedy = next((text for rule, text in _REFUSALS if re.search(rule, whole, re.IGNORECASE)), None)
-    if re.search(_NO_ANSWER, whole, re.IGNORECASE):
+    own = " ".join(line for line in done.stderr.splitlines() if _OWN_REASON.match(line.strip()))
+    remedy = (own and _GENERAL not in own and _remedy(own)) or _remedy(whole)
+    if re.search(_NO_ANSWER, own or whole, re.IGNORECASE):
         remedy = "SLURM's controller does not answer: try again later."
         if may_be_queued:
             remedy = "The job may still be queued: check with `squeue --me` before you submit it again."
-    printed = "; ".join(errors[:_SHOWN_LINES]) or f"nothing; it ended with code {done.code}"
+    shown = [*errors[:1], *errors[1:][1 - _SHOWN_LINES :]]  # the last words of a plugin say most
+    printed = "; ".join(shown).removesuffix(".") or f"nothing; it ended with code {done.code}"
     beside = f"A plugin of the site printed: {'; '.join(others[-_SHOWN_LINES:])}\n" if others else ""
     return ClusterError(
         f"SLURM refused the job {job.name}. sbatch printed: {printed}.\n{beside}{remedy or shows_script}"
     )
 
 
+def _remedy(errors: str) -> str | None:
+    return next((text for rule, text in _REFUSALS if re.search(rule, errors, re.IGNORECASE)), None)
+
+
 def sorted_lines(stderr: str) -> tuple[list[str], list[str]]:
-    """The different lines of sbatch with an error, and the other ones. Without any error all lines count as
-    errors."""
+    """The different lines of sbatch with an error, SLURM's own reason first, and the other ones. Without any
+    error all lines count as errors."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)] or lines
+    errors.sort(key=lambda line: _OWN_REASON.match(line) is None)
     others = [line for line in lines if line not in errors]
     return _shown([_ERROR.sub("", line, count=1) for line in errors]), _shown(others)
 
