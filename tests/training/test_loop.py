@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,8 +100,42 @@ def test_progress_and_records_contain_the_position(ranks):
         *[("step", s) for s in range(1, 8)],
         ("save", 7),
         ("step", 7),
+        ("save", 7),  # until the last one is written
     ]
     assert outcome.result.metrics == {"loss": seven["loss"]}
+
+
+class SlowSave(MemoryRun):
+    """Rank 0 needs a second for a save, as with a slow disk; each rank measures its seconds in each phase."""
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.since_s, self.longest_s = time.monotonic(), {}
+
+    def save(self, state, progress):
+        super().save(state, progress)
+        if self.rank == 0:
+            time.sleep(1.0)
+
+    def phase(self, name, step):
+        super().phase(name, step)
+        now_s = time.monotonic()
+        before = self.phases[-2][0] if len(self.phases) > 1 else ""
+        self.longest_s[before] = max(self.longest_s.get(before, 0.0), now_s - self.since_s)
+        self.since_s = now_s
+
+
+def longest_s_of_phases(rank_info, settings):
+    run = SlowSave(rank_info.rank)
+    train(Plain(), settings, rank_info, run, {})
+    return run.longest_s
+
+
+def test_the_other_ranks_are_in_the_save_until_rank_0_has_done_its_part(ranks):
+    """Otherwise the limit of a step, which is shorter, would end them in a long save."""
+    settings = replace(SETTINGS, save_every_steps=3)
+    _, other = ranks(2).results(longest_s_of_phases, settings)
+    assert other["save"] > 0.9 > other["step"]
 
 
 def poisoned(rank_info, settings):

@@ -18,7 +18,7 @@ from clustertrain.training.building import load_datasets, load_weights, make_mod
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
-from clustertrain.training.distributed import RankInfo, Requests, StopLine
+from clustertrain.training.distributed import RankInfo, Requests, StopLine, wait_for_all_ranks
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.loading import Fetch, Loader
@@ -138,6 +138,7 @@ def train(
         loop.begin(state, warnings=[text for text in (order.limit_text, difference) if text])
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
+    run.phase("save", loop.position.step)
     run.finish()
     why = "" if order.done(loop.position) else early_stopping.text
     skipped = precision.scaler.skipped_steps
@@ -378,6 +379,8 @@ class _Loop:
                 "reason": reason,
             }
             self._run.save(state, progress)
+            # Rank 0 may wait for its disk. In the next step the others would wait for it under that limit.
+            wait_for_all_ranks(self._rank_info)
             self._saved_at_s = time.monotonic()
             self._run.phase("step", self.position.step)
 
