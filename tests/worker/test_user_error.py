@@ -213,6 +213,13 @@ def test_installed_packages_are_the_users_code_if_there_is_no_other():
     assert list(map(str, user_frames([("/elsewhere/a.py", 8, "f")], "/code"))) == ["/elsewhere/a.py:8 in f"]
 
 
+def test_code_that_is_installed_is_the_users_as_well():
+    installed = "/venv/lib/python3.11/site-packages"
+    places = [(f"{installed}/{name}.py", 1, "f") for name in ("mypkg/task", "numpy/core", "torch/nn")]
+    assert list(map(str, user_frames(places, f"{installed}/mypkg"))) == ["task.py:1 in f"]
+    assert list(map(str, user_frames(places, "/code"))) == ["numpy/core.py:1 in f", "mypkg/task.py:1 in f"]
+
+
 def test_paths_are_relative_to_code_through_links(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -6,6 +6,7 @@ loop.py          train(): the loop, top to bottom
 run.py           the loop's interface to its launcher
 rehearsal.py     one batch of training and evaluation in one process, before a cluster is started
 refusals.py      what the user's code raises before the first step, with the line of the user's file
+user_frames.py   which frames of a traceback are the user's
 sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP, with its final gradient buckets

@@ -7,7 +7,6 @@ a broken GPU, and a JobError would rule out a restart.
 from __future__ import annotations
 
 import inspect
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,10 @@ from clustertrain.training.loading import Collate, Fetch
 from clustertrain.training.rng import private_rng
 from clustertrain.training.sampling import MicroBatch
 from clustertrain.training.task import Task
+from clustertrain.training.user_frames import OWN, places_of
 
 # Errors of this machine, its memory or its GPU, say nothing about the job: they stay as they are.
 _OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
-_NOT_USERS = [Path(__file__).parents[1], Path(torch.__file__).parent]
-_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _TEXT_MAX = 300
 
 
@@ -157,22 +155,9 @@ def _raising(error: BaseException, task: Task, methods: tuple[str, ...]) -> str:
 def _place(error: BaseException, task: Task, method: str) -> str:
     """File and line of the innermost frame of the user's code; without one, where `method` is defined."""
     home = Path(_definition(task, method).rpartition(":")[0]).parent
-    lines = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in walk_tb(error.__traceback__)  # the innermost last
-        if _is_users(Path(frame.f_code.co_filename), home)
-    ]
-    return lines[-1] if lines else _definition(task, method)
-
-
-def _is_users(path: Path, home: Path) -> bool:
-    """Whether a file is neither the kit's nor a library's; `home` is the folder of the task."""
-    if path.name.startswith("<") or any(path.is_relative_to(folder) for folder in _NOT_USERS):
-        return False
-    is_library = {"site-packages", "dist-packages"} & set(path.parts) or path.is_relative_to(
-        _STANDARD_LIBRARY
-    )
-    return not is_library or path.is_relative_to(home)
+    frames = ((frame.f_code, line) for frame, line in walk_tb(error.__traceback__))
+    own = places_of(OWN, ((code.co_filename, line, code.co_name) for code, line in frames), str(home))
+    return f"{own[0][0]}:{own[0][1]}" if own else _definition(task, method)
 
 
 def _function(task: Task, method: str) -> Any:

@@ -6,17 +6,11 @@ importable where the report is read.
 
 from __future__ import annotations
 
-import os
 import re
-import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-_KIT = str(Path(__file__).resolve().parents[1])
-_STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-_INSTALLED = ("site-packages", "dist-packages")
-_FRAMEWORKS = ("torch", "ray", "clustertrain")
+from clustertrain.training.user_frames import LIBRARY, OWN, Place, places_of, short_path
 
 MEMBERS = 3  # of an ExceptionGroup, as many as a report has
 _CALLERS = 4
@@ -115,53 +109,16 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-# ------------------------------------------------------------------------------------- the user's frames
-
-Place = tuple[str, int, str]
-"""A frame as Python gives it: file name, line, function."""
-
-_OWN, _LIBRARY, _FRAMEWORK = range(3)
-
-
 def user_frames(places: Iterable[Place], code: str) -> tuple[Frame, ...]:
     """The frames of the user's code, the innermost first.
 
     Frames of Python, torch, ray and clustertrain are left out, and those of other installed packages if there
-    is a frame outside of them. A line that recurs in a row is given once.
+    is a frame outside of them.
 
     Args:
         places: the outermost first.
         code: the folder of the user's code.
     """
-    found: dict[int, list[Frame]] = {_OWN: [], _LIBRARY: [], _FRAMEWORK: []}
-    for path, line, function in places:
-        origin, shown = _origin(path, code)
-        frame = Frame(printable(shown), line, function)
-        if found[origin][-1:] != [frame]:
-            found[origin].append(frame)
-    return tuple(reversed(found[_OWN] or found[_LIBRARY]))
-
-
-def _origin(path: str, code: str) -> tuple[int, str]:
-    """Whose file it is, and the shortest name for it."""
-    if path.startswith("<"):  # compiled from a string, as torch.compile does, or part of Python
-        return _FRAMEWORK, path
-    path = str(Path(code, path))
-    parts = Path(path).parts
-    if installed := [n for n, part in enumerate(parts) if part in _INSTALLED]:
-        inner = parts[installed[-1] + 1 :]
-        is_framework = inner[:1] and inner[0].removesuffix(".py") in _FRAMEWORKS
-        return (_FRAMEWORK if is_framework else _LIBRARY), "/".join(inner)
-    if _below(path, _KIT) is not None:
-        return _FRAMEWORK, path
-    if (relative := _below(path, code)) is not None:
-        return _OWN, relative
-    if any(_below(path, folder) is not None for folder in _STANDARD_LIBRARY):
-        return _FRAMEWORK, path
-    return _OWN, path
-
-
-def _below(path: str, folder: str) -> str | None:
-    """The path relative to a folder that contains it, links resolved; None if it does not."""
-    real, top = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-    return str(real.relative_to(top)) if top in real.parents else None
+    places = list(places)
+    found = places_of(OWN, places, code) or places_of(LIBRARY, places, code)
+    return tuple(Frame(printable(short_path(path, code)), line, function) for path, line, function in found)

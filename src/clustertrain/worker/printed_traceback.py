@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from clustertrain.worker.error_report import MEMBERS, ErrorReport, Place, user_frames
+from clustertrain.training.user_frames import Place
+from clustertrain.worker.error_report import MEMBERS, ErrorReport, user_frames
 
 # torch._utils.ExceptionWrapper: an exception of a loader process, or of a thread that pins memory.
 _CAUGHT = re.compile(r"^Caught \w+ in [^\n]*\.\n(?=Original )")

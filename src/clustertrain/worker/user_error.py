@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from traceback import walk_tb
 
-from clustertrain.worker.error_report import MEMBERS, ErrorReport, Place, user_frames
+from clustertrain.training.user_frames import Place
+from clustertrain.worker.error_report import MEMBERS, ErrorReport, user_frames
 from clustertrain.worker.printed_traceback import inner_report
 
 _CAUSES = 3

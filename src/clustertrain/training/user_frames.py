@@ -1,0 +1,72 @@
+"""Which frames of a traceback are the user's: the one decision for all messages that give a line of code."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+
+Place = tuple[str, int, str]
+"""A frame as Python gives it: file name, line, function."""
+
+_KIT = str(Path(__file__).resolve().parents[1])
+_STANDARD_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+_INSTALLED = ("site-packages", "dist-packages")
+_FRAMEWORKS = ("torch", "ray", "clustertrain")
+OWN, LIBRARY, FRAMEWORK = range(3)
+
+
+def places_of(origin: int, places: Iterable[Place], code: str) -> list[Place]:
+    """The places of this origin, the innermost first; one that recurs in a row is given once.
+
+    Args:
+        origin: OWN, the user's code; LIBRARY, other installed packages; FRAMEWORK, that is Python, torch,
+            ray and clustertrain.
+        places: the outermost first.
+        code: the folder of the user's code.
+    """
+    found: list[Place] = []
+    for place in places:
+        if _origin(place[0], code) == origin and found[-1:] != [place]:
+            found.append(place)
+    return found[::-1]
+
+
+def short_path(path: str, code: str) -> str:
+    """The shortest name of a file: relative to `code`, or to the folder where packages are installed."""
+    path = str(Path(code, path))
+    relative = _below(path, code)
+    if relative is not None and not set(_INSTALLED) & set(Path(relative).parts):
+        return relative
+    return "/".join(_installed_parts(path)) or path
+
+
+def _origin(path: str, code: str) -> int:
+    if path.startswith("<"):  # compiled from a string, as torch.compile does, or part of Python
+        return FRAMEWORK
+    path = str(Path(code, path))
+    installed = _installed_parts(path)
+    if _below(path, _KIT) is not None or (installed and installed[0].removesuffix(".py") in _FRAMEWORKS):
+        return FRAMEWORK
+    relative = _below(path, code)
+    if relative is not None and not set(_INSTALLED) & set(Path(relative).parts):
+        return OWN  # also if the user's code is itself installed
+    if installed:
+        return LIBRARY
+    if any(_below(path, folder) is not None for folder in _STANDARD_LIBRARY):
+        return FRAMEWORK
+    return OWN
+
+
+def _installed_parts(path: str) -> tuple[str, ...]:
+    """The parts of a path below the folder where packages are installed; none if it is not below one."""
+    parts = Path(path).parts
+    last = max((n for n, part in enumerate(parts) if part in _INSTALLED), default=None)
+    return () if last is None else parts[last + 1 :]
+
+
+def _below(path: str, folder: str) -> str | None:
+    """The path relative to a folder that contains it, links resolved; None if it does not."""
+    real, top = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    return str(real.relative_to(top)) if top in real.parents else None
