@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from clustertrain import session
+from clustertrain.errors import JobError
 from clustertrain.session import Session
 from clustertrain.training.distributed import RankInfo
 
@@ -66,6 +67,15 @@ def test_requests_are_returned_and_a_stop_is_stored(begin):
     s.save(step=2, state={})
     assert run.saves[0][1]["reason"] == "stop"
     assert s.stopped
+
+
+def test_metrics_of_a_checkpoint_are_numbers(begin):
+    run, s = begin()
+    s.save(step=1, state={}, metrics={"loss": torch.tensor(0.5), "hits": 3})
+    assert run.saves[0][1]["metrics"] == {"loss": 0.5, "hits": 3.0}
+    for wrong in ("x", None, torch.ones(2), {}):
+        with pytest.raises(JobError, match=r"session.save got metrics\['loss'\] = .*, which is not a number"):
+            s.save(step=2, state={}, metrics={"loss": wrong})
 
 
 def test_restore_returns_the_saved_state_its_step_and_random_numbers(begin):

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clustertrain.errors import JobError
+
 if TYPE_CHECKING:
     from clustertrain.training.distributed import RankInfo
     from clustertrain.training.run import Run
@@ -131,6 +133,9 @@ class Session:
 
         `state` contains tensors, numbers, strings, and dicts and lists of them, because it is loaded with
         `weights_only=True`. It is copied before this returns, and written in the background.
+
+        Raises:
+            JobError: a metric is not a number, or a tensor of one number.
         """
         from clustertrain.training.rng import gather_rng
 
@@ -139,7 +144,7 @@ class Session:
             "epoch": 0,
             "samples_seen": 0,
             "world_size": self.world_size,
-            "metrics": dict(metrics or {}),
+            "metrics": _numbers(metrics or {}),
             "reason": "stop" if self._stopped else "steps",
         }
         self._saved_at_s = time.monotonic()
@@ -154,6 +159,19 @@ class Session:
         """Print on rank 0 only, into the log of that rank."""
         if self.rank == 0:
             print(*values, flush=True)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            numbers[str(name)] = float(value)
+        except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last is of a tensor
+            raise JobError(
+                f"session.save got metrics[{name!r}] = {str(value)[:60]!r}, which is not a number.\n"
+                "Give numbers, or tensors of one element; other values belong into `state`."
+            ) from error
+    return numbers
 
 
 _current: Session | None = None

@@ -22,7 +22,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import posix
-from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, remove_tree
+from clustertrain.storage.posix_tree import PosixTree, WrittenFile, collect_leftovers, remove_tree
 from kills import killed_at_every_point
 from shelves import shelf_at
 
@@ -166,7 +166,7 @@ def test_a_manifest_that_leads_outside_is_not_followed(tmp_path):
     commit(writer(tmp_path), 1)
     path = tmp_path / "00000001-1.0" / MANIFEST
     manifest = read_manifest(path.parent)
-    evil = replace(manifest, files={"../secret": {"size_bytes": 1, "sha256": "0" * 64}})
+    evil = replace(manifest, files={"../secret": WrittenFile(1, "0" * 64)})
     path.write_bytes(evil.to_bytes())
     with pytest.raises(CheckpointDamaged, match="not a plain name"):
         verify(path.parent)

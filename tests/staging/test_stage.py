@@ -220,11 +220,38 @@ def test_content_that_was_lost_or_cut_is_fetched_again(web, into, spoil):
     assert path.read_bytes() == BODY
 
 
-def test_a_marker_that_cannot_be_read_is_an_error(web, into):
-    path = get(f"{web.url}/f", into)
-    (path.parent.parent / "READY.json").write_text("{")
-    with pytest.raises(DataError, match="Remove that folder"):
-        get(f"{web.url}/f", into)
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "it contains list, not an object"),
+        ({"bytes": "5001"}, "bytes is '5001'"),
+        ({"bytes": True}, "bytes is True"),
+        ({"bytes": -1}, "bytes is -1, not a number of bytes"),
+        ({"bytes": 10**30}, "not a number of bytes"),
+        ({"sha256": "\x1b[31m"}, r"sha256 is '\x1b[31m', not a sha256"),
+        ({"uri": None}, "uri is None"),
+        ({"extract": 1}, "extract is 1"),
+        ({"extract": ...}, "extract is missing"),
+        ({"digest": "ab"}, "digest is 'ab', not a sha256"),
+        ({"files": 2.0}, "files is 2.0"),
+        ({"written_at": -1.0}, "written_at is -1.0, not a time"),
+    ],
+)
+def test_a_marker_that_is_damaged_is_an_error_that_names_it(web, into, change, what):
+    path = get(f"{web.url}/a.tar.gz", into, extract=True)
+    marker = path.parent / "READY.json"
+    if isinstance(change, dict):
+        value = {**json.loads(marker.read_text()), **change}
+        change = json.dumps({key: item for key, item in value.items() if item is not ...})
+    marker.write_text(change)
+    with pytest.raises(DataError) as refusal:
+        get(f"{web.url}/a.tar.gz", into, extract=True)
+    first, second = str(refusal.value).splitlines()
+    assert first.startswith(f"{marker} is damaged: ")
+    assert what in first
+    assert first.isprintable()
+    assert second == "Remove that folder; the data is then fetched again."
 
 
 def test_events_have_the_phases_and_are_few(web, into, monkeypatch):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.storage import Store
+from clustertrain.storage.posix_tree import WrittenFile
+from clustertrain.units import LARGEST_INTEGER, LATEST_S, shortened
 from clustertrain.version import __version__
 
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
 MODEL_FILE = "model.pt"
 _OWN_SHA256 = "manifest_sha256"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9]{8,18})-([0-9]{1,18})\.([0-9]{1,18})\Z")
 
 
@@ -63,15 +66,16 @@ class Manifest:
     written_at: float
     versions: dict[str, str]
     metrics: dict[str, float]
-    files: dict[str, dict[str, Any]]
+    files: dict[str, WrittenFile]
     format_version: int = FORMAT_VERSION
 
     def to_bytes(self) -> bytes:
         """The canonical form of this manifest, with a checksum of itself, which detects any change."""
-        fields = asdict(self)
-        return (
-            json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
-        )
+        return _signed(asdict(self))
+
+
+def _signed(fields: dict[str, Any]) -> bytes:
+    return json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def _sha256_of(fields: dict[str, Any]) -> str:
@@ -115,20 +119,46 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     try:
         if value.get("format_version") != FORMAT_VERSION:
             raise _refused_version(where, value)
-        manifest = Manifest(**{key: item for key, item in value.items() if key != _OWN_SHA256})
-        if manifest.to_bytes() != data:
+        own = {key: item for key, item in value.items() if key != _OWN_SHA256}
+        if _signed(own) != data:
             raise CheckpointDamaged(f"{where} does not match its own checksum: it was changed.")
-        for known in fields(manifest):
-            if type(getattr(manifest, known.name)).__name__ != str(known.type).partition("[")[0]:
-                raise TypeError(f"{known.name} is {getattr(manifest, known.name)!r}")
-        for file, entry in manifest.files.items():
-            if not isinstance(entry["size_bytes"], int) or not isinstance(entry["sha256"], str):
-                raise TypeError(f"files.{file} has no size and sha256")
-            if file != Path(file).name or file in ("", "..") or not file.isprintable():
-                raise TypeError(f"files has {file!r}, which is not a plain name")
-    except (TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointDamaged(f"{where} is not a manifest: {error}") from error
-    return manifest
+        return _parsed(own)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointDamaged(f"{where} is not a manifest: {shortened(str(error), 200)}") from error
+
+
+def _parsed(value: dict[str, Any]) -> Manifest:
+    """
+    Raises:
+        TypeError, ValueError: a field is missing, unknown, or of another type.
+    """
+    manifest = Manifest(**value)
+    for known in fields(manifest):
+        if type(value[known.name]).__name__ != str(known.type).partition("[")[0]:
+            raise TypeError(f"{known.name} is {value[known.name]!r}")
+    if not 0 <= manifest.written_at <= LATEST_S:
+        raise ValueError(f"written_at is {manifest.written_at}, not a time in seconds")
+    for name, version in manifest.versions.items():
+        if type(version) is not str:
+            raise TypeError(f"versions.{name} is {version!r}, not a text")
+    for name, metric in manifest.metrics.items():
+        if type(metric) is not float and (type(metric) is not int or abs(metric) > LARGEST_INTEGER):
+            raise TypeError(f"metrics.{name} is {metric!r}, not a number")
+    return replace(manifest, files=dict(map(_parsed_file, value["files"].items())))
+
+
+def _parsed_file(item: tuple[str, Any]) -> tuple[str, WrittenFile]:
+    file, entry = item
+    if file != Path(file).name or file in ("", "..") or not file.isprintable():
+        raise TypeError(f"files has {file!r}, which is not a plain name")
+    if type(entry) is not dict or entry.keys() != {"size_bytes", "sha256"}:
+        raise TypeError(f"files.{file} has no size and sha256")
+    size_bytes, sha256 = entry["size_bytes"], entry["sha256"]
+    if type(size_bytes) is not int or not 0 <= size_bytes <= LARGEST_INTEGER:
+        raise TypeError(f"files.{file} has the size {size_bytes!r}")
+    if type(sha256) is not str or not _SHA256.fullmatch(sha256):
+        raise TypeError(f"files.{file} has the sha256 {sha256!r}")
+    return file, WrittenFile(size_bytes, sha256)
 
 
 def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> bytes:

@@ -24,6 +24,7 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix import refused
+from clustertrain.storage.posix_tree import WrittenFile
 
 _CHUNK_BYTES = 1 << 20
 
@@ -53,7 +54,7 @@ def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | No
     return manifest
 
 
-def _selected(manifest: Manifest, files: Collection[str] | None) -> dict[str, dict[str, Any]]:
+def _selected(manifest: Manifest, files: Collection[str] | None) -> dict[str, WrittenFile]:
     return {file: entry for file, entry in manifest.files.items() if files is None or file in files}
 
 
@@ -89,7 +90,7 @@ def fetch_checkpoint(
     return VerifiedCheckpoint(parsed, folder, manifest)
 
 
-def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], to: Path) -> None:
+def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to: Path) -> None:
     for last_try in (False, True):
         try:
             with to.open("wb") as target:
@@ -114,7 +115,7 @@ def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointN
 
 
 def _read_through(
-    shelf: Shelf, name: CheckpointName, file: str, entry: dict[str, Any], use: Callable[[bytes], Any]
+    shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, use: Callable[[bytes], Any]
 ) -> None:
     """Pass a file to `use`, block by block; CheckpointDamaged if it does not match the manifest."""
     where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
@@ -123,13 +124,13 @@ def _read_through(
         digest.update(block)
         found_bytes += len(block)
         use(block)
-    if found_bytes != entry["size_bytes"]:
+    if found_bytes != entry.size_bytes:
         raise CheckpointDamaged(
-            f"{where} has {found_bytes} bytes, but the manifest lists {entry['size_bytes']}."
+            f"{where} has {found_bytes} bytes, but the manifest lists {entry.size_bytes}."
         )
-    if digest.hexdigest() != entry["sha256"]:
+    if digest.hexdigest() != entry.sha256:
         raise CheckpointDamaged(
-            f"{where} has sha256 {digest.hexdigest()}, but the manifest lists {entry['sha256']}."
+            f"{where} has sha256 {digest.hexdigest()}, but the manifest lists {entry.sha256}."
         )
 
 

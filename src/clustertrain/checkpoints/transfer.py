@@ -41,7 +41,7 @@ def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
             return
         blocks = shelf.store.blocks(shelf.file_key(name, MODEL_FILE))
         try:
-            archive.addfile(_member(name, MODEL_FILE, entry["size_bytes"]), _Reader(blocks))
+            archive.addfile(_member(name, MODEL_FILE, entry.size_bytes), _Reader(blocks))
         except OSError as error:  # tarfile's, if the blocks end early
             raise CheckpointDamaged(f"{shelf.uri(name, MODEL_FILE)} cannot be read: {error}") from error
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
@@ -114,5 +114,5 @@ class Writer:
             written_at=time.time(),
             versions=self.versions,
             metrics=progress["metrics"],
-            files={name: asdict(file) for name, file in tree.files.items()},
+            files=dict(tree.files),
         )

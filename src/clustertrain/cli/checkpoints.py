@@ -67,7 +67,7 @@ def _row(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> tup
 
 
 def _size_bytes(manifest: Manifest) -> int:
-    return sum(int(entry["size_bytes"]) for entry in manifest.files.values())
+    return sum(entry.size_bytes for entry in manifest.files.values())
 
 
 def verify_checkpoints(run: RunDir) -> Iterator[str]:

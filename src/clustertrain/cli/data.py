@@ -24,7 +24,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import job_of
 from clustertrain.staging.entry import Entry, data_folder, local_folder
-from clustertrain.staging.folder_digest import contents_of
+from clustertrain.staging.folder_digest import Contents, contents_of
 from clustertrain.staging.lease import Contender
 from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.source import masked
@@ -189,16 +189,13 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
     path = entry.content(entry.folder)
     try:
         marker = entry.marker()
-        size_bytes = int(marker["bytes"])
-        if entry.extract:
-            return _folder_difference(path, marker), size_bytes
-        return _file_difference(path, size_bytes, str(marker["sha256"])), size_bytes
+        if marker.contents is not None:
+            return _folder_difference(path, marker.contents), marker.size_bytes
+        return _file_difference(path, marker.size_bytes, marker.sha256), marker.size_bytes
     except FileNotFoundError as error:
         return f"{error.filename} does not exist", 0
     except OSError as error:
         raise refused(Path(error.filename or path), "read", error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise entry.unreadable(error) from error
 
 
 def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
@@ -212,11 +209,15 @@ def _file_difference(path: Path, size_bytes: int, sha256: str) -> str | None:
     return None
 
 
-def _folder_difference(path: Path, marker: dict[str, Any]) -> str | None:
-    found = contents_of(path).as_record()
-    for key in ("files", "bytes", "digest"):
-        if found[key] != marker[key]:
-            return f"{path} has {key} {found[key]}, but {key} {marker[key]} was staged"
+def _folder_difference(path: Path, staged: Contents) -> str | None:
+    found = contents_of(path)
+    for name, has, had in (
+        ("files", found.files, staged.files),
+        ("bytes", found.size_bytes, staged.size_bytes),
+        ("digest", f"{found.digest:064x}", f"{staged.digest:064x}"),
+    ):
+        if has != had:
+            return f"{path} has {name} {has}, but {name} {had} was staged"
     return None
 
 

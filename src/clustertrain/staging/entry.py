@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 from clustertrain.errors import DataError
 from clustertrain.node.cache import cache_folder
-from clustertrain.regular_file import read_file
 from clustertrain.staging.local_file import missing
+from clustertrain.staging.marker import Marker, read_marker
 from clustertrain.storage.location import Location, local_path
 
 MARKER = "READY.json"
@@ -105,23 +105,25 @@ class Entry:
         """The data set, if it is staged completely. Two file system operations, no lease, no network."""
         path = self.content(self.folder)
         try:
-            size_bytes = int(self.marker()["bytes"])
+            size_bytes = self.marker().size_bytes
             found_bytes = path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except OSError as error:
             raise self.unreadable(error) from error
         if not self.extract and found_bytes != size_bytes:
             return None  # the file was cut; it is fetched again
         return Ready(path, size_bytes)
 
-    def marker(self) -> dict[str, Any]:
-        """The content of READY.json: uri, sha256 of the file, bytes; of an unpacked one also files and
-        digest."""
-        value: dict[str, Any] = json.loads(read_file(self.folder / MARKER))
-        return value
+    def marker(self) -> Marker:
+        """
+        Raises:
+            OSError: it cannot be read.
+            DataError: it is damaged.
+        """
+        return read_marker(self.folder / MARKER)
 
-    def unreadable(self, error: Exception) -> DataError:
+    def unreadable(self, error: OSError) -> DataError:
         return DataError(
             f"{self.folder} cannot be read: {type(error).__name__}: {error}.\n"
             "Remove that folder; the data is then fetched again."

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clustertrain.regular_file import open_file
 
@@ -32,9 +31,6 @@ class Contents:
         record = f"{size_bytes}:{sha256}:{path}".encode()
         one = int.from_bytes(hashlib.sha256(record).digest(), "big")
         return Contents(self.files + 1, self.size_bytes + size_bytes, (self.digest + one) % _MODULUS)
-
-    def as_record(self) -> dict[str, Any]:
-        return {"bytes": self.size_bytes, "files": self.files, "digest": f"{self.digest:064x}"}
 
 
 def contents_of(folder: Path, tick: Callable[[int], None] = lambda _: None) -> Contents:

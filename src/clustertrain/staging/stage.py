@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import shutil
 import time
@@ -21,6 +20,7 @@ from clustertrain.staging.archive import extract as extract_archive
 from clustertrain.staging.entry import MARKER, Entry, local_folder
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.staging.lease import Contender, Lease, LeaseLost
+from clustertrain.staging.marker import Marker
 from clustertrain.staging.partial_file import Part, Tick, copy_part, read_progress
 from clustertrain.staging.source import masked
 from clustertrain.storage.location import Location
@@ -160,10 +160,11 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    contents: dict[str, Any] = {"bytes": part.size_bytes}
+    size_bytes, contents = part.size_bytes, None
     if entry.extract:
         try:
-            contents = extract_archive(part.path, entry.content(whole), tick=tick).as_record()
+            contents = extract_archive(part.path, entry.content(whole), tick=tick)
+            size_bytes = contents.size_bytes
         except DataError:
             part.delete_progress()  # this archive is unusable; the next start downloads it again
             raise
@@ -172,17 +173,8 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
         part.path.chmod(0o644)
         os.link(part.path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
     _sync_file_system(whole)  # one call, because there may be a million files
-    marker = {
-        "uri": masked(entry.location.uri),
-        "sha256": part.sha256(tick),
-        **contents,
-        "extract": entry.extract,
-        "written_at": time.time(),
-    }
-    with (whole / MARKER).open("xb") as file:
-        file.write(json.dumps(marker, indent=1).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+    uri = masked(entry.location.uri)
+    Marker(uri, part.sha256(tick), size_bytes, time.time(), contents).write(whole / MARKER)
     part.delete_progress()
 
 
