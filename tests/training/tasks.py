@@ -112,6 +112,7 @@ class MemoryRun:
         self.saves: dict[int, bytes] = {}
         self.progress: list[dict[str, Any]] = []
         self.logs: list[dict[str, Any]] = []
+        self.images_of_steps: dict[int, dict[str, torch.Tensor]] = {}
         self.phases: list[tuple[str, int]] = []
         self.reserved: list[dict[str, Any]] = []
         self.finished = False
@@ -137,6 +138,9 @@ class MemoryRun:
     def log(self, record: dict[str, Any]) -> None:
         self.logs.append(record)
 
+    def images(self, step: int, images: dict[str, torch.Tensor]) -> None:
+        self.images_of_steps[step] = images
+
     def phase(self, name: str, step: int) -> None:
         self.phases.append((name, step))
 
@@ -150,7 +154,7 @@ class Outcome:
     def __init__(self, result: TrainResult, run: MemoryRun, task: Task, rank_info: RankInfo) -> None:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
-        self.reserved = run.reserved
+        self.reserved, self.images_of_steps = run.reserved, run.images_of_steps
         self.ids = getattr(task, "ids", [])[
             2 if rank_info.world_size > 1 else 0 :
         ]  # the first two settle the buckets

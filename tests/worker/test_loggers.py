@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from PIL import Image
 
 from clustertrain.job.identity import Change
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import JobChanges
-from clustertrain.worker.loggers.background import Background
+from clustertrain.worker.loggers.background import MOST_IMAGES, Background
+from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Point, Subject
 from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
 from sample_records import sample_claim
@@ -177,6 +180,31 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
     assert slow.steps == [1, 2, 3, 4, 5]
     assert len(warnings) == 1
     assert warnings[0].startswith("slow: 15 of 20 points were not written: ")
+
+
+def test_few_images_wait_because_they_take_memory():
+    slow, warnings = _Slow(), []
+    logger = Background("slow", lambda step: slow, 1, warn=warnings.append, note=warnings.append)
+    image = torch.zeros(1, 2, 2, dtype=torch.uint8)
+    for step in range(1, MOST_IMAGES + 4):
+        logger.add(Point(step, 1.0, {}, {"eval/truth": image}))
+    logger.add(Point(1000, 1.0, {"train/loss": 1.0}))
+    logger.end(failed=False)
+    logger.finish(time.monotonic() + 30)
+    assert slow.steps == [*range(1, MOST_IMAGES + 1), 1000]
+    assert warnings[0].startswith(f"slow: 3 of {MOST_IMAGES + 4} points were not written: ")
+
+
+def test_images_reach_wandb(run, offline):
+    warnings = []
+    curve = Curve(["wandb"], Subject(run.attempt(1), 1, {}), warnings.append, lambda text: None)
+    curve.add("eval", 10, {"loss": 1.0})
+    curve.add_images(10, {"truth": torch.full((1, 4, 6), 255, dtype=torch.uint8)})
+    curve.close(failed=False, within_s=30)
+    assert warnings == []
+    (png,) = wandb_files(run)[0].parent.glob("files/media/images/eval/truth_*.png")
+    with Image.open(png) as image:
+        assert image.size == (6, 4)
 
 
 def test_a_package_that_is_missing_is_a_warning_with_the_remedy(run, monkeypatch):

@@ -1,11 +1,17 @@
 """One curve over all starts of a run, read with TensorBoard's own reader."""
 
+import io
+
 import pytest
+import torch
+from PIL import Image
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.hparams import metadata
 
 from clustertrain.job.identity import hyperparameters
 from clustertrain.run.folder import RunDir
+from clustertrain.worker.loggers.curve import Curve
+from clustertrain.worker.loggers.logger import Subject
 from curves import write_curve
 from small_job import job
 
@@ -61,3 +67,20 @@ def test_each_run_has_its_hyperparameters(run, job):
     assert found["args.optimizer.nesterov"].string_value == "true"
     assert found["train.batch_size"].number_value == 8
     assert "train.steps" not in found
+
+
+def test_images_are_shown_at_their_steps_and_a_repeated_step_replaces_its_image(run):
+    black, white = (torch.full((1, 4, 6), value, dtype=torch.uint8) for value in (0, 255))
+    for first_step, images in [(1, {10: black, 20: black}), (11, {20: white})]:
+        curve = Curve(["tensorboard"], Subject(run.attempt(1), first_step, {}), pytest.fail, pytest.fail)
+        for step, image in images.items():
+            curve.add_images(step, {"truth": image})
+        curve.close(failed=False, within_s=30)
+    events = read(run).Tensors("tensorboard", "eval/truth")
+    shown = {}
+    for event in events:
+        width, height, png = event.tensor_proto.string_val[:3]
+        pixels = Image.open(io.BytesIO(png)).convert("L")
+        assert (int(width), int(height)) == pixels.size == (6, 4)
+        shown[event.step] = set(pixels.tobytes())
+    assert shown == {10: {0}, 20: {255}}

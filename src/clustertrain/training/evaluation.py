@@ -15,6 +15,7 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.images import images_of
 from clustertrain.training.loading import Collate, Fetch, Loader, to_device
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.precision import Precision
@@ -106,6 +107,17 @@ class Evaluation:
                     metrics.update(outputs, targets, len(key.ids))
                     parts.append(metrics.compute(self._alone, len(key.ids)))
         return joined(*parts)
+
+    def images(self, step: int) -> dict[str, torch.Tensor]:
+        """The task's images, computed by this rank without the others; see images.images_of.
+
+        Raises:
+            JobError: one of them is no image.
+        """
+        if type(self._task).images is Task.images:
+            return {}
+        with self._evaluating(step, rank=0), self._precision.autocast():
+            return images_of(self._task, self._model)
 
     @contextmanager
     def _evaluating(self, step: int, rank: int) -> Iterator[None]:

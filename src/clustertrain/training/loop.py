@@ -343,6 +343,8 @@ class _Loop:
             self._run.phase("evaluation", step)
             self.metrics = self._evaluation.run(step)
             self._log("eval", **self.metrics)
+            if self._rank_info.rank == 0 and (images := self._evaluation.images(step)):
+                self._run.images(step, images)
             call_after_evaluation(self._task, step, self.metrics)
             if is_due:
                 self._early_stopping.add(step, self.metrics)

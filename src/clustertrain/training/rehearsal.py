@@ -35,7 +35,7 @@ class Rehearsal:
     metrics: tuple[str, ...]  # the names of an evaluation's values, as logged; empty without evaluation data
     build_s: float  # model, data sets, optimizer and scheduler
     train_s: float  # the training batch: load, forward, backward
-    eval_s: float  # the evaluation batch: load, forward, metrics
+    eval_s: float  # the evaluation batch: load, forward, metrics; the images
 
     @property
     def seconds(self) -> float:
@@ -126,6 +126,8 @@ def _rehearse(
                 rank_info=rank_info,
             )
         names = tuple(evaluation.of_one_batch())
+        with refusing(task, "images", remedy="Return images by name: (channels, height, width)."):
+            evaluation.images(0)
     for key_of_job, metric in settings.required_metrics.items():
         check_reported(key_of_job, metric, task, names)
     return Rehearsal(names or (), built - started, trained - built, time.perf_counter() - trained)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
+
+import torch
 
 
 class Run(Protocol):
@@ -25,6 +28,9 @@ class Run(Protocol):
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics; called on rank 0."""
+
+    def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
+        """Write images of an evaluation, uint8 (channels, height, width) on the CPU; called on rank 0."""
 
     def phase(self, name: str, step: int) -> None:
         """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished

@@ -89,6 +89,14 @@ class Task:
         is_classifier = type(self).loss is Task.loss and isinstance(self.criterion, nn.CrossEntropyLoss)
         return {"accuracy": Accuracy()} if is_classifier else {}
 
+    def images(self, model: nn.Module) -> Mapping[str, torch.Tensor]:
+        """Images for the loggers by name, after each evaluation. Only rank 0 calls it: no collectives here.
+
+        Each has the shape (channels, height, width) with 1 or 3 channels, and is uint8, bool, or floats from
+        0 to 1. The model is in evaluation mode, gradients are off.
+        """
+        return {}
+
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """AdamW with the learning rate `self.lr`, or 1e-3 if there is none."""
         return torch.optim.AdamW(model.parameters(), lr=getattr(self, "lr", 1e-3))

@@ -151,6 +151,9 @@ class _NoFiles:
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])
 
+    def images(self, step: int, images: Mapping[str, Any]) -> None:
+        """There is no logger."""
+
     def phase(self, name: str, step: int) -> None:
         """There is no watchdog."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -153,6 +154,10 @@ class WorkerRun:
             self._metrics.write(**record)
         if self._curve and record.get("kind") in ("train", "eval"):
             self._curve.add(record["kind"], self.step, numbers)
+
+    def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
+        if self._curve:
+            self._curve.add_images(step, images)
 
     def phase(self, name: str, step: int) -> None:
         self._watchdog.beat(name)

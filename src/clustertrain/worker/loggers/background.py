@@ -17,6 +17,7 @@ from itertools import islice
 from clustertrain.worker.loggers.logger import Logger, Point
 
 MOST_POINTS = 10_000
+MOST_IMAGES = 100  # points with images that wait: they take more memory
 _MOST_AT_ONCE = 500
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
@@ -59,7 +60,7 @@ class Background:
     def add(self, point: Point) -> None:
         with self._changed:
             self._taken += 1
-            if len(self._points) >= self._most_points:
+            if len(self._points) >= (MOST_IMAGES if point.images else self._most_points):
                 self._dropped += 1
                 return
             self._points.append(point)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 
+import torch
+
 from clustertrain.node.installed import how_to_install
 from clustertrain.worker.loggers.background import Background
 from clustertrain.worker.loggers.logger import Point, Subject
@@ -30,9 +32,15 @@ class Curve:
 
     def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a step; kind: "train" or "eval"."""
+        self._add(Point(step, time.time(), {f"{kind}/{name}": value for name, value in values.items()}))
+
+    def add_images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
+        """Add the images of an evaluation, uint8 (channels, height, width) on the CPU."""
+        self._add(Point(step, time.time(), {}, {f"eval/{name}": image for name, image in images.items()}))
+
+    def _add(self, point: Point) -> None:
         if self._loggers is None:
             self._loggers = [logger for name in self._names for logger in self._started(name)]
-        point = Point(step, time.time(), {f"{kind}/{name}": value for name, value in values.items()})
         for logger in self._loggers:
             logger.add(point)
 

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import torch
 
 from clustertrain.run.folder import Attempt, RunDir
 
 
 @dataclass(frozen=True)
 class Point:
-    """The values of one step, by names such as "train/loss"."""
+    """The values of one step, by names such as "train/loss".
+
+    Attributes:
+        images: uint8 (channels, height, width), on the CPU.
+    """
 
     step: int
     time_s: float
     values: Mapping[str, float]
+    images: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

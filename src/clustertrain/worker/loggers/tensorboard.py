@@ -33,6 +33,8 @@ class Board:
         for point in points:
             for name, value in point.values.items():
                 self._writer.add_scalar(name, value, point.step, walltime=point.time_s)
+            for name, image in point.images.items():
+                self._writer.add_image(name, image, point.step, walltime=point.time_s)
 
     def close(self, *, failed: bool) -> None:
         self._writer.close()

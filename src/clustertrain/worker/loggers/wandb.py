@@ -13,6 +13,7 @@ from typing import Any
 # No reports of errors to W&B, unless the user sets it. W&B reads the variable when it is imported.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
+import torch
 import wandb
 
 from clustertrain.worker.loggers.logger import Point, Subject
@@ -49,10 +50,16 @@ class WandbRun:
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
             if point.step >= self._next_step:
-                self._run.log(dict(point.values), step=point.step)
+                images = {name: wandb.Image(_rows(image)) for name, image in point.images.items()}
+                self._run.log({**point.values, **images}, step=point.step)
 
     def close(self, *, failed: bool) -> None:
         self._run.finish(exit_code=int(failed))
+
+
+def _rows(image: torch.Tensor) -> Any:
+    """The array that W&B takes: (height, width, channels)."""
+    return image.permute(1, 2, 0).numpy()
 
 
 def open_logger(subject: Subject, first_step: int) -> WandbRun:

@@ -1,0 +1,107 @@
+"""The images of a task: who makes them, and what is refused before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from clustertrain.errors import JobError
+from clustertrain.training.images import images_of
+from clustertrain.training.rehearsal import rehearse
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain, run_task, same
+
+SETTINGS = TrainSettings(steps=4, batch_size=4, eval_every_steps=2, save_every_steps=4)
+
+
+class Showing(Plain):
+    """Images of the weights; it draws random numbers, and is evaluated on six samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def eval_data(self, data):
+        return TensorDataset(torch.ones(6, 4), torch.zeros(6, 1))
+
+    def images(self, model):
+        self.calls.append((model.training, torch.is_grad_enabled()))
+        return {"weights": torch.sigmoid(model.weight.view(1, 2, 2)), "noise": torch.rand(3, 2, 2)}
+
+
+class Silent(Showing):
+    images = Plain.images
+
+
+def shown(rank_info):
+    task = Showing()
+    return run_task(rank_info, task, SETTINGS), task.calls
+
+
+def test_rank_0_makes_them_after_each_evaluation(ranks):
+    (first, calls), (second, calls_of_1) = ranks(2).results(shown)
+    assert list(first.images_of_steps) == [2, 4] and calls == [(False, False)] * 2
+    images = first.images_of_steps[4]
+    assert {name: (image.dtype, tuple(image.shape)) for name, image in images.items()} == {
+        "weights": (torch.uint8, (1, 2, 2)),
+        "noise": (torch.uint8, (3, 2, 2)),
+    }
+    expected = torch.sigmoid(first.weights()["weight"]).view(1, 2, 2) * 255
+    assert torch.equal(images["weights"], expected.round().to(torch.uint8))
+    assert (second.images_of_steps, calls_of_1) == ({}, [])
+
+
+def test_images_change_no_random_number_and_no_weight(ranks):
+    with_images = ranks(1).results(shown)[0][0]
+    without = ranks(1).results(run_task, Silent(), SETTINGS)[0]
+    assert same(with_images.state(4), without.state(4)) and without.images_of_steps == {}
+
+
+@pytest.mark.parametrize(
+    ("images", "what"),
+    [
+        ([torch.zeros(1, 2, 2)], "returned list"),
+        ({"a": 1}, "'a' of Wrong.images() is int"),
+        ({"a": torch.zeros(2, 2)}, "'a' of Wrong.images() has the shape (2, 2)"),
+        ({"a": torch.zeros(2, 2, 2)}, "has the shape (2, 2, 2)"),
+        ({"a": torch.zeros(1, 0, 2)}, "has the shape (1, 0, 2)"),
+        ({"a": torch.zeros(1, 2, 2, dtype=torch.int64)}, "has the type torch.int64"),
+    ],
+)
+def test_what_is_no_image_is_refused_before_the_first_step(images, what):
+    class Wrong(Showing):
+        def images(self, model):
+            return images
+
+    with pytest.raises(JobError) as raised:
+        rehearse(Wrong(), replace(SETTINGS), torch.device("cpu"), {})
+    assert what in str(raised.value) and "Wrong.images() is at" in str(raised.value)
+
+
+def test_an_exception_of_the_users_code_names_its_line_before_the_first_step():
+    class Failing(Showing):
+        def images(self, model):
+            return {"a": self.truth}
+
+    with pytest.raises(JobError, match=r"images.* raised AttributeError(.|\n)*test_images\.py:\d+"):
+        rehearse(Failing(), SETTINGS, torch.device("cpu"), {})
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        (torch.tensor([[[0.0, 1.0, 0.5, 2.0, -1.0, float("nan")]]]), [0, 255, 128, 255, 0, 0]),
+        (torch.tensor([[[0.0, 1.0]]], dtype=torch.bfloat16), [0, 255]),
+        (torch.tensor([[[True, False]]]), [255, 0]),
+        (torch.tensor([[[7, 255]]], dtype=torch.uint8), [7, 255]),
+    ],
+)
+def test_values_become_bytes(image, expected):
+    class Fixed(Showing):
+        def images(self, model):
+            return {"a": image}
+
+    assert images_of(Fixed(), torch.nn.Identity())["a"].flatten().tolist() == expected
