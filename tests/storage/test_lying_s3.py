@@ -182,6 +182,18 @@ def test_an_upload_that_cannot_go_on(liar, answer, use):
     assert "it sent " in refusal_of(liar, [answer], use)
 
 
+def test_uploads_that_cannot_be_aborted_are_left_out(liar):
+    uploads = [
+        b"<Key>p/a</Key><UploadId>1</UploadId>",
+        b"<Key>p/b</Key>",
+        b"<UploadId>2</UploadId>",
+        b"<Key>p/c</Key><UploadId>" + C1 + b"</UploadId>",
+        b"<Key>q/d</Key><UploadId>3</UploadId>",
+    ]
+    answer = xml(b"<L>" + b"".join(b"<Upload>" + upload + b"</Upload>" for upload in uploads) + b"</L>")
+    assert liar.bucket(answer).uploads_below("p/") == [("p/a", "1")]
+
+
 @pytest.mark.parametrize("key", [b"", b"<Key>other</Key>"])
 def test_objects_whose_deletion_is_unclear_are_deleted_one_by_one(liar, key):
     answer = xml(b"<DeleteResult><Error>" + key + b"<Code>a</Code></Error></DeleteResult>")

@@ -65,22 +65,43 @@ def upload_id_of(answer: Any) -> str:
     return str(found)
 
 
-def check_page(page: Any, prefix: str, marks: dict[str, str], next_marks: dict[str, str]) -> None:
-    """Check that a page is one of the listing of a prefix, not a web page, and that the listing comes to an
-    end. Keys that are not printable are left out: they are of another program, and could change a terminal.
+def objects_page(page: Any, prefix: str) -> dict[str, Any]:
+    """A page of the objects and folders below a prefix, after a check that it is one, not a web page.
+
+    Keys that are not printable are left out: they are of another program, and could change a terminal.
     """
-    for section, kind in (("Contents", "Key"), ("CommonPrefixes", "Prefix"), ("Uploads", "Key")):
-        keys = [entry.get(kind) for entry in page.get(section, [])]
-        wrong = [key for key in keys if key is None or not key.startswith(prefix)]
-        if wrong and section != "Uploads":  # of these, some servers list all
-            raise _wrong(kind, wrong[0], f"a key below {prefix!r}")
-        page[section] = [entry for entry in page.get(section, []) if (entry.get(kind) or "\n").isprintable()]
-    for entry in page["Contents"]:
-        if not isinstance(entry.get("LastModified"), datetime):
-            raise _wrong("LastModified", entry.get("LastModified"), "a time")
     if not isinstance(page.get("IsTruncated"), bool):
         raise Nonsense("it sent no listing (IsTruncated is missing)")
-    if page["IsTruncated"] and next_marks and next_marks == marks:
+    objects, folders = page.get("Contents", []), page.get("CommonPrefixes", [])
+    for name, entries in (("Key", objects), ("Prefix", folders)):
+        for entry in entries:
+            if name not in entry or not entry[name].startswith(prefix):
+                raise _wrong(name, entry.get(name), f"a key below {prefix!r}")
+    for entry in objects:
+        if not isinstance(entry.get("LastModified"), datetime):
+            raise _wrong("LastModified", entry.get("LastModified"), "a time")
+    return {
+        **page,
+        "Contents": [entry for entry in objects if entry["Key"].isprintable()],
+        "CommonPrefixes": [entry for entry in folders if entry["Prefix"].isprintable()],
+    }
+
+
+def uploads_page(page: Any, prefix: str) -> dict[str, Any]:
+    """A page of the unfinished uploads below a prefix; some servers list all. Those without a key or an id
+    that can be sent back are left out."""
+    uploads = [
+        entry
+        for entry in page.get("Uploads", [])
+        if entry.get("Key", "").startswith(prefix)
+        and all((entry.get(name) or "\n").isprintable() for name in ("Key", "UploadId"))
+    ]
+    return {**page, "Uploads": uploads}
+
+
+def check_progress(marks: dict[str, str], next_marks: dict[str, str]) -> None:
+    """Check that a listing comes to an end. `marks`: where it was continued for a page, and then after it."""
+    if next_marks and next_marks == marks:
         raise Nonsense("its listing repeats one page without end")
 
 

@@ -20,11 +20,13 @@ from clustertrain.errors import StorageError
 from clustertrain.storage.location import Location
 from clustertrain.storage.s3_answers import (
     Nonsense,
-    check_page,
+    check_progress,
     etag_of,
+    objects_page,
     range_of,
     size_of,
     upload_id_of,
+    uploads_page,
 )
 from clustertrain.storage.s3_client import connect, explained, http_status_of, persistently
 
@@ -132,13 +134,13 @@ class Bucket:
 
     def below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
         """Every key with this prefix, and the time of its write by the server's clock."""
-        for page in self._pages("LIST", prefix, "list_objects_v2", Prefix=prefix):
+        for page in self._pages(prefix, "list_objects_v2", objects_page):
             yield from ((entry["Key"], entry["LastModified"]) for entry in page["Contents"])
 
     def directly_below(self, folder: str) -> tuple[list[str], list[str]]:
         """Names of the objects and of the folders in a folder, which ends with '/' or is empty."""
         objects, folders = [], []
-        for page in self._pages("LIST", folder, "list_objects_v2", Prefix=folder, Delimiter="/"):
+        for page in self._pages(folder, "list_objects_v2", objects_page, Delimiter="/"):
             objects += [entry["Key"][len(folder) :] for entry in page["Contents"]]
             folders += [entry["Prefix"][len(folder) : -1] for entry in page["CommonPrefixes"]]
         return [name for name in objects if name], [name for name in folders if name]
@@ -221,12 +223,12 @@ class Bucket:
         found = []
         try:
             for page in self._pages(
-                "LIST", prefix, "list_multipart_uploads", answers=_SHOWS_NO_UPLOADS, Prefix=prefix
+                prefix, "list_multipart_uploads", uploads_page, answers=_SHOWS_NO_UPLOADS
             ):
-                found += [(upload["Key"], upload_id_of(upload)) for upload in page["Uploads"]]
+                found += [(upload["Key"], upload["UploadId"]) for upload in page["Uploads"]]
         except ClientError:
             return []
-        return [(key, upload_id) for key, upload_id in found if key.startswith(prefix)]
+        return found
 
     # ------------------------------------------------------------------------------------------ requests
 
@@ -251,21 +253,27 @@ class Bucket:
             return None
 
     def _pages(
-        self, action: str, prefix: str, operation: str, *, answers: Collection[int] = (), **options: str
+        self,
+        prefix: str,
+        operation: str,
+        checked: Callable[[Any, str], dict[str, Any]],
+        *,
+        answers: Collection[int] = (),
+        **options: str,
     ) -> Iterator[dict[str, Any]]:
         """The pages of a listing, each with retries: boto3's paginator ends at the first error."""
         marks: dict[str, str] = {}
 
         def page() -> dict[str, Any]:
-            found: dict[str, Any] = getattr(self._client, operation)(Bucket=self.name, **options, **marks)
-            check_page(found, options["Prefix"], marks, _marks_after(found))
-            return found
+            found = getattr(self._client, operation)(Bucket=self.name, Prefix=prefix, **options, **marks)
+            check_progress(marks, _marks_after(found))
+            return checked(found, prefix)
 
         while True:
-            found = self._request(action, prefix, page, answers=answers)
+            found = self._request("LIST", prefix, page, answers=answers)
             yield found
             marks = _marks_after(found)
-            if not found["IsTruncated"] or not marks:
+            if not marks:
                 return
 
 
@@ -322,8 +330,8 @@ class _Reading:
 
 
 def _marks_after(page: dict[str, Any]) -> dict[str, str]:
-    """Where the listing continues after this page."""
-    return {mark: page[at] for at, mark in _MARKS.items() if page.get(at)}
+    """Where the listing continues after this page; empty if it ends with it."""
+    return {mark: page[at] for at, mark in _MARKS.items() if page.get(at)} if page.get("IsTruncated") else {}
 
 
 def _batches(keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
