@@ -4,11 +4,12 @@ import pytest
 import yaml
 
 from clusters.kube_client import TOOLS
-from clustertrain.launchers.kubernetes.rules.check import check
+from clustertrain.launchers.kubernetes.rules.check import check, refusals
 from clustertrain.launchers.kubernetes.rules.ray_fields import CLUSTER_TYPES, JOB_TYPES
-from launchers.kubernetes.manifest_changes import CLUSTER, HEAD, WORKERS, changed
+from launchers.kubernetes.manifest_changes import CLUSTER, HEAD, HEAD_BOX, WORKERS, changed
 from launchers.kubernetes.right_manifests import rayjob
 
+PROBE = "startupProbe/periodSeconds"
 CRD = TOOLS / "kuberay" / "crd" / "bases" / "ray.io_rayjobs.yaml"
 OF_CRD = {
     "string": "text",
@@ -68,7 +69,6 @@ def test_the_table_is_that_of_the_crd():
     [
         ("spec/entrypoint", 1, "spec.entrypoint is 1, and must be text"),
         ("spec/backoffLimit", "2", "spec.backoffLimit is '2', and must be a whole number"),
-        ("spec/backoffLimit", 2**31, "and must be a whole number"),
         ("spec/entrypointNumCpus", "1", "and must be a number"),
         ("spec/shutdownAfterJobFinishes", "yes", "is 'yes', and must be true or false"),
         ("spec/submitterConfig", [], "spec.submitterConfig is a list, and must be a mapping"),
@@ -81,6 +81,42 @@ def test_the_table_is_that_of_the_crd():
 def test_a_value_of_another_type_is_found_without_the_schemas(path, value, message):
     found = check([changed(rayjob(), {path: value})], version="")
     assert message in " ".join(f"{each.where} {each.message}" for each in found if each.by == "api")
+
+
+@pytest.mark.parametrize("path", ["spec/backoffLimit", f"{WORKERS}/replicas", f"{HEAD_BOX}/{PROBE}"])
+def test_a_number_beyond_int32_is_refused(path):
+    """Not among the manifests that are sent to a real cluster: its operator would read no other RayJob."""
+    manifest = changed(rayjob(), {f"{HEAD_BOX}/startupProbe": {"httpGet": {"port": 8000}}, path: 2**31})
+    refused = refusals(check([manifest], version=""))
+    assert any("the operator cannot read it" in each.message for each in refused)
+
+
+def test_a_value_that_kuberay_does_not_have_is_advice():
+    (found,) = check([changed(rayjob(), {f"{CLUSTER}/autoscalerOptions": {"version": "v3"}})], version="")
+    assert (found.by, found.message) == ("nobody", "is 'v3', and KubeRay 1.6 has v1 and v2")
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("spec/backoffLimits", "Did you mean 'backoffLimit'?"),
+        (f"{CLUSTER}/workerGroupSpec", "Did you mean 'workerGroupSpecs'?"),
+        (f"{WORKERS}/replica", "Did you mean 'replicas'?"),
+        (f"{CLUSTER}/authOptions/modes", "Did you mean 'mode'?"),
+        (f"{HEAD}/zzz", "A cluster without this field refuses it."),
+    ],
+)
+def test_a_field_that_kuberay_does_not_have_is_advice(path, remedy):
+    (found,) = check([changed(rayjob(), {path: 1})], version="")
+    assert (found.by, found.remedy) == ("nobody", remedy)
+    assert found.where == f"RayJob right: {path.replace('/0', '[0]').replace('/', '.')}"
+
+
+@pytest.mark.parametrize(
+    "path", ["spec/rayClusterSpec/headGroupSpec/rayStartParams/any", "spec/metadata/any"]
+)
+def test_a_key_of_the_user_is_no_field(path):
+    assert check([changed(rayjob(), {path: "1"})], version="") == []
 
 
 def test_a_number_that_is_whole_may_have_a_fraction_of_zero():

@@ -9,6 +9,7 @@ deletion.py    a RayJob's deletionStrategy
 raycluster.py  the Ray cluster of a RayJob
 ray_fields.py  the types of the fields of Ray's kinds
 pod.py         pod templates
+pod_values.py  their fields that take a range of numbers or one of some words
 schemas.py     the published schemas of Kubernetes' own kinds
 security.py    the Pod Security Standards
 queue.py       Kueue, Volcano, YuniKorn and KAI

@@ -28,14 +28,21 @@ from clustertrain.launchers.kubernetes.rules.objects import (
     volume_claim,
 )
 from clustertrain.launchers.kubernetes.rules.pod import pod_template
-from clustertrain.launchers.kubernetes.rules.ray_fields import CLUSTER_TYPES, JOB_TYPES, wrong_types
+from clustertrain.launchers.kubernetes.rules.ray_fields import (
+    CLUSTER_TYPES,
+    JOB_TYPES,
+    missing,
+    unknown,
+    unknown_words,
+    wrong_types,
+)
 from clustertrain.launchers.kubernetes.rules.raycluster import cluster_spec
 from clustertrain.launchers.kubernetes.rules.rayjob import LONGEST_RAYCLUSTER, ray_name, rayjob
 from clustertrain.launchers.kubernetes.rules.schemas import (
     VERSION,
     Schemas,
     built_in,
-    pod_templates,
+    of_ray,
     schemas_of,
 )
 from clustertrain.launchers.kubernetes.rules.security import Level
@@ -192,7 +199,7 @@ def _workload(field: Field) -> Iterator[Finding]:
     """A Pod, or an object with a pod template: the API server checks the template with the object."""
     template = field.at(*_TEMPLATES[field.at("kind").text])
     for finding in pod_template(template):
-        yield replace(finding, by="api") if finding.by == "pods" else finding
+        yield replace(finding, by="api") if finding.by in ("pods", "operator") else finding
     policy = template.at("spec", "restartPolicy")
     if "Job" in field.at("kind").text and policy.text not in ("OnFailure", "Never"):
         message = f"is {policy.shown if policy.is_set else 'missing'}, and must be Never or OnFailure"
@@ -210,8 +217,14 @@ def _by_types(field: Field, schemas: Schemas | None) -> Iterator[Finding]:
         is_job = field.at("kind").text == "RayJob"
         if is_job:
             yield from wrong_types(spec, JOB_TYPES)
-        yield from wrong_types(spec.at("rayClusterSpec") if is_job else spec, CLUSTER_TYPES)
+            yield from unknown(spec, JOB_TYPES)
+        cluster = spec.at("rayClusterSpec") if is_job else spec
+        yield from wrong_types(cluster, CLUSTER_TYPES)
+        yield from unknown(cluster, CLUSTER_TYPES)
+        if cluster.is_set:
+            yield from missing(cluster)
+            yield from unknown_words(cluster)
         if schemas is not None:
-            yield from pod_templates(spec, schemas)
+            yield from of_ray(field, schemas)
     elif schemas is not None:
         yield from built_in(field, schemas)

@@ -18,6 +18,9 @@ from clustertrain.units import shortened
 By = Literal["api", "operator", "pods", "pod-security", "kueue", "kai", "nobody"]
 
 
+LARGEST_INT32 = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class Finding:
     """A mistake in a manifest.
@@ -106,6 +109,12 @@ def texts(field: Field, by: By = "api") -> Iterator[Finding]:
     for entry in field.entries().values():
         if entry.is_set and not isinstance(entry.value, str):
             yield entry.finding(f"is {entry.shown}, and must be text", "Write it in quotes.", by)
+
+
+def too_large(field: Field) -> Finding:
+    """A finding: a whole number that Go cannot read as int32. CRDs are not checked for this."""
+    message = f"is {field.shown}, and must be at most {LARGEST_INT32}: the operator cannot read it"
+    return field.finding(message, "Change it: the operator then reads no other RayJob either.")
 
 
 def duplicates(fields: list[Field], key: str) -> Iterator[tuple[Field, str]]:

@@ -63,6 +63,8 @@ def network_policy(field: Field) -> Iterator[Finding]:
     for each in spec.at("policyTypes").items():
         if each.text not in _DIRECTIONS:
             yield each.finding(f"is {each.shown}, and must be Ingress or Egress", "Name one of them.", "api")
+    if len(types) > len(_DIRECTIONS):
+        yield spec.at("policyTypes").finding("has more than two items", "Name each once.", "api")
     for name, (rules, peers) in _DIRECTIONS.items():
         if types and {*types} <= {*_DIRECTIONS} and name not in types and spec.at(rules).items():
             message = f"is given while policyTypes has no {name}: its rules have no effect"

@@ -19,6 +19,7 @@ from clustertrain.launchers.kubernetes.rules.names import (
     quantity,
     subdomain,
 )
+from clustertrain.launchers.kubernetes.rules.pod_values import container_values, pod_values
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
@@ -43,6 +44,7 @@ def pod_template(template: Field) -> Iterator[Finding]:
     yield from _names(spec)
     yield from _volumes(spec.at("volumes"))
     yield from _tolerations(spec.at("tolerations"))
+    yield from pod_values(spec)
     grace = spec.at("terminationGracePeriodSeconds")
     if grace.number is not None and grace.number < 0:
         message = f"is {grace.number}, which counts as 1: no time for a last save"
@@ -121,9 +123,12 @@ def _volume_source(volume: Field) -> Iterator[Finding]:
     limit = empty.at("sizeLimit")
     if limit.is_set:
         yield from _quantity(limit)
-    if claim.is_set and (problem := subdomain(claim.at("claimName").text)):
-        name = claim.at("claimName")
-        yield name.finding(f"is {name.shown}, and the name of a claim {problem}", "Name one.", "pods")
+    name = claim.at("claimName")
+    if claim.is_set and not name.text:
+        yield name.finding("is missing", "Name a claim.", "pods")
+    elif claim.is_set and (problem := subdomain(name.text)):
+        message = f"is {name.shown}, and the name of a claim {problem}: the pod waits forever"
+        yield name.finding(message, "Name a claim that exists.", "nobody")
     for kind in ("configMap", "secret", "projected", "downwardAPI"):
         mode = volume.at(kind, "defaultMode")
         if mode.number is not None and not 0 <= mode.number <= 0o777:
@@ -155,6 +160,7 @@ def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
             if not isinstance(word.value, str):
                 yield word.finding(f"is {word.shown}, and must be text", "Write it in quotes.", "api")
     yield from _hooks(container)
+    yield from container_values(container)
     security = container.at("securityContext")
     if security.at("privileged").is_true and security.at("allowPrivilegeEscalation").value is False:
         where = security.at("allowPrivilegeEscalation")

@@ -18,7 +18,7 @@ from typing import Any
 from clustertrain.launchers.kubernetes.rules.finding import Field, Finding
 
 VERSION = "1.34"
-_POD_TEMPLATE = ("", "v1", "PodTemplateSpec")
+_POD_TEMPLATE, _METADATA = ("", "v1", "PodTemplateSpec"), ("", "v1", "ObjectMeta")
 # Fields that the schema requires, and to which the API server gives a default.
 _DEFAULTS = {"roleRef": ("apiGroup",)}
 _TYPES = {
@@ -72,7 +72,10 @@ def schemas_of(version: str = VERSION) -> Schemas | None:
     content = json.loads(file.read_text())
     registry: Any = Resource.from_contents(content) @ Registry()
     start = f"{content['$id']}#/$defs"
-    places = {_POD_TEMPLATE: f"{start}/io.k8s.api.core.v1.PodTemplateSpec"}
+    places = {
+        _POD_TEMPLATE: f"{start}/io.k8s.api.core.v1.PodTemplateSpec",
+        _METADATA: f"{start}/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+    }
     for name, definition in content["$defs"].items():
         for each in definition.get("x-kubernetes-group-version-kind", ()):
             places[each["group"], each["version"], each["kind"]] = f"{start}/{name}"
@@ -98,8 +101,10 @@ def built_in(field: Field, schemas: Schemas) -> Iterator[Finding]:
         yield kind.finding(message, f"Did you mean '{near[0]}'?" if near else remedy, "api")
 
 
-def pod_templates(spec: Field, schemas: Schemas) -> Iterator[Finding]:
-    """The findings in the pod templates of a RayJob or a RayCluster."""
+def of_ray(manifest: Field, schemas: Schemas) -> Iterator[Finding]:
+    """The findings in the metadata and the pod templates of a RayJob or a RayCluster."""
+    yield from _findings(manifest.at("metadata"), schemas.validator(*_METADATA))
+    spec = manifest.at("spec")
     cluster = spec.at("rayClusterSpec") if spec.at("rayClusterSpec").is_set else spec
     groups = (cluster.at("headGroupSpec"), *cluster.at("workerGroupSpecs").items())
     for template in (*(group.at("template") for group in groups), spec.at("submitterPodTemplate")):
