@@ -86,6 +86,7 @@ def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
     assert checkpoints_of(run)
 
 
+@pytest.mark.nightly  # in CI: driver/test_failure_watch.py
 def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
     fault = {"fault": "raise", "rank": 0, "at_call": 5}
     run = make_run("twofold", args=fault, failures={"retries": 9}, **SECTIONS, **ONE_WORKER)
