@@ -19,6 +19,7 @@ one_rank.py       one rank outside Ray: its environment, device and process grou
 local_data.py     the data sets on this machine, outside a run
 gpus.py           whether torch can use the GPUs of this node
 storage_probe.py  tests that every node can write the storage and read the files of the others
+parent_watch.py   ends a rank with the raylet that started it
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group
 stacks.py         writes the stacks of every rank if one hangs
 loggers/          the curve for TensorBoard, MLflow and Weights & Biases

@@ -24,6 +24,7 @@ from clustertrain.run.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
 from clustertrain.worker.gpus import check_gpus
+from clustertrain.worker.parent_watch import end_with_parent
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
@@ -47,6 +48,7 @@ def set_up_process(plan: Plan) -> None:
     """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
     import ray.train
 
+    end_with_parent()
     worker_state.plan = plan
     attempt = plan.ref.open()
     rank = ray.train.get_context().get_world_rank()
