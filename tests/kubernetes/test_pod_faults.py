@@ -8,14 +8,18 @@ import time
 
 import pytest
 
+from clusters.kube_conf import NODE
+from clustertrain.launchers.kubernetes.pod_problems import seconds
 from clustertrain.run.step_counter import reached_step
-from kubernetes.rayjob_runs import slow
+from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
 
 AWAY_S = 30.0
 RAY_WAITS_S = 10
+DEADLINE_S = 300  # to start takes a minute or two; the node controller waits 50 s for a kubelet
+LATE_S = 20  # the operator looks every 3 s, on a busy machine
 
 
 def secret(name, **values):
@@ -88,6 +92,26 @@ def test_a_run_trains_on_while_the_operator_and_then_the_api_server_are_away(mak
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)
     assert len(run.run_dir.attempts()) == 1
     assert same_weights(run.weights(), uninterrupted(2))
+
+
+@pytest.mark.nightly  # in CI: a run that cannot start ends at its deadline (test_deadlines.py)
+def test_a_run_on_a_lost_node_is_named_and_ends_at_its_deadline(make, kube_alone):
+    """Its pods run on, since only the kubelet is gone; the API server keeps them as they were."""
+    run = make("deserted", **HELD, kubernetes={"deadline": f"{DEADLINE_S}s"}).submit()
+    run.wait_for_step(HELD_STEP)
+    kube_alone.kill("kubelet")
+
+    def first_line():
+        return run.command("status", "--to", "kubernetes", str(run.job_file)).stdout.partition("\n")[0]
+
+    kube_alone.wait_for(lambda: f"node {NODE} is NotReady" in first_line(), 150, "status names no node")
+    assert f"kubectl delete node {NODE}" in first_line()
+    assert run.status()["jobDeploymentStatus"] == "Running"
+    run.wait("Failed", DEADLINE_S)
+    status = run.status()
+    assert status["reason"] == "DeadlineExceeded"
+    assert DEADLINE_S <= seconds(status["endTime"]) - seconds(status["startTime"]) <= DEADLINE_S + LATE_S
+    assert first_line().split(maxsplit=1) == ["lost", "reached kubernetes.deadline"]
 
 
 def steps_within(run, seconds):
