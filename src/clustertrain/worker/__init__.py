@@ -6,6 +6,7 @@ plan.py           the plan of one start of the group, sent by the controller to 
 rank.py           training.loop.Run on one rank: requests, checkpoints, logs, phases
 requests.py       `stop` and `save`: files in the attempt's folder
 script.py         an unchanged torchrun script as a child process
+group_watch.py    names a rank of a script that makes no process group while others wait
 lost_peer.py      whether an exception only shows that another rank is gone
 script_command.py  the command and the variables of that process
 user_code.py      imports and checks the user's task or function; errors name the line

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.worker.error_report import ErrorReport, printable
+from clustertrain.worker.group_watch import GroupWatch
 from clustertrain.worker.lost_peer import shows_lost_peer
 from clustertrain.worker.printed_traceback import last_exception
 from clustertrain.worker.script_command import Program
@@ -114,6 +115,7 @@ def run_script(
     stop_exists: Callable[[], bool] = lambda: False,
     stop_in_s: Callable[[], float] = lambda: 0.0,
     note: Callable[[str, str], None] = lambda kind, text: None,
+    group: GroupWatch | None = None,
 ) -> bool:
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
@@ -125,6 +127,7 @@ def run_script(
         stop_exists: the same from the storage itself; another rank may have read the request earlier.
         stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
         note: writes an event of a kind, with a text.
+        group: reports a process group that is never made.
 
     Raises:
         ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
@@ -141,6 +144,8 @@ def run_script(
         stderr=subprocess.STDOUT,
         start_new_session=True,  # signals to the worker's process group do not reach it
     )
+    if group is not None:
+        group.start(program.name, child.pid)
     stopped = threading.Event()
     how = {"grace_s": grace_s, "rank": rank, "note": note}
     stop = partial(_wait_for_stop, child, stop_requested, stop_in_s)
@@ -151,6 +156,8 @@ def run_script(
         last_lines = _passed_on(child.stdout)
         code = child.wait()
     watcher.join()
+    if group is not None:
+        group.ended(None if stopped.is_set() else code)
     if stopped.is_set() or (code != 0 and stop_exists()):
         _note_own_error(rank, code, last_lines, str(cwd), note)
         return False

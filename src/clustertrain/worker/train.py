@@ -6,6 +6,7 @@ that TorchTrainer calls. All of them run in the worker's process.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -21,6 +22,7 @@ from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import EarlyStop, TrainSettings
+from clustertrain.worker.group_watch import GroupWatch
 from clustertrain.worker.making import make_task
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.rank import WorkerRun
@@ -179,6 +181,13 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         stop_exists=run.stop_exists,
         stop_in_s=lambda: wait_for_all_s(run.attempt),
         note=run.note,
+        group=GroupWatch(
+            rank=run.rank,
+            world_size=run.world_size,
+            address=os.environ["MASTER_ADDR"],
+            port=int(os.environ["MASTER_PORT"]),
+            note=run.note,
+        ),
     )
     return Outcome(finished, None)
 
