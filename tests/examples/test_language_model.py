@@ -1,0 +1,176 @@
+"""The language model: its text from a grammar, the FLOP of a token, its speed, a training on two workers."""
+
+import gzip
+import hashlib
+import math
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from clustertrain import load_job
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "language_model"
+JOB = EXAMPLE / "job.yaml"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The modules of the example by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLE)
+        import language_model
+        import make_text
+
+        yield {module.__name__: module for module in (language_model, make_text)}
+        for name in ("language_model", "make_text"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def text(example):
+    return example["make_text"].text(example["make_text"].BYTES)
+
+
+def test_the_text_is_made_again_by_its_script_and_matches_the_job_and_the_readme(example, text):
+    content, nats = text
+    archive = (EXAMPLE / "stories.tar.gz").read_bytes()
+    # What zlib makes of it differs between its versions; the tar inside may not.
+    assert gzip.decompress(example["make_text"].archive_bytes(content)) == gzip.decompress(archive)
+    sha256 = hashlib.sha256(archive).hexdigest()
+    assert load_job(JOB).data["stories"].sha256 == sha256
+    assert f"{nats:.4f} nats per byte" in (EXAMPLE / "README.md").read_text()
+
+
+def test_the_probability_of_a_story_is_that_of_its_choices(example):
+    """12 people, 8 trades, 10 things, 11 others, 8 trades, 18 numbers, 3 ways, 4 places, one of the numbers
+    below the first one, 9 numbers, 2 questions."""
+    module = example["make_text"]
+    writer = module.Writer(seed=3)
+    had = int(re.search(r"had (\d+)", module.story(writer))[1])
+    options = 12 * 8 * 10 * 11 * 8 * 18 * 3 * 4 * (had - 1) * 9 * 2
+    assert writer.nats == pytest.approx(math.log(options))
+
+
+def test_the_sums_of_the_stories_are_right_and_the_people_keep_their_trades(text):
+    stories = text[0].decode().splitlines()[:-1]
+    assert len(stories) > 2000 and len(set(stories)) == len(stories)
+    for story in stories:
+        first, second = re.findall(r"(\d+ [-+] \d+) = (\d+)", story)
+        assert all(eval(sum_) == int(result) for sum_, result in (first, second))
+        who, trade = re.search(r"Who is (\w+)\? \1 is the (\w+)\.$", story).groups()
+        assert re.search(rf"{who} the {trade}\b", story.partition("Who")[0])
+    assert len(Counter(story.split()[0] for story in stories)) == 12
+
+
+def test_windows_do_not_overlap_and_what_follows_is_one_byte_later(example, tmp_path):
+    module = example["language_model"]
+    path = tmp_path / "stories.txt"
+    path.write_bytes(bytes(i % 251 for i in range(130 * 8 + 5)))
+    tokens, following = module.windows(path, 8, slice(None)).tensors
+    assert tokens.shape == following.shape == (130, 8) and tokens.dtype == torch.uint8
+    assert tokens[1].tolist() == list(range(8, 16)) and following[1].tolist() == list(range(9, 17))
+    held_out = module.windows(path, 8, slice(-module.HELD_OUT, None)).tensors[0]
+    assert torch.equal(held_out, tokens[2:])
+    path.write_bytes(bytes(128 * 8 + 1))
+    with pytest.raises(ValueError, match=r"has 1025 bytes: \(1025 - 1\) / 8 = 128 windows, and 128 are held"):
+        module.windows(path, 8, slice(None))
+
+
+def test_no_output_depends_on_a_later_byte(example):
+    torch.manual_seed(0)
+    model = example["language_model"].GPT(layers=2, width=16, heads=2, context=12)
+    tokens = torch.randint(0, 256, (1, 12))
+    changed = tokens.clone()
+    changed[0, 7] += 1
+    one, other = model(tokens), model(changed)
+    assert one.shape == (1, 12, 256)
+    assert torch.equal(one[:, :7], other[:, :7]) and not torch.allclose(one[:, 7:], other[:, 7:])
+
+
+@pytest.mark.parametrize(("layers", "width", "context"), [(1, 16, 8), (2, 32, 16)])
+def test_the_flops_of_a_token_are_those_that_torch_counts(example, layers, width, context):
+    """In a forward and a backward pass. The mask of attention saves none of them in this kernel."""
+    module = example["language_model"]
+    model = module.GPT(layers, width, 2, context)
+    tokens = torch.randint(0, 256, (3, context))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+    assert counter.get_total_flops() == 3 * context * module.flops_per_token(model)
+
+
+def test_the_speed_counts_training_tokens_after_the_first_step(example, monkeypatch, capsys):
+    module = example["language_model"]
+    clock_s = [0.0]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock_s[0])
+    monkeypatch.setattr(module, "matmul_flops", lambda device, number_format: 4e6)
+    speed = module.Speed(every=2, peak_flops=None)
+    speed.flops_per_token = 1000
+
+    def step(number, seconds):
+        clock_s[0] += seconds
+        with torch.autocast("cpu", torch.bfloat16):
+            speed.add(torch.zeros(3, 100))
+        with torch.no_grad():
+            speed.add(torch.zeros(3, 100))  # an evaluation
+        speed.after_step(number)
+
+    for number, seconds in ((1, 60), (2, 0.1), (3, 0.1), (4, 1)):
+        step(number, seconds)
+    clock_s[0] += 7
+    speed.start()  # after an evaluation: step 4 and its time do not count
+    for number, seconds in ((5, 0.3), (6, 0.3)):
+        step(number, seconds)
+    assert capsys.readouterr().out.splitlines() == [
+        "step 3: 3,000 tokens/s × 0.00 MFLOP, MFU 75.0% of 1 × 4e-06 TFLOP/s (bfloat16, measured)",
+        "step 6: 1,000 tokens/s × 0.00 MFLOP, MFU 25.0% of 1 × 4e-06 TFLOP/s (bfloat16, measured)",
+    ]
+    assert module.Speed(every=2, peak_flops=1e12).peak_source == "given"
+
+
+def test_the_peak_is_measured_by_a_product_of_matrices(example):
+    assert 1e8 < example["language_model"].matmul_flops(CPU, torch.float32) < 1e13
+
+
+@pytest.mark.run
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        "false",
+        # CI has the same run without it, and training/test_compiling.py trains a compiled model.
+        pytest.param("true", marks=pytest.mark.nightly),
+    ],
+)
+def test_two_workers_train_and_show_their_speed(tmp_path, compiled):
+    sets = {
+        "train.compile": compiled,
+        "args": "{lr: 0.01, layers: 1, width: 32, heads: 2, context: 64, speed_every: 20}",
+        "train.epochs": "",
+        "train.steps": 60,
+        "train.eval_every": "{steps: 60}",
+        "resources.cpus_per_worker": 0.5,
+        "storage": tmp_path,
+    }
+    options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+    done = clustertrain("run", str(JOB), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    loss = float(re.search(r"evaluated at step 60: loss ([\d.]+)", done.stdout)[1])
+    assert loss < 2.7, "ln(256) = 5.55 at the start; 3.09 with the frequencies of the bytes only"
+    shown = clustertrain("logs", str(JOB), *options, "--rank", "0").stdout
+    peak = r"[\d.e-]+ TFLOP/s \(bfloat16, measured\)"
+    line = rf"step (\d+): [\d,]+ tokens/s × 0\.15 MFLOP, MFU [\d.]+% of 2 × {peak}$"
+    assert re.findall(line, shown, re.MULTILINE) == ["21", "41"], shown
+
+
+def clustertrain(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "clustertrain.cli", *arguments], capture_output=True, text=True, check=False
+    )
