@@ -145,7 +145,7 @@ def test_the_peak_is_measured_by_a_product_of_matrices(example):
     "compiled",
     [
         "false",
-        # CI has the same run without it, and training/test_compiling.py trains a compiled model.
+        # In CI: the same run without it. Needs a C++ compiler.
         pytest.param("true", marks=pytest.mark.nightly),
     ],
 )
