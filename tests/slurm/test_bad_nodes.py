@@ -13,6 +13,7 @@ import pytest
 from clustertrain import version
 from clustertrain.run.records import Result
 from slurm.trained import FAULTY, ON_TWO, Submitted, slow, wait_for_no_process
+from waiting import wait_until
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
@@ -52,6 +53,26 @@ def test_a_node_that_sees_another_storage_is_named(make, cluster, tmp_path):
     assert str(tmp_path / "runs") in said
     assert "same file system" in said
     assert (run.result.state, run.result.cause) == ("failed", "cluster")
+
+
+@pytest.mark.faults
+@pytest.mark.nightly  # CI has the counting and the driver's part: tests/launchers/slurm/test_late_node.py
+def test_a_job_goes_back_into_the_queue_for_a_node_that_does_not_start(
+    make, cluster, uninterrupted, tmp_path
+):
+    run = make("late", **slow(0.0), slurm={**ON_TWO, "nodes_wait": "60s"})
+    (tmp_path / "runs").mkdir()
+    cluster.without_share("node2", tmp_path / "runs")
+    run.submit().wait_for_attempt(1)
+    wait_until(run.run_dir.attempt(1).result.exists, 240)
+    cluster.share("node2", tmp_path / "runs")
+    output = run.wait("COMPLETED", 400)
+    assert cluster.job(run.job_id)["Restarts"] == "1", output
+    first = run.run_dir.attempt(1).result.read()
+    assert (first.state, first.cause) == ("lost", "node_fail"), output
+    assert "node2" in first.text
+    assert "(1 of at most 3 times in a row for this)" in first.text
+    assert same_weights(run.weights(), uninterrupted(2))
 
 
 @pytest.mark.parametrize("options", ["", "ro,"], ids=["empty", "read-only"])
@@ -191,6 +212,24 @@ def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, n
     assert (first.state, first.cause, first.exit_code) == ("lost", "node_fail", 1), first
     assert f"Ray on {node} ended" in first.text
     assert f"{program.rpartition('/')[2]} ended with code -9" in first.text
+
+
+@pytest.mark.faults
+@pytest.mark.nightly  # CI kills the driver on one machine: tests/whole/test_endings.py
+def test_a_killed_driver_costs_a_restart_of_the_workers_and_not_the_job(make, cluster, uninterrupted):
+    run = make("driverless", **slow(0.5), slurm=ON_TWO).submit()
+    run.wait_for_step(5)
+    kill(cluster, "node1", r"python\S* -m clustertrain\.driver$")
+    output = run.wait("COMPLETED", 400)
+    assert cluster.job(run.job_id)["Restarts"] == "0", output
+    (attempt,) = run.run_dir.attempts()
+    result = attempt.result.read()
+    assert (result.state, result.restarts) == ("done", 1), output
+    (restarting,) = [event for event in run.events if event["kind"] == "restarting"]
+    assert (restarting["with_driver"], restarting["text"]) == (True, "the driver was killed by signal 9")
+    assert any(event["kind"] == "resumed" and event["step"] > 0 for event in run.events), output
+    assert same_weights(run.weights(), uninterrupted(2))
+    run.wait_for_nothing_left(60)
 
 
 @pytest.mark.faults
