@@ -2,12 +2,14 @@
 
 import os
 import re
+import select
 import signal
 
 import pytest
 
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
+from clustertrain.supervise.private_folder import private_folder, remove
 from leftovers import children, kill_together
 from whole_run import ONE_WORKER
 
@@ -41,6 +43,22 @@ def test_ctrl_c_before_training_ends_it_at_once(make_run):
     run.wait_for_event("ray_started")
     run.process.send_signal(signal.SIGINT)
     assert "stopped (interrupt)" in run.end(130, within_s=3)
+
+
+def test_no_rank_outlives_all_that_supervise_it(make_run):
+    """`clustertrain run` and both guardians are killed together. The next start ends what Ray then leaves."""
+    run = make_run("orphaned", args={"step_s": 0.2}, **SECTIONS, **ONE_WORKER)
+    run.start().wait_for_event("checkpoint")
+    rank = next(e for e in run.events if e["kind"] == "group_started")["ranks"][0]["pid"]
+    watched = os.pidfd_open(rank)
+    guardian = run.guardian_pid()
+    kill_together(run.process.pid, guardian, *children(guardian))
+    assert select.select([watched], [], [], 10)[0], run.left(0)
+    os.close(watched)
+    run.process.communicate()
+    remove(private_folder())
+    assert run.left(10) == {}
+    assert checkpoints_of(run)
 
 
 VICTIMS = {
