@@ -1,6 +1,8 @@
-"""Compilers for torch.compile: test_language_model.py trains a compiled model."""
+"""train.compile: the weights of a compiled model, and a node without a compiler."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,11 +12,29 @@ from clustertrain.errors import ClusterError
 from clustertrain.training.building import wrap
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain, run_task
 
 # torch's own: its compiler imports modules that use what torch has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
 SETTINGS = TrainSettings(steps=1, batch_size=1, compile=True)
+
+
+def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    one_rank = RankInfo(0, 0, 1, torch.device("cpu"))
+    settings = TrainSettings(steps=4, batch_size=4)
+    torch.compiler.reset()
+    compiled = run_task(one_rank, Curve(), replace(settings, compile=True)).weights()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0, "the model was compiled"
+    plain = run_task(one_rank, Curve(), settings).weights()
+    assert compiled.keys() == plain.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert all(torch.allclose(compiled[name], value, atol=1e-6) for name, value in plain.items())
+
+
+class Curve(Plain):
+    def model(self):
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from torch import nn
 from clustertrain.errors import JobError
 from clustertrain.training.consistency import WeightsDiverged, check_same_weights
 from clustertrain.training.settings import TrainSettings
-from training.tasks import Plain, run_task
+from training.tasks import Plain, run_task, same
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, save_every_steps=4)
 
@@ -29,6 +29,8 @@ class OfRank(Plain):
         model.append(nn.Linear(model[0].out_features, 1, bias=not (self.kind == "fewer" and is_last)))
         if self.kind == "dtype" and is_last:
             model.double()
+        if self.kind == "values":
+            nn.init.constant_(model[0].weight, self.rank)
         model.register_buffer("scale", torch.full((3,), 1.0 + (self.kind == "buffer" and is_last)))
         return model
 
@@ -61,6 +63,10 @@ def of_kind(rank_info, kind):
     return run_task(rank_info, OfRank(rank_info.rank, kind), SETTINGS)
 
 
+def of_kind_on_rank_0(rank_info, kind):
+    return run_task(rank_info, OfRank(0, kind), SETTINGS)
+
+
 def noisy(rank_info, settings):
     return run_task(rank_info, Noisy(rank_info.rank), settings)
 
@@ -86,6 +92,13 @@ def test_other_values_of_a_buffer_are_a_warning_and_rank_0s_are_used(ranks):
         "the buffer scale of OfRank.model() has other values on rank 2 than on rank 0; rank 0's are used"
     ]
     assert outcomes[2].weights()["scale"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_other_weights_are_replaced_by_those_of_rank_0_before_the_first_step(ranks):
+    outcomes = ranks(3).results(of_kind, "values")
+    alike = ranks(3).results(of_kind_on_rank_0, "values")
+    for outcome, other in zip(outcomes, alike, strict=True):
+        assert same(outcome.weights(), other.weights())
 
 
 @pytest.mark.parametrize(("every", "step"), [(None, 4), (1, 3), (5, 5)])
