@@ -47,7 +47,9 @@ def test_the_text_is_made_again_by_its_script_and_matches_the_job_and_the_readme
     assert gzip.decompress(example["make_text"].archive_bytes(content)) == gzip.decompress(archive)
     sha256 = hashlib.sha256(archive).hexdigest()
     assert load_job(JOB).data["stories"].sha256 == sha256
-    assert f"{nats:.4f} nats per byte" in (EXAMPLE / "README.md").read_text()
+    readme = (EXAMPLE / "README.md").read_text()
+    assert f"{nats:.4f} nats per byte" in readme and sha256 in readme
+    assert f"a loss of {example['make_text'].entropy_of_bytes(content):.2f} nats" in readme
 
 
 def test_the_probability_of_a_story_is_that_of_its_choices(example):
