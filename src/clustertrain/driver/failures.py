@@ -28,7 +28,7 @@ from clustertrain.run.rank_log import start_line
 from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker.error_report import shortened
-from clustertrain.worker.lost_peer import shows_lost_peer
+from clustertrain.worker.lost_peer import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.script import ScriptFailed
 from clustertrain.worker.user_error import UserCodeFailed
 
@@ -93,13 +93,18 @@ class Group:
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
         """The root cause. A dead process takes precedence over exceptions, which follow from the lost
-        connection."""
+        connection; but with NCCL the survivors die, too, and then an exception may be the cause."""
         for rank, error in sorted(errors.items()):
             if _is_of_kit(error):
                 return self._of_exception(rank, error)
-        if dead := self._dead_ranks():
-            return self._of_dead_rank(*min(dead.items()))
-        found = [self._of_exception(rank, error) for rank, error in sorted(errors.items())]
+        dead = self._dead_ranks()
+        first = [rank for rank in sorted(dead) if not died_of_lost_peer(self._tail(rank))]
+        raised = {rank: error for rank, error in sorted(errors.items()) if rank not in dead}
+        if not first and all(map(_is_collateral, raised.values())):
+            first = sorted(dead)
+        if first:
+            return self._of_dead_rank(first[0], dead[first[0]])
+        found = [self._of_exception(rank, error) for rank, error in raised.items()]
         return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
 
     # -- answers of the ranks and their nodes ------------------------------------------------------

@@ -1,0 +1,58 @@
+"""Which rank is named if several fail: the one at fault, and not those that end because it is gone."""
+
+import pytest
+
+from clustertrain.driver.failures import Group
+
+ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
+OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"
+
+
+class Ranks(Group):
+    """A group without processes: ranks that have died, by the end of their log."""
+
+    def __init__(self, dead: dict[int, str]) -> None:
+        self._logs = dead
+
+    def _dead_ranks(self):
+        return {rank: RuntimeError("died") for rank in self._logs}
+
+    def _tail(self, rank):
+        return self._logs[rank]
+
+    def _of_dead_rank(self, rank, error):
+        return rank, "died"
+
+    def _of_exception(self, rank, error):
+        return Raised(rank, type(error).__name__)
+
+
+class Raised(tuple):
+    fatal = False
+
+    def __new__(cls, rank, name):
+        return super().__new__(cls, (rank, name))
+
+    @property
+    def rank(self):
+        return self[0]
+
+
+@pytest.mark.parametrize(
+    ("dead", "raised", "cause"),
+    [
+        pytest.param({0: ABORTED, 1: ABORTED, 2: "step 7\n"}, {}, (2, "died"), id="killed"),
+        pytest.param({0: ABORTED, 3: OWN_GPU}, {}, (3, "died"), id="its GPU failed"),
+        pytest.param({0: ABORTED}, {1: KeyError("x")}, (1, "KeyError"), id="an exception"),
+        pytest.param({2: "step 7\n"}, {0: KeyError("x")}, (2, "died"), id="a death before an exception"),
+        pytest.param(
+            {0: ABORTED}, {1: RuntimeError("Connection closed by peer")}, (0, "died"), id="consequences only"
+        ),
+        pytest.param(
+            {}, {0: RuntimeError("Connection closed by peer"), 1: KeyError("x")}, (1, "KeyError"), id="gloo"
+        ),
+    ],
+)
+def test_the_rank_at_fault_is_named(dead, raised, cause):
+    errors = {rank: RuntimeError("RayActorError") for rank in dead} | raised
+    assert Ranks(dead)._first_cause(errors) == cause
