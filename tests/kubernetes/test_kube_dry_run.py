@@ -372,7 +372,8 @@ def test_validate_asks_the_server_and_leaves_nothing(user, kube, namespace, tmp_
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "not-there-yet"}}
     moved = changed(wrong, {"metadata/namespace": "not-there-yet"})
     own.job_file.write_text(yaml.safe_dump_all([made, *documents, moved]))
-    note, summary = own("validate").stdout.splitlines()
+    note, advice, summary = own("validate").stdout.splitlines()
+    assert advice.startswith("advice: RayJob watched: spec.zzz is not a known field of KubeRay")
     assert note == "note: 1 objects were not sent to the cluster: the file creates their namespace or kind"
     assert summary.endswith(f"{len(documents) + 2} objects, none of which KubeRay would refuse")
     assert applied(kube, namespace) == []
