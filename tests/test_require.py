@@ -52,7 +52,13 @@ def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local,
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "CLUSTERTRAIN_REQUIRE": required, "PYTHONPATH": str(tests)},
+        # Without the options of this pytest: `-n 4` would start four processes for each case.
+        env={
+            **os.environ,
+            "CLUSTERTRAIN_REQUIRE": required,
+            "PYTHONPATH": str(tests),
+            "PYTEST_ADDOPTS": "",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -143,14 +143,8 @@ def test_the_peak_is_measured_by_a_product_of_matrices(example):
 
 
 @pytest.mark.run
-@pytest.mark.parametrize(
-    "compiled",
-    [
-        "false",
-        # In CI: the same run without it. Needs a C++ compiler.
-        pytest.param("true", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
+@pytest.mark.parametrize("compiled", ["false", "true"])
 def test_two_workers_train_and_show_their_speed(tmp_path, compiled):
     sets = {
         "train.compile": compiled,

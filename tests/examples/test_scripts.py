@@ -66,6 +66,7 @@ def test_the_torchrun_script_learns_on_two_workers(tmp_path):
     assert "made no process group" not in output
 
 
+@pytest.mark.nightly  # in CI: such a script without Ray, in whole/test_migrate.py
 @pytest.mark.run
 def test_a_script_that_spawns_has_a_worker_per_node(tmp_path):
     """Each of the two workers is one node of the script's arithmetic, with two ranks."""

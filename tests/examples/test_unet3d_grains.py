@@ -120,6 +120,7 @@ def test_the_images_are_slices_of_the_first_volume(example):
     assert torch.equal(images["truth"], task.evaluated[0][1][:, 8])
 
 
+@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
 @pytest.mark.run
 def test_two_workers_find_the_boundaries(example, tmp_path):
     done = subprocess.run(

@@ -160,6 +160,7 @@ def test_without_the_package_the_message_has_the_command_that_installs_it(exampl
         importlib.import_module("unet3d_monai")
 
 
+@pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
 @pytest.mark.run
 def test_two_workers_find_the_spheres(example, archive, data, tmp_path):
     sets = {

@@ -36,7 +36,8 @@ def submitted(kube, namespace):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("bring", [applied, pytest.param(submitted, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # in CI: the file in test_k8s_folder.py; test_watching_pods.py trains the same job
+@pytest.mark.parametrize("bring", [applied, submitted])
 def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, image, bring):
     run = make("digits")  # which names the same run
     kube.load(image, IMAGE)

@@ -195,14 +195,10 @@ def assert_the_next_start_collects(run) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: test_a_request_that_ends_ray_without_a_token_costs_a_restart
 @pytest.mark.parametrize(
     ("node", "program"),
-    [
-        ("node2", "/raylet/raylet"),
-        pytest.param("node1", "/raylet/raylet", marks=pytest.mark.nightly),
-        # CI ends it by a request: test_a_request_that_ends_ray_without_a_token_costs_a_restart
-        pytest.param("node1", "/gcs/gcs_server", marks=pytest.mark.nightly),
-    ],
+    [("node2", "/raylet/raylet"), ("node1", "/raylet/raylet"), ("node1", "/gcs/gcs_server")],
 )
 def test_ray_that_dies_on_a_node_costs_a_restart(make, cluster, uninterrupted, node, program):
     run = make("bereft", **slow(0.5), slurm=ON_TWO).submit()

@@ -90,17 +90,8 @@ def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework
     assert (run.checkpoints / SAVED[framework]).is_file()
 
 
-@pytest.mark.parametrize(
-    "framework",
-    [
-        "hydra",
-        # CI has a first start above, and `resume_args` in the case before.
-        *(
-            pytest.param(each, marks=pytest.mark.nightly)
-            for each in ("lightning", "accelerate", "transformers")
-        ),
-    ],
-)
+@pytest.mark.nightly  # in CI: a first start above, and `resume_args` in test_entry_points.py
+@pytest.mark.parametrize("framework", ["hydra", "lightning", "accelerate", "transformers"])
 def test_a_second_start_resumes_with_more_epochs(make_run, framework):
     run, ranks = start(make_run, framework)
     assert_trained_together(ranks, [0, 1])
