@@ -111,6 +111,13 @@ def texts(field: Field, by: By = "api") -> Iterator[Finding]:
             yield entry.finding(f"is {entry.shown}, and must be text", "Write it in quotes.", by)
 
 
+def text_items(field: Field, by: By = "api") -> Iterator[Finding]:
+    """The same for the items of a list, null included."""
+    for item in field.items():
+        if not isinstance(item.value, str):
+            yield item.finding(f"is {item.shown}, and must be text", "Write it in quotes.", by)
+
+
 def too_large(field: Field) -> Finding:
     """A finding: a whole number that Go cannot read as int32. CRDs are not checked for this."""
     message = f"is {field.shown}, and must be at most {LARGEST_INT32}: the operator cannot read it"

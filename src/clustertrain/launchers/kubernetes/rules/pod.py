@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding, duplicates, texts
+from clustertrain.launchers.kubernetes.rules.finding import By, Field, Finding, duplicates, text_items, texts
 from clustertrain.launchers.kubernetes.rules.names import (
     label_1123,
     label_value,
@@ -19,7 +19,7 @@ from clustertrain.launchers.kubernetes.rules.names import (
     quantity,
     subdomain,
 )
-from clustertrain.launchers.kubernetes.rules.pod_values import container_values, pod_values
+from clustertrain.launchers.kubernetes.rules.pod_values import container_values, pod_values, with_handlers
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
     "restartPolicy": ("Always", "OnFailure", "Never"),
@@ -29,7 +29,6 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
     "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
     "medium": ("Memory", "HugePages"),
 }
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
 # The resources without a domain that a container may request. Others have one, such as nvidia.com/gpu.
@@ -156,9 +155,7 @@ def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
     yield from _ports(container.at("ports"))
     yield from resources(container.at("resources"))
     for key in ("command", "args"):
-        for word in container.at(key).items():
-            if not isinstance(word.value, str):
-                yield word.finding(f"is {word.shown}, and must be text", "Write it in quotes.", "api")
+        yield from text_items(container.at(key))
     yield from _hooks(container)
     yield from container_values(container)
     security = container.at("securityContext")
@@ -225,9 +222,7 @@ def _ports(ports: Field) -> Iterator[Finding]:
 
 
 def _hooks(container: Field) -> Iterator[Finding]:
-    lifecycle = container.at("lifecycle")
-    fields = [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
-    for field in filter(lambda each: each.is_set, fields):
+    for field in filter(lambda each: each.is_set, with_handlers(container)):
         given = [key for key in _HANDLERS if field.at(key).is_set]
         if len(given) != 1:
             yield field.finding(

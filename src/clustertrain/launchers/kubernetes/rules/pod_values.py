@@ -6,7 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from clustertrain.launchers.kubernetes.rules.finding import LARGEST_INT32, Field, Finding, too_large
+from clustertrain.launchers.kubernetes.rules.finding import (
+    LARGEST_INT32,
+    Field,
+    Finding,
+    text_items,
+    too_large,
+)
 
 _COUNT, _PORT, _ID = (0, LARGEST_INT32), (1, 65535), (0, LARGEST_INT32)
 _POD_NUMBERS = {
@@ -29,12 +35,17 @@ _POD_WORDS = {
 }
 _CONTAINER_WORDS = {"terminationMessagePolicy": ("FallbackToLogsOnError", "File")}
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_HOOKS = ("lifecycle.postStart", "lifecycle.preStop")
 _POD_FIELDS = (
     *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
     *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
 )
 _ONE_LABEL = re.compile(r"metadata\.(annotations|labels)\['[^']+'\]")
+
+
+def with_handlers(container: Field) -> list[Field]:
+    """The hooks and probes of a container. Each has a handler: a command, or a request."""
+    lifecycle = container.at("lifecycle")
+    return [lifecycle.at("postStart"), lifecycle.at("preStop"), *map(container.at, _PROBES)]
 
 
 def pod_values(spec: Field) -> Iterator[Finding]:
@@ -49,14 +60,12 @@ def container_values(container: Field) -> Iterator[Finding]:
     yield from _words(container, _CONTAINER_WORDS)
     for probe in map(container.at, _PROBES):
         yield from _numbers(probe, _PROBE_NUMBERS)
-    for handler in (*map(container.at, _PROBES), *(container.at(*hook.split(".")) for hook in _HOOKS)):
-        yield from _numbers(handler, _HANDLER_NUMBERS)
-        command = handler.at("exec", "command")
-        if handler.at("exec").is_set and not command.items():
+    for field in with_handlers(container):
+        yield from _numbers(field, _HANDLER_NUMBERS)
+        command = field.at("exec", "command")
+        if field.at("exec").is_set and not command.items():
             yield command.finding("is missing", "Give the command as a list.", "pods")
-        for word in command.items():
-            if not isinstance(word.value, str):
-                yield word.finding(f"is {word.shown}, and must be text", "Write it in quotes.", "api")
+        yield from text_items(command)
     for variable in container.at("env").items():
         source = variable.at("valueFrom", "fieldRef", "fieldPath")
         if source.is_set and source.text not in _POD_FIELDS and not _ONE_LABEL.fullmatch(source.text):

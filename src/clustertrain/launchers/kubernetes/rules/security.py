@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from clustertrain.launchers.kubernetes.rules.finding import Field, Finding
 from clustertrain.launchers.kubernetes.rules.pod import containers
+from clustertrain.launchers.kubernetes.rules.pod_values import with_handlers
 
 Level = Literal["privileged", "baseline", "restricted"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -57,7 +58,6 @@ _SYSCTLS = (
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
 )
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 
 # A securityContext that meets the standard, for messages and for patches.
@@ -146,12 +146,10 @@ def _host_access(container: Field) -> Iterator[Finding]:
         if port.at("hostPort").number:
             field, remedy = port.at("hostPort"), "Take it out: each pod has its own address."
             yield _wrong(field, f"is {field.shown}", "that it is absent", remedy, "baseline")
-    lifecycle = container.at("lifecycle")
-    hooks = [*map(container.at, _PROBES), lifecycle.at("postStart"), lifecycle.at("preStop")]
-    for hook in hooks:
+    for each in with_handlers(container):
         for kind in ("httpGet", "tcpSocket"):
-            if hook.at(kind, "host").text:
-                field, remedy = hook.at(kind, "host"), "Take it out: the default is the pod."
+            if each.at(kind, "host").text:
+                field, remedy = each.at(kind, "host"), "Take it out: the default is the pod."
                 yield _wrong(field, f"is {field.shown}", "that it is absent", remedy, "baseline")
 
 
