@@ -11,9 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -91,9 +89,8 @@ class _Run:
     cluster: RayCluster
     world_size: int
 
-    @property
-    def late_ray(self) -> Callable[[Attempt, str], Result]:
-        return partial(self.cluster.result_of_late_ray, self.job)
+    def late_ray(self, attempt: Attempt, text: str) -> Result:
+        return self.cluster.result_of_late_ray(self.job, attempt, text)
 
 
 def _run(run: _Run) -> int:

@@ -19,6 +19,7 @@ from clustertrain.run.result import failed, write_result
 
 
 def failed_cluster(attempt: Attempt, text: str) -> Result:
+    """The result of an attempt that the cluster ended."""
     return failed(attempt, text, EXIT_CLUSTER)
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar
 
-from clustertrain.errors import EXIT_CLUSTER, ClusterError, RunStopped
+from clustertrain.driver.deadline import failed_cluster
+from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
-from clustertrain.run.result import failed
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
@@ -65,7 +65,7 @@ class RayCluster(ABC):
 
     def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
         """The result of an attempt whose Ray was not up within the deadline."""
-        return failed(attempt, text, EXIT_CLUSTER)
+        return failed_cluster(attempt, text)
 
     def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:  # noqa: B027  most have no wait
         """Wait, after a failure, until there is room for all workers again. Raises as `connect`.

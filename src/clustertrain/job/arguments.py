@@ -106,12 +106,7 @@ class Parameters:
         names = [parameter.name for parameter in self.by_name]
         takes = f"It takes: {', '.join(map(str, self.by_name))}." if names else "It takes no arguments."
         unknown = [] if self.takes_any else [name for name in args if name not in names]
-        problems = []
-        for name in unknown:
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else "."
-            problems.append((f"{self.owner} does not take '{shortened(name)}'{hint}", takes))
-        return problems
+        return [(unknown_text(self.owner, name, names), takes) for name in unknown]
 
     def _missing(self, args: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [
@@ -130,6 +125,13 @@ class Parameters:
             )
             for each in unfit
         ]
+
+
+def unknown_text(owner: str, name: str, names: Sequence[str]) -> str:
+    """What is wrong with an argument whose name is not among those that `owner` takes."""
+    near = get_close_matches(name, names, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    return f"{owner} does not take '{shortened(name)}'{hint}"
 
 
 def _accepts(parameter: Parameter, value: Any) -> bool:

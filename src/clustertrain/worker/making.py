@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clustertrain.errors import JobError
+from clustertrain.job.arguments import unknown_text
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
@@ -120,12 +120,8 @@ def _check_names(target: Any, part: Part, keys: Keys) -> None:
     names = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
     for name in part.args:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else "."
-            raise JobError(
-                f"{'.'.join(keys)}: {part.class_} does not take '{shortened(name)}'{hint}\n{_takes(target)}",
-                (*keys, "args", name),
-            )
+            what = f"{'.'.join(keys)}: {unknown_text(part.class_, name, names)}"
+            raise JobError(f"{what}\n{_takes(target)}", (*keys, "args", name))
 
 
 def _takes(target: Any) -> str:
