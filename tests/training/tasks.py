@@ -6,6 +6,7 @@ import copy
 import io
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -116,6 +117,7 @@ class MemoryRun:
         self.phases: list[tuple[str, int]] = []
         self.reserved: list[dict[str, Any]] = []
         self.finished = False
+        self.trace = Path("/nowhere")  # its profile
 
     def requests(self) -> tuple[bool, bool]:
         self.calls += 1
@@ -143,6 +145,9 @@ class MemoryRun:
 
     def phase(self, name: str, step: int) -> None:
         self.phases.append((name, step))
+
+    def profile(self) -> tuple[Path, str]:
+        return self.trace, str(self.trace)
 
     def finish(self) -> None:
         self.finished = True

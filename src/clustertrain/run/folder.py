@@ -13,7 +13,8 @@
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
-            reached, stacks/      the last finished step; which ranks have written their stacks
+            reached               the last finished step
+            stacks/, profile/     which ranks have written their stacks; the ranks' profiles
           heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; the file exists if the request was made
           events*.jsonl           events; one writing process per file
@@ -48,7 +49,7 @@ RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
 _TENSORBOARD = "tensorboard"
-WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
+WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/profile/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
@@ -109,6 +110,9 @@ class Restart:
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
 
+    def profile_key(self, rank: int) -> str:
+        return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
+
     def probe_key(self, node_rank: int) -> str:
         """The file that a node writes for the others to read, to check that all see the same storage."""
         return f"{self.key}/probe-{node_rank}"
@@ -137,8 +141,6 @@ class Attempt:
     def path(self) -> Path:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
-
-    # -- records ---------------------------------------------------------------------------------
 
     @property
     def claim(self) -> RecordFile[records.Claim]:
@@ -173,16 +175,13 @@ class Attempt:
 
     def arrived(self) -> list[int]:
         """The ranks of the nodes that have arrived."""
-        names = self.run.store.list(f"{self.key}/nodes")
-        ranks = (name.removesuffix(".json") for name in names)
+        ranks = (name.removesuffix(".json") for name in self.run.store.list(f"{self.key}/nodes"))
         return sorted(int(rank) for rank in ranks if _NUMBER.match(rank))
 
     @property
     def job_key(self) -> str:
         """The job as this attempt runs it."""
         return f"{self.key}/{JOB_YAML}"
-
-    # -- streams ---------------------------------------------------------------------------------
 
     @property
     def logs_key(self) -> str:
@@ -377,8 +376,8 @@ class RunDir:
         return Attempt(self, n)
 
     def attempts(self) -> list[Attempt]:
-        names = self.store.list(self.attempts_key)
-        return [Attempt(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
+        numbers = (int(name) for name in self.store.list(self.attempts_key) if _NUMBER.match(name))
+        return [Attempt(self, n) for n in sorted(numbers)]
 
     def newest_attempt(self) -> Attempt | None:
         return next(reversed(self.attempts()), None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,23 @@ def settle_buckets(
     """
     if not isinstance(wrapped, DistributedDataParallel):
         return
+    awaited = AwaitedGradients(task, model, wrapped)
+    with discarding(model, device):
+        for _ in range(SETTLING_PASSES):
+            with precision.autocast():
+                loss = task.loss(wrapped, map_tensors(batch, torch.clone))
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+            awaited.check()
+            wrapped.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Discard the gradients, the buffers and the random numbers of the passes inside."""
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
-    awaited = AwaitedGradients(task, model, wrapped)
-    for _ in range(SETTLING_PASSES):
-        with precision.autocast():
-            loss = task.loss(wrapped, map_tensors(batch, torch.clone))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
-        awaited.check()
-        wrapped.zero_grad(set_to_none=True)
+    yield
+    model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, saved in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(saved)

@@ -20,6 +20,7 @@ from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.loading import Fetch, check_pickles, to_device
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
+from clustertrain.training.profiling import check_profile
 from clustertrain.training.refusals import check_loss, described, first_batch, refusing
 from clustertrain.training.rng import pack_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, Position, TrainOrder
@@ -88,6 +89,7 @@ def _rehearse(
         start=Position(),
         limit_batches=settings.limit_batches,
     )
+    check_profile(settings.profile_steps, order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
         optimization = Optimization(
             task=task,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -164,6 +165,10 @@ class WorkerRun:
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
+
+    def profile(self) -> tuple[Path, str]:
+        run, key = self.attempt.run, self.attempt.restart(self.plan.restart).profile_key(self.rank)
+        return run.local_path(key), run.store.uri(key)
 
     def finish(self) -> None:
         if self._saver:
