@@ -18,7 +18,7 @@ check.py          checks a job's code before a start: import, args, a rehearsal 
 debug.py          `run --debug`: rank 0 in this process, without Ray
 one_rank.py       one rank outside Ray: its environment, device and process group
 local_data.py     the data sets on this machine, outside a run
-gpus.py           whether torch can use the GPUs of this node
+gpus.py           the GPUs of a rank, and whether torch can use them
 storage_probe.py  tests that every node can write the storage and read the files of the others
 parent_watch.py   ends a rank with the raylet that started it
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group
