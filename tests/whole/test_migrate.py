@@ -5,6 +5,7 @@ docs/migrate.md shows these job files.
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -63,7 +64,8 @@ def last_line(output):
 
 def last_lines(output):
     """The same for a script that starts several ranks, in the order of the ranks."""
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"rank"')]
+    # Two processes write to one pipe: the end of a line may come after the line of the other one.
+    lines = [json.loads(text) for text in re.findall(r'\{"rank"[^}]*\}', output)]
     return sorted(lines, key=lambda line: line["rank"])
 
 
