@@ -144,6 +144,9 @@ class _NoFiles:
     def restore(self) -> dict[str, Any] | None:
         return None
 
+    def fill(self, tensors: dict[str, Any]) -> None:
+        """Nothing is restored."""
+
     def reserve(self, state: dict[str, Any]) -> None:
         """Nothing is saved."""
 
