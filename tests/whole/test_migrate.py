@@ -78,14 +78,8 @@ def assert_trained_together(ranks, epochs):
     assert ranks[0]["weight"] == ranks[1]["weight"]
 
 
-@pytest.mark.parametrize(
-    "framework",
-    # To the kit all three are scripts with torchrun's environment.
-    [
-        "lightning",
-        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("accelerate", "transformers")),
-    ],
-)
+@pytest.mark.nightly  # to the kit they are scripts with torchrun's environment: test_entry_points.py
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
 def test_a_script_trains_on_two_workers_and_saves_in_the_run(make_run, framework):
     run, ranks = start(make_run, framework)
     assert_trained_together(ranks, [0, 1])
