@@ -96,7 +96,8 @@ def test_a_broken_gpu_is_named_with_its_node(text):
         ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "cuDNN"),
         (
             "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error (run with "
-            "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\nncclUnhandledCudaError: Call to CUDA function failed.\n"
+            "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\n"
+            "ncclUnhandledCudaError: Call to CUDA function failed.\n"
             "Last error:\nCuda failure 2 'out of memory'",
             "NCCL",
         ),

@@ -89,6 +89,7 @@ class StepWatch:
         times = [Times(int(steps), *seconds) for steps, *seconds in of_ranks[:, :4].tolist()]
         self._warn_of_stragglers(times)
         figures = {
+            "samples_per_s": samples_per_s,
             "data_wait_s": _mean(t.data_wait_s for t in times),
             "compute_s": _mean(t.compute_s for t in times),
         }
