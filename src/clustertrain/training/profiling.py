@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo, wait_for_all_ranks
+from clustertrain.training.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.sampling import TrainOrder
 
 _T = TypeVar("_T")
@@ -87,7 +87,8 @@ class Profile:
         unfinished = path.with_name(f".{path.name}")
         profiler.export_chrome_trace(str(unfinished))
         unfinished.replace(path)
-        wait_for_all_ranks(self._rank_info)
+        # Only then are all files there.
+        sum_over_ranks(torch.zeros(1, device=self._rank_info.device), self._rank_info).item()
         self._log(
             "note",
             text=f"the profile of steps {self._first} to {step} is {uri}; those of the other ranks are "
