@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from clustertrain.errors import JobError
@@ -135,7 +135,7 @@ def evaluated_part(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -
     return dataset.limited(samples) if isinstance(dataset, Shards) else FirstOf(dataset, samples)
 
 
-def evaluation_keys(dataset: Any, batch_size: int, rank: int, world_size: int) -> Iterable[MicroBatch]:
+def evaluation_keys(dataset: Any, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
     """One rank's batches of an evaluation."""
     if isinstance(dataset, Shards):
         return shard_evaluation_order(dataset.in_order(), batch_size, rank, world_size)

@@ -65,7 +65,9 @@ class _Remote(io.RawIOBase):
     def __init__(self, source: Source, uri: str) -> None:
         self._source, self._uri = source, uri
         self._retries = Retries(source, uri, 0)
-        self._at, self._validator, self._total_bytes = 0, None, None
+        self._at = 0
+        self._validator: str | None = None
+        self._total_bytes: int | None = None
         self._stream: Stream | None = None
         self._ended = False
 
