@@ -16,9 +16,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.distributed import RankInfo
+from clustertrain.training.divided import map_state, whole
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import map_state, whole
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
 

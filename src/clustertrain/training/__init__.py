@@ -16,6 +16,8 @@ feeding.py       how each kind of data is read: map-style, shards, stream
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
 sharding.py      FSDP: the model divided among the ranks
+file_memory.py   a model larger than the memory is built in files
+divided.py       tensors that are divided among ranks
 blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses
 restoring.py     the tensors of a checkpoint, divided as the model is
 unused.py        parameters without a gradient, for which DDP would wait
