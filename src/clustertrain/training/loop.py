@@ -96,7 +96,7 @@ def train(
         settings,
         rank_info,
         name=f"{type(task).__name__}.train_data()",
-        note=partial(_note, run),
+        note=partial(_note, run, order.start),
     )
     evaluation = None
     if eval_data is not None:
@@ -151,10 +151,10 @@ def train(
     return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
 
 
-def _note(run: Run, text: str) -> None:
-    """A line of the log about the data, before or between two steps."""
+def _note(run: Run, start: Position, text: str) -> None:
+    """A line of the log about the data."""
     if run.rank == 0:
-        run.log({"kind": "note", "text": text})
+        run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
 
 class _Loop:
