@@ -6,14 +6,14 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
-from clustertrain.observe.status import find_run
+from clustertrain.observe.status import find_run, read_files, status_by_files
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from sample_records import sample_restart_claim, sample_submission
 
@@ -49,6 +49,17 @@ def test_a_live_state_follows_from_the_events(run, events, state):
     for kind, fields in events:
         EventLog(attempt.events).write(kind, **fields)
     assert status_of(run).state == state
+
+
+def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
+    attempt = claim_attempt(run, world_size=8)
+    for number, workers in ((0, 8), (1, 4)):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0, workers))
+        rows = dict(status_rows(status_by_files(read_files(run))))
+        assert rows.get("workers") == (None if workers == 8 else "4 of 8")
+    write_result(attempt, stopped(attempt))
+    assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
 
 
 def test_a_dead_attempt_without_a_result_is_lost(run):
