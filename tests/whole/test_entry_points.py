@@ -247,3 +247,19 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
     ends = time.monotonic() + 10
     while any("ray::Ray" in command or "ray::Train" in command for command in run.left(0).values()):
         assert time.monotonic() < ends, run.left(0)
+
+
+def test_a_process_group_that_cannot_be_made_is_a_failure_of_the_workers(make_run):
+    """It is counted and reported as any other, and not left to Ray Train, which would end the run."""
+    run = make_run(
+        "unconnected",
+        function="own_loop:train",
+        args={"steps": 1, "step_s": 0},
+        env={"GLOO_SOCKET_IFNAME": "nosuch0"},
+        failures={"retries": 1},
+        **ONE_WORKER,
+    )
+    output = run.start().end(1)
+    assert "restarting the workers (1 of at most 1" in output
+    assert run.result.state == "failed"
+    assert "nosuch0" in run.result.text

@@ -11,14 +11,15 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.utils import get_address_and_port
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
 from clustertrain import variables
@@ -35,6 +36,9 @@ from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker import setup
 from clustertrain.worker.plan import Plan
+from clustertrain.worker.process_group import GroupSpec, join_process_group
+
+_OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
 @dataclass
@@ -75,12 +79,39 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 address, port = worker_group.execute_single(0, _rendezvous_here)
                 worker_group.execute(_set_rendezvous, address, port)
             else:
-                super().on_start(worker_group, backend_config)
+                errors = self._make_process_group(worker_group, backend_config)
+                if errors:
+                    group.report(errors)
+                    _end_group(worker_group)
+                    raise WorkerGroupStartupFailedError("The process group could not be made.")
         except RayActorError as error:  # Ray Train retries only a WorkerGroupStartupFailedError
             if group is not None:
                 group.report_dead_worker(error)
             _end_group(worker_group)
             raise WorkerGroupStartupFailedError("A worker died before training began.") from error
+
+    def _make_process_group(self, worker_group: Any, config: KitTorchConfig) -> dict[int, BaseException]:
+        """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
+        errors of the ranks that raised one; Ray Train would end the run.
+
+        Raises:
+            RayActorError: a worker has died.
+            ClusterTrainError: a rank refuses.
+        """
+        address, port = worker_group.execute_single(0, get_address_and_port)
+        worker_group.execute(_set_rendezvous, address, port)
+        worker_group.execute(_set_torch_distributed_env_vars)
+        hosts = tuple(w.metadata.hostname for w in worker_group.get_workers())
+        backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
+        spec = GroupSpec(backend, address, port, hosts, config.timeout_s)
+        joining = worker_group.execute_async(join_process_group, spec)
+        try:
+            ray.get(joining)
+        except RayTaskError as error:
+            if isinstance(error, ClusterTrainError):
+                raise
+            return _errors_of(joining)
+        return {}
 
     def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if not backend_config.is_script:  # a script gets its ranks from script.torchrun_environment
@@ -105,6 +136,21 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
         ray.get(worker_group.execute_single_async(0, setup.stage_data, "cluster"))
         ray.get([w.execute_async(setup.stage_data, "node") for w in firsts])
         worker_group.execute(setup.find_data)
+
+
+def _errors_of(tasks: Sequence[Any]) -> dict[int, BaseException]:
+    """The exceptions of the tasks that have raised one by now, by rank."""
+    ended, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=_OTHERS_S)
+    errors: dict[int, BaseException] = {}
+    for rank, task in enumerate(tasks):
+        if task in ended:
+            try:
+                ray.get(task)
+            except RayTaskError as error:
+                errors[rank] = error.cause
+            except RayActorError as error:
+                errors[rank] = error
+    return errors
 
 
 def _first_of_each_node(worker_group: Any) -> list[Any]:

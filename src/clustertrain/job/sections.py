@@ -229,6 +229,9 @@ class Watchdog(Section):
     stage_s: Seconds = Field(default=7200.0, alias="stage")
     """Staging the data."""
 
+    process_group_s: Seconds = Field(default=300.0, alias="process_group")
+    """Making the process group of a task or function: until all ranks are connected to each other."""
+
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
     """The first step, including compilation."""
 

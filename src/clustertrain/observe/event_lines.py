@@ -77,6 +77,7 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "stop_requested": _stop_line,
     "warning": lambda e: f"warning: {e['text']}",
     "note": lambda e: str(e["text"]),
+    "transport": lambda e: str(e["text"]),
     "watchdog": lambda e: f"rank {e['rank']}: {e['text']}",
     "eval": lambda e: f"evaluated at step {e['step']}: {_figures(e)}",
 }

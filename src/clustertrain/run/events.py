@@ -29,6 +29,7 @@ KINDS = {
     "warning": "text",
     "note": "text",
     "watchdog": "text, rank",
+    "transport": "host, text, and the fields of nccl_transport.Transport",
     "train": "step, epoch, loss, and what else was measured (metrics streams)",
     "eval": "step, epoch, loss, and what else was measured (metrics streams)",
 }

@@ -14,6 +14,7 @@
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
             reached, stacks/      the last finished step; which ranks have written their stacks
+            nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; the file exists if the request was made
           events*.jsonl           events; one writing process per file
@@ -53,8 +54,6 @@ WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _SUBMISSION = re.compile(r"^([a-z]+)-([^.]+)\.json$")
-_EVENTS = re.compile(r"events.*\.jsonl")
-_RANK_LOG = re.compile(r"rank-(\d+)\.log")
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,14 @@ class Restart:
 
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
+
+    def flight_record_key(self, rank: int) -> str:
+        """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""
+        return f"{self.key}/nccl/nccl_trace_rank_{rank}"
+
+    def nccl_log(self, rank: int) -> Path:
+        """NCCL's lines of a rank. With S3 they stay in this node's spool."""
+        return self.attempt.run.local_path(f"{self.key}/nccl/{rank}.log")
 
     def probe_key(self, node_rank: int) -> str:
         """The file that a node writes for the others to read, to check that all see the same storage."""
@@ -382,19 +389,3 @@ class RunDir:
 
     def newest_attempt(self) -> Attempt | None:
         return next(reversed(self.attempts()), None)
-
-
-def is_events_stream(name: str) -> bool:
-    """Whether a file of an attempt's folder contains events."""
-    return _EVENTS.fullmatch(name) is not None
-
-
-def is_stream_of_records(name: str) -> bool:
-    """Whether a file of an attempt's folder contains events or metrics."""
-    return name.endswith(".jsonl")
-
-
-def rank_of_log(name: str) -> int | None:
-    """The rank of a file in a node's log folder; None if it is not the log of a rank."""
-    match = _RANK_LOG.fullmatch(name)
-    return int(match[1]) if match else None

@@ -66,7 +66,6 @@ class LocalRay(RayCluster):
                 _temp_dir=self.folder,
             )
 
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
         ray._private.node.Node = PatientNode  # ray.init has no parameter for it
         events = EventLog(attempt.events)
         start_ray(start, self.deadline, lambda text: events.write("warning", text=text))
