@@ -17,6 +17,7 @@ from clustertrain import load_job
 from clustertrain.cli.main import main
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
+from example_modules import clustertrain, modules_of, set_options
 from web import serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar100"
@@ -28,15 +29,8 @@ URL_PATH = "/~kriz/cifar-100-binary.tar.gz"
 @pytest.fixture(scope="module")
 def example():
     """The modules of the example by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLE)
-        import cifar100
-        import make_archive
-        import strategies
-
-        yield {module.__name__: module for module in (cifar100, make_archive, strategies)}
-        for name in ("cifar100", "make_archive", "strategies"):
-            sys.modules.pop(name, None)
+    with modules_of(EXAMPLE, "cifar100", "make_archive", "strategies") as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +125,6 @@ def test_a_torn_archive_is_refused_by_the_checksum_of_the_job(archive, tmp_path)
     assert hashlib.sha256(archive.read_bytes()[:-100]).hexdigest() in done.output
 
 
-def clustertrain(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", *arguments], capture_output=True, text=True, check=False
-    )
-
-
 # --------------------------------------------------------------------------------------- strategies.py
 
 
@@ -223,7 +211,7 @@ def test_two_workers_learn_from_one_download_and_their_speed_is_shown(archive, t
             "resources.cpus_per_worker": 0.5,
             "storage": tmp_path,
         }
-        options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+        options = set_options(sets)
         done = subprocess.run(
             [sys.executable, str(EXAMPLE / "strategies.py"), "--workers", "2", *options],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

@@ -4,8 +4,6 @@ import gzip
 import hashlib
 import math
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain import load_job
+from example_modules import clustertrain, modules_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language_model"
 JOB = EXAMPLE / "job.yaml"
@@ -25,14 +24,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def example():
     """The modules of the example by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLE)
-        import language_model
-        import make_text
-
-        yield {module.__name__: module for module in (language_model, make_text)}
-        for name in ("language_model", "make_text"):
-            sys.modules.pop(name, None)
+    with modules_of(EXAMPLE, "language_model", "make_text") as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +148,7 @@ def test_two_workers_train_and_show_their_speed(tmp_path, compiled):
         "resources.cpus_per_worker": 0.5,
         "storage": tmp_path,
     }
-    options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
+    options = set_options(sets)
     done = clustertrain("run", str(JOB), *options)
     assert done.returncode == 0, done.stdout + done.stderr
     loss = float(re.search(r"evaluated at step 60: loss ([\d.]+)", done.stdout)[1])
@@ -164,9 +157,3 @@ def test_two_workers_train_and_show_their_speed(tmp_path, compiled):
     peak = r"[\d.e-]+ TFLOP/s \(bfloat16, measured\)"
     line = rf"step (\d+): [\d,]+ tokens/s × 0\.15 MFLOP, MFU [\d.]+% of 2 × {peak}$"
     assert re.findall(line, shown, re.MULTILINE) == ["21", "41"], shown
-
-
-def clustertrain(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", *arguments], capture_output=True, text=True, check=False
-    )

@@ -15,6 +15,7 @@ from clustertrain import load_job
 from clustertrain.errors import JobError
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
+from example_modules import clustertrain, modules_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
 JOB = EXAMPLE / "job.yaml"
@@ -26,11 +27,8 @@ IMAGE = "train/aachen/aachen_000000_000019"
 @pytest.fixture(scope="module")
 def example():
     """The modules of the example by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLE)
-        yield {name: __import__(name) for name in MODULES}
-        for name in MODULES:
-            sys.modules.pop(name, None)
+    with modules_of(EXAMPLE, *MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture
@@ -175,13 +173,8 @@ def test_two_workers_learn_the_generated_scenes(tmp_path):
         "resources.cpus_per_worker": 0.5,
         "storage": tmp_path / "runs",
     }
-    options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", "run", str(JOB), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = set_options(sets)
+    done = clustertrain("run", str(JOB), *options)
     assert done.returncode == 0, done.stdout + done.stderr
     miou = next(line for line in done.stdout.splitlines() if line.startswith("miou"))
     assert float(miou.split()[1]) >= 0.3, "of 9 classes; 0.05 is chance"

@@ -1,8 +1,6 @@
 """The grains: their volumes, the U-Net, and a run of two workers with its images in TensorBoard."""
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,22 +14,16 @@ from clustertrain.checkpoints.save import load
 from clustertrain.training.normalizing import convert
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
+from example_modules import clustertrain, modules_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_grains"
-NAMES = ("grains", "unet3d_grains")
 
 
 @pytest.fixture(scope="module")
 def example():
     """The modules of the example by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLE)
-        import grains
-        import unet3d_grains
-
-        yield {module.__name__: module for module in (grains, unet3d_grains)}
-        for name in NAMES:
-            sys.modules.pop(name, None)
+    with modules_of(EXAMPLE, "grains", "unet3d_grains") as modules:
+        yield modules
 
 
 def task_of(example, file, **args):
@@ -123,14 +115,9 @@ def test_the_images_are_slices_of_the_first_volume(example):
 @pytest.mark.nightly  # in CI: the tests above; test_cifar100.py trains on two workers
 @pytest.mark.run
 def test_two_workers_find_the_boundaries(example, tmp_path):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "clustertrain.cli", "run", str(EXAMPLE / "cpu.yaml")),
-            *("--set", f"storage={tmp_path}", "--set", "resources.cpus_per_worker=0.5"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = clustertrain(
+        *("run", str(EXAMPLE / "cpu.yaml")),
+        *set_options({"storage": tmp_path, "resources.cpus_per_worker": 0.5}),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     summary = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.count(" ") > 1)

@@ -1,7 +1,6 @@
 """MONAI's U-Net: crops and whole volumes, damaged files, a missing package, and a run of two workers."""
 
 import importlib
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -18,6 +17,7 @@ from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.rng import seed_all
 from clustertrain.training.sampling import MicroBatch, Position
 from clustertrain.worker.train import settings_of
+from example_modules import clustertrain, modules_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_monai"
 COUNT, SIZE, EVALUATED = 11, 48, 3  # two workers evaluate 2 and 1 of them
@@ -26,14 +26,8 @@ COUNT, SIZE, EVALUATED = 11, 48, 3  # two workers evaluate 2 and 1 of them
 @pytest.fixture(scope="module")
 def example():
     """The modules of the example by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(EXAMPLE)
-        import make_archive
-        import unet3d_monai
-
-        yield {module.__name__: module for module in (make_archive, unet3d_monai)}
-        for name in ("make_archive", "unet3d_monai"):
-            sys.modules.pop(name, None)
+    with modules_of(EXAMPLE, "make_archive", "unet3d_monai") as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")
@@ -170,13 +164,8 @@ def test_two_workers_find_the_spheres(example, archive, data, tmp_path):
         "resources.cpus_per_worker": 0.5,
         "storage": tmp_path / "runs",
     }
-    options = [text for key, value in sets.items() for text in ("--set", f"{key}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", "run", str(EXAMPLE / "job.yaml"), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = set_options(sets)
+    done = clustertrain("run", str(EXAMPLE / "job.yaml"), *options)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.count(" ") > 1)
     dice = float(summary["mean_dice"])

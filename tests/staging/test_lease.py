@@ -40,9 +40,16 @@ def holder(folder, lease_s):
 
 def write_holder(folder, number, **changes):
     """The record of a holder on another host, which is not renewed."""
-    record = {"host": "elsewhere/boot/pid", "pid": 1, "pid_started_ticks": 1, "token": "t", "counter": 0}
+    record = {
+        "host": "elsewhere/boot/pid",
+        "pid": 1,
+        "pid_started_ticks": 1,
+        "token": "t",
+        "counter": 0,
+        "released": False,
+    }
     folder.mkdir(exist_ok=True)
-    (folder / f"x.{number}").write_bytes(lease_module._to_bytes({**record, **changes}))
+    (folder / f"x.{number}").write_bytes(json.dumps({**record, **changes}).encode().ljust(1024))
 
 
 @pytest.fixture
@@ -222,3 +229,21 @@ def test_the_token_is_returned_only_for_a_holder_that_has_ended(tmp_path, clock)
     assert lease.ended_token is None
     with lease:
         pass
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"released": "yes"},
+        {"released": True, "token": 7},
+        {"released": True, "pid": None},
+        {"released": True, "pid": 2**70},
+        {"released": True, "counter": []},
+    ],
+    ids=str,
+)
+def test_a_record_with_a_wrong_value_is_a_holder_that_may_live(tmp_path, clock, changes):
+    write_holder(tmp_path, 1, **changes)
+    contender = Contender(tmp_path, "x", lease_s=10.0)
+    assert contender.try_acquire() is None
+    assert looks_until_acquired(contender, clock, step_s=1.0) >= 10.0

@@ -19,9 +19,8 @@ import re
 import threading
 import time
 import uuid
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import Process, this_process
@@ -37,6 +36,48 @@ class LeaseLost(StorageError):
     """Another process took the lease over; unfinished work under it must not be published."""
 
 
+@dataclass(frozen=True)
+class _Record:
+    """The content of a lease's file.
+
+    Attributes:
+        holder: the process that holds the lease.
+        token: a unique name of this holder.
+        counter: grows with each renewal.
+        released: whether the holder released the lease.
+    """
+
+    holder: Process
+    token: str
+    counter: int = 0
+    released: bool = False
+
+    def to_bytes(self) -> bytes:
+        """Always the same length, so that it completely overwrites an older record."""
+        of_lease = {"token": self.token, "counter": self.counter, "released": self.released}
+        return json.dumps(asdict(self.holder) | of_lease).encode().ljust(_RECORD_BYTES - 1) + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> _Record | None:
+        """None for bytes that were read during a renewal, or that are no record."""
+        try:
+            value = json.loads(data)
+            holder = Process(*(value[each.name] for each in fields(Process)))
+            record = cls(holder, value["token"], value["counter"], value["released"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return record if record._is_typed() else None
+
+    def _is_typed(self) -> bool:
+        values = (*astuple(self.holder), self.token, self.counter, self.released)
+        return tuple(map(type, values)) == (str, int, int, str, int, bool) and 0 < self.holder.pid < 2**31
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the holder released the lease, or ended on this machine."""
+        return self.released or (self.holder.is_here and self.holder.is_gone)
+
+
 class Lease:
     """A lease that this process holds, created by `Contender.try_acquire`; the end of the block releases it.
 
@@ -47,9 +88,7 @@ class Lease:
     publishing anything.
     """
 
-    def __init__(
-        self, path: Path, record: dict[str, Any], lease_s: float, ended_token: str | None = None
-    ) -> None:
+    def __init__(self, path: Path, record: _Record, lease_s: float, ended_token: str | None = None) -> None:
         self._path = path
         self._record = record
         self.ended_token = ended_token
@@ -66,7 +105,7 @@ class Lease:
     @property
     def token(self) -> str:
         """A unique name of this holder."""
-        return str(self._record["token"])
+        return self._record.token
 
     @property
     def is_lost(self) -> bool:
@@ -89,7 +128,7 @@ class Lease:
     def __exit__(self, *exc: object) -> None:
         self._released.set()
         self._thread.join()
-        self._record["released"] = True
+        self._record = replace(self._record, released=True)
         try:
             self._write()
         finally:
@@ -97,12 +136,12 @@ class Lease:
 
     def _renew(self) -> None:
         while not self._released.wait(self._period_s):
-            self._record["counter"] += 1
+            self._record = replace(self._record, counter=self._record.counter + 1)
             self._write()
 
     def _write(self) -> None:
         try:
-            os.pwrite(self._fd, _to_bytes(self._record), 0)
+            os.pwrite(self._fd, self._record.to_bytes(), 0)
             os.fsync(self._fd)
         except OSError:
             # The file is gone with the lease (ESTALE), or the storage is briefly unavailable. In both cases
@@ -132,9 +171,9 @@ class Contender:
         if numbers and not self._is_over(numbers[-1]):
             return None
         number = numbers[-1] + 1 if numbers else 1
-        record = {**asdict(this_process()), "token": uuid.uuid4().hex, "counter": 0, "released": False}
+        record = _Record(this_process(), token=uuid.uuid4().hex)
         path = self._path(number)
-        if not create_exclusive(path, _to_bytes(record)):
+        if not create_exclusive(path, record.to_bytes()):
             return None
         for old in numbers:  # oldest first, so that no earlier holder becomes the highest again
             self._path(old).unlink(missing_ok=True)
@@ -156,7 +195,8 @@ class Contender:
         changed = self._seen != (number, data)
         self._seen = (number, data)
         self._unchanged_s = 0.0 if changed else self._unchanged_s + passed_s
-        self._ended_token = _token_of_ended(data)
+        record = _Record.parse(data)
+        self._ended_token = record.token if record is not None and record.is_over else None
         return self._ended_token is not None or self._unchanged_s >= self._lease_s
 
     def _numbers(self) -> list[int]:
@@ -175,28 +215,3 @@ def _numbers(folder: Path, name: str) -> list[int]:
         raise refused(folder, "listed", error) from error
     pattern = re.compile(re.escape(name) + r"\.(\d+)")
     return sorted(int(match[1]) for found in names if (match := pattern.fullmatch(found)))
-
-
-def _to_bytes(record: dict[str, Any]) -> bytes:
-    """Always the same length, so that it completely overwrites an older record."""
-    return json.dumps(record).encode().ljust(_RECORD_BYTES - 1) + b"\n"
-
-
-def _is_of_ended_process(record: dict[str, Any]) -> bool:
-    try:
-        holder = Process(*(record[each.name] for each in fields(Process)))
-    except KeyError:
-        return False
-    return holder.is_here and holder.is_gone
-
-
-def _token_of_ended(data: bytes) -> str | None:
-    """The token of a holder that released the lease or died on this machine; None while it may live."""
-    try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
-        return None  # read during a renewal
-    if not isinstance(record, dict):
-        return None
-    is_over = record.get("released") is True or _is_of_ended_process(record)
-    return str(record.get("token")) if is_over else None

@@ -18,9 +18,8 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from clustertrain.regular_file import read_file
 from clustertrain.staging.running_hash import Descriptor, RunningHash
@@ -38,12 +37,41 @@ work."""
 
 
 @dataclass(frozen=True)
-class SavedProgress:
-    """The content of a progress file; `pieces` has (bytes, crc32) of each piece."""
+class Header:
+    """The first 4 KiB of a progress file.
+
+    Attributes:
+        validator: the version of the source.
+        total_bytes: None if the source did not give its length.
+    """
 
     validator: str
     total_bytes: int | None
     piece_bytes: int
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode().ljust(_HEADER_BYTES - 1) + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Header:
+        """
+        Raises:
+            ValueError, KeyError, TypeError, RecursionError: the bytes are no header.
+        """
+        value = json.loads(data)
+        header = cls(value["validator"], value["total_bytes"], value["piece_bytes"])
+        if (type(header.validator), type(header.piece_bytes)) != (str, int):
+            raise TypeError(f"a header has the types of {header}")
+        if header.total_bytes is not None and (type(header.total_bytes) is not int or header.total_bytes < 0):
+            raise ValueError(f"total_bytes is {header.total_bytes!r}")
+        return header
+
+
+@dataclass(frozen=True)
+class SavedProgress:
+    """The content of a progress file; `pieces` has (bytes, crc32) of each piece."""
+
+    header: Header
     pieces: list[tuple[int, int]]
 
     @property
@@ -55,9 +83,9 @@ def read_progress(folder: Path) -> SavedProgress | None:
     """The content of the progress file in a folder; None if there is nothing to resume from."""
     try:
         data = read_file(folder / "progress")
-        header = json.loads(data[:_HEADER_BYTES])
+        header = Header.parse(data[:_HEADER_BYTES])
         pieces = list(_ENTRY.iter_unpack(data[_HEADER_BYTES : len(data) - len(data) % _ENTRY.size]))
-        found = SavedProgress(header["validator"], header["total_bytes"], header["piece_bytes"], pieces)
+        found = SavedProgress(header, pieces)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return found if found.size_bytes else None
@@ -114,13 +142,8 @@ class Part:
     def _write_header(self) -> None:
         if self.validator is None:
             return
-        header: dict[str, Any] = {
-            "validator": self.validator,
-            "total_bytes": self.total_bytes,
-            "piece_bytes": PIECE_BYTES,
-        }
         new = self._progress_path.with_suffix(".new")
-        new.write_bytes(json.dumps(header).encode().ljust(_HEADER_BYTES - 1) + b"\n")
+        new.write_bytes(Header(self.validator, self.total_bytes, PIECE_BYTES).to_bytes())
         new.replace(self._progress_path)
         self._progress = Descriptor(self._progress_path, os.O_WRONLY)
 
@@ -129,10 +152,10 @@ class Part:
         """Resume the partial download in `folder`, with every piece that matches its checksum; None if there
         is none, or no piece matches."""
         found = read_progress(folder)
-        if found is None or found.piece_bytes != PIECE_BYTES:
+        if found is None or found.header.piece_bytes != PIECE_BYTES:
             return None
         part = cls.__new__(cls)
-        part._open(folder, found.validator, found.total_bytes)
+        part._open(folder, found.header.validator, found.header.total_bytes)
         try:
             part._file = Descriptor(part.path, os.O_RDWR)
             part._progress = Descriptor(part._progress_path, os.O_WRONLY)

@@ -12,19 +12,29 @@ class Run(Protocol):
     """One per rank. Rank 0's receives requests, saves and logs."""
 
     rank: int
+    saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
 
     def requests(self) -> tuple[bool, bool]:
         """(stop, save), as requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
-        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
+        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start.
+        Tensors that were divided among ranks are on the meta device: `fill` reads them."""
+
+    def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Read tensors into those given, each by its path in the state: those that `restore` returned on the
+        meta device. Called on all ranks; each has its part of a divided tensor (a DTensor)."""
 
     def reserve(self, state: dict[str, Any]) -> None:
         """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
         step."""
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Save `state` (live tensors: copy them before returning); called on all ranks."""
+        """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
+
+    def wait_for_write(self, timeout_s: float) -> int | None:
+        """Wait for the write of this rank's last save, at most `timeout_s`; None if it is over, otherwise the
+        bytes written so far."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics; called on rank 0."""

@@ -133,6 +133,7 @@ class _NoFiles:
     """training.loop.Run that shows metrics, and neither saves nor restores."""
 
     rank = 0
+    saves_in_background = True
 
     def __init__(self, screen: Lines) -> None:
         self._screen = screen
@@ -143,11 +144,17 @@ class _NoFiles:
     def restore(self) -> dict[str, Any] | None:
         return None
 
+    def fill(self, tensors: dict[str, Any]) -> None:
+        """Nothing is restored."""
+
     def reserve(self, state: dict[str, Any]) -> None:
         """Nothing is saved."""
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         """Nothing is saved."""
+
+    def wait_for_write(self, timeout_s: float) -> None:
+        """Nothing is written."""
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])

@@ -115,6 +115,10 @@ def settings_of(job: Job) -> TrainSettings:
         clip_norm=train.clip_norm,
         compile=train.compile,
         normalization=train.normalization,
+        strategy=train.strategy,
+        shard=train.fsdp.shard,
+        fsdp_blocks=train.fsdp.blocks,
+        activation_checkpointing=train.fsdp.activation_checkpointing,
         find_unused_parameters=train.find_unused_parameters,
         gradient_compression=train.gradient_compression,
         lr_scaling=train.lr.scaling,
@@ -150,6 +154,7 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     session.start_session(rank_session)
     run.phase("first_step", 0)
     function(args)
+    rank_session.end()
     run.finish()
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 
