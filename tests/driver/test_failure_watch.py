@@ -50,7 +50,9 @@ def attempt(tmp_path):
 def watch_of(attempt, retries):
     """A watch over workers on this machine, which wait for no node."""
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
-    return FailureWatch(AttemptRef.of(attempt), retries, LocalRay("unused", job.resources, 1.0), world_size=1)
+    return FailureWatch(
+        AttemptRef.of(attempt), retries, LocalRay("unused", job.resources, 1.0), world_sizes=(1,)
+    )
 
 
 def fails(attempt, watch, restart, **fields):

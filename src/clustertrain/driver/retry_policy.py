@@ -7,6 +7,7 @@ without a new checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,12 @@ class StopRetrying(ClusterTrainError):
 class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
     """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
 
-    def __init__(self, ref: AttemptRef, retries: int, cluster: RayCluster, world_size: int) -> None:
+    def __init__(
+        self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
+    ) -> None:
         self._ref = ref
         self._retries = retries
-        self._cluster, self._world_size = cluster, world_size
+        self._cluster, self._world_sizes = cluster, tuple(world_sizes)
         self._patience = Patience.of(ref.open(), retries)
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
@@ -88,7 +91,7 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
 
     def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
         try:
-            self._cluster.wait_for_workers(attempt, self._world_size)
+            self._cluster.wait_for_workers(attempt, self._world_sizes)
         except ClusterError as error:
             if failure is not None:
                 text = f"{failure.text}\n{error}"

@@ -76,6 +76,7 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray started in {e['seconds']:.1f} s",
     "group_started": _group_line,
+    "resized": lambda e: str(e["text"]),
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
     "restarting": _restarting_line,

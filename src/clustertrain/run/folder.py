@@ -13,7 +13,7 @@
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
-            reached               the last finished step
+            reached, resize       the last finished step; a request to change the number of workers
             stacks/, profile/     which ranks have written their stacks; the ranks' profiles
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
@@ -70,19 +70,24 @@ class Restart:
 
     @property
     def claim(self) -> RecordFile[records.RestartClaim]:
-        return RecordFile(self._store, f"{self.key}/claim.json", records.RestartClaim)
+        return RecordFile(self.attempt.run.store, f"{self.key}/claim.json", records.RestartClaim)
 
     @property
     def plan(self) -> RecordFile[records.ResumePoint]:
-        return RecordFile(self._store, f"{self.key}/plan.json", records.ResumePoint)
+        return RecordFile(self.attempt.run.store, f"{self.key}/plan.json", records.ResumePoint)
 
     @property
     def failure(self) -> RecordFile[records.Failure]:
-        return RecordFile(self._store, f"{self.key}/failure.json", records.Failure)
+        return RecordFile(self.attempt.run.store, f"{self.key}/failure.json", records.Failure)
 
     @property
     def outcome(self) -> RecordFile[records.Outcome]:
-        return RecordFile(self._store, f"{self.key}/outcome.json", records.Outcome)
+        return RecordFile(self.attempt.run.store, f"{self.key}/outcome.json", records.Outcome)
+
+    @property
+    def resize(self) -> RequestFile[records.ResizeRequest]:
+        run = self.attempt.run
+        return RequestFile(run.store, f"{self.key}/resize", records.ResizeRequest, run.spool)
 
     @property
     def reached_key(self) -> str:
@@ -107,7 +112,7 @@ class Restart:
         return f"{self.key}/stacks"
 
     def stacks(self, rank: int) -> RecordFile[Process]:
-        return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
+        return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
@@ -123,10 +128,6 @@ class Restart:
     def probe_key(self, node_rank: int) -> str:
         """The file that a node writes for the others to read, to check that all see the same storage."""
         return f"{self.key}/probe-{node_rank}"
-
-    @property
-    def _store(self) -> Store:
-        return self.attempt.run.store
 
 
 @dataclass(frozen=True)

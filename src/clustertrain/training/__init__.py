@@ -8,6 +8,11 @@ rehearsal.py     one batch of training and evaluation in one process, before a c
 refusals.py      what the user's code raises before the first step, with the line of the user's file
 user_frames.py   which frames of a traceback are the user's
 sampling.py      which samples a rank takes at which step
+shard_order.py   which samples of shards a rank takes, in which order
+shards.py        Shards: a data set of WebDataset shards
+tar_shard.py     one shard: its samples, and what shows that it is torn
+streaming.py     an IterableDataset: read by every rank, split among them
+feeding.py       how each kind of data is read: map-style, shards, stream
 loading.py       from sample ids to a batch on the device
 building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
 sharding.py      FSDP: the model divided among the ranks

@@ -14,12 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.compiling import compiled
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.feeding import size_of
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.sharding import exchange, is_sharded, naming_block, shard_model
+from clustertrain.training.shards import Shards
 from clustertrain.training.task import Task
 from clustertrain.training.unused import AwaitedGradients
 
@@ -168,16 +170,23 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> tuple[Any, Any]:
-    """(training data, evaluation data or None).
+def load_datasets(
+    task: Task, data: Mapping[str, Path], rank_info: RankInfo, epochs: int | None
+) -> tuple[Any, Any, int]:
+    """(training data, evaluation data or None, the number of training samples).
 
     Raises:
         JobError: one of them has no length or no items, or ranks have different lengths.
     """
     training, evaluation = task.train_data(data), task.eval_data(data)
+    for dataset in (training, evaluation):
+        if isinstance(dataset, Shards):
+            dataset.count(rank_info)
     sizes = [
-        dataset_size(training, f"{type(task).__name__}.train_data()"),
-        0 if evaluation is None else dataset_size(evaluation, f"{type(task).__name__}.eval_data()"),
+        size_of(training, f"{type(task).__name__}.train_data()", epochs=epochs, is_evaluation=False),
+        0
+        if evaluation is None
+        else size_of(evaluation, f"{type(task).__name__}.eval_data()", epochs=epochs, is_evaluation=True),
     ]
     of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
     if any(other != of_ranks[0] for other in of_ranks):
@@ -185,23 +194,4 @@ def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> 
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
             "Every rank must return all of the data; clustertrain splits it among the ranks."
         )
-    return training, evaluation
-
-
-def dataset_size(dataset: Any, name: str) -> int:
-    """The number of samples of a data set that `name` returned.
-
-    Raises:
-        JobError: it has no length or no items.
-    """
-    if not (
-        hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
-    ):
-        raise JobError(
-            f"{name} returned {type(dataset).__name__}, which lacks __len__ or __getitem__.\n"
-            "Return a map-style dataset: the order of samples, and so an exact resume, needs their number."
-        )
-    size = len(dataset)
-    if size == 0:
-        raise JobError(f"{name} returned a data set of 0 samples.\nCheck its path under `data`.")
-    return size
+    return training, evaluation, sizes[0]

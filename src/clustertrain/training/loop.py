@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from clustertrain.training.consistency import check_same_model, check_same_weigh
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.loading import Fetch, Loader
+from clustertrain.training.feeding import evaluated_part, loader_of, order_of
 from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
@@ -36,7 +37,7 @@ from clustertrain.training.refusals import check_loss
 from clustertrain.training.restoring import with_tensors
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.run import Run
-from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
+from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step_watch import StepWatch
@@ -75,18 +76,9 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
-    training_data, eval_data = load_datasets(task, data, rank_info)
-    sizes = BatchSizes.of(settings, rank_info.world_size, len(training_data))
-    order = TrainOrder(
-        sizes=sizes,
-        samples=len(training_data),
-        seed=settings.seed,
-        rank=rank_info.rank,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        start=Position.of(state),
-        limit_batches=settings.limit_batches,
-    )
+    training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
+    sizes = BatchSizes.of(settings, rank_info.world_size, size)
+    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
     early_stopping = EarlyStopping(settings.early_stop, rank_info, state)
     done = order.done(order.settle(order.start))
     if state is not None and (done or early_stopping.text):
@@ -97,19 +89,21 @@ def train(
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
-    loader = Loader(
-        Fetch(training_data, collate),
+    loader = loader_of(
+        training_data,
+        collate,
         order,
-        processes=settings.loader_workers,
-        device=rank_info.device,
-        reuse=False,
+        settings,
+        rank_info,
+        name=f"{type(task).__name__}.train_data()",
+        note=partial(_note, run),
     )
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(
             task=task,
             model=model,
-            dataset=limited(eval_data, settings.limit_batches, sizes),
+            dataset=evaluated_part(eval_data, settings.limit_batches, sizes),
             collate=collate,
             batch_size=sizes.batch_size,
             settings=settings,
@@ -155,6 +149,12 @@ def train(
     why = "" if order.done(loop.position) else early_stopping.text
     skipped = precision.scaler.skipped_steps
     return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
+
+
+def _note(run: Run, text: str) -> None:
+    """A line of the log about the data, before or between two steps."""
+    if run.rank == 0:
+        run.log({"kind": "note", "text": text})
 
 
 class _Loop:

@@ -58,7 +58,10 @@ class Task:
         return None
 
     def train_data(self, data: Mapping[str, Path]) -> Any:
-        """The training samples, with __len__ and __getitem__; `data` has the job's data paths by name."""
+        """The training samples; `data` has the job's data paths by name.
+
+        A data set with __len__ and __getitem__, Shards, or an IterableDataset: see docs/data.md.
+        """
         raise NotImplementedError(
             f"{type(self).__name__} has no train_data(); a Task needs one that returns a dataset."
         )
