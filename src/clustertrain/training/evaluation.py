@@ -15,6 +15,7 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.divided import is_sharded
 from clustertrain.training.feeding import batch_fetch, evaluation_keys, evaluation_processes, sample_batch
 from clustertrain.training.images import images_of
 from clustertrain.training.loading import Collate, Loader, to_device
@@ -23,7 +24,6 @@ from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import described, first_batch, refusing
 from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import is_sharded
 from clustertrain.training.task import Task
 
 

@@ -40,6 +40,7 @@ from clustertrain.training.run import Run
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step_watch import StepWatch
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.unused import AwaitedGradients
 
@@ -139,6 +140,7 @@ def train(
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
+        loop.watch.count_flops(model, first, precision)
         loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding,))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
@@ -184,6 +186,7 @@ class _Loop:
         self._evaluation_due = False  # a stop request came before it
         self._awaited = AwaitedGradients(task, model, wrapped)
         self._meter = Meter(rank_info)
+        self.watch = StepWatch(task, settings, rank_info, order, profile=run.profile, log=self._log)
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
 
@@ -220,12 +223,13 @@ class _Loop:
         self._meter.start_clock()
         ended = self._make_up_evaluation()
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
-        for key, batch in batches if not ended else ():
+        for key, batch in self.watch.batches(batches) if not ended else ():
             loss = loss + self._accumulate(key, batch)
             if key.after is None:
                 continue
             self._optimization.step(key.after.step)
             self.position = key.after
+            self.watch.step_done(self.position.step)
             self._run.phase("step", self.position.step)
             call_after_step(self._task, self.position, loss, self._optimization)
             loss = 0.0
@@ -265,6 +269,7 @@ class _Loop:
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)
             share = loss * key.share
+            self.watch.backward(loss, exchanges=key.after is not None)
             self._optimization.backward(share)
         if key.after is not None:
             self._awaited.check()
@@ -320,11 +325,11 @@ class _Loop:
 
     def _log_training(self) -> None:
         loss, samples_per_s = self._meter.read()
+        record = {"loss": loss, "lr": self._optimization.lr, **self.watch.figures(samples_per_s)}
         if self._evaluation is None:
             self.metrics = {"loss": loss}
         if self._rank_info.rank != 0:
             return
-        record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
         record |= self._compression.figures() | self._precision.scaler.figures()
         if text := self._compression.note():
             self._log("note", text=text)

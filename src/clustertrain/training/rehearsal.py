@@ -22,6 +22,7 @@ from clustertrain.training.feeding import batch_fetch, order_of, size_of
 from clustertrain.training.loading import check_pickles, to_device
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
+from clustertrain.training.profiling import check_profile
 from clustertrain.training.refusals import check_loss, described, first_batch, refusing
 from clustertrain.training.rng import pack_rng, restore_rng, seed_all
 from clustertrain.training.sampling import BatchSizes, Position
@@ -83,6 +84,7 @@ def _rehearse(
     training_data, eval_data, size = _datasets(task, data, settings.epochs)
     sizes = BatchSizes.of(settings, world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
+    check_profile(settings.profile_steps, order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
         optimization = Optimization(
             task=task,
