@@ -116,7 +116,7 @@ def strings_of(path):
 
 RUN_FILES = re.compile(
     r"(?:claim|heartbeat|result|rendezvous|plan|failure|outcome|ended)\.json|\.jsonl|\b(?:driver|ray)\.log"
-    r"|(?:^|/)(?:rank|events|metrics|probe)-|(?:^|/)(?:attempts|restarts|nodes|logs|submissions)/"
+    r"|(?:^|/)(?:rank|events|metrics|probe)-(?!export-port)|(?:^|/)(?:attempts|restarts|nodes|logs|submissions)/"
     r"|/(?:attempts|restarts|nodes|logs|submissions|stacks|reached|brought|tensorboard|checkpoints|stop|save)\b"
 )
 

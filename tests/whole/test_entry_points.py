@@ -1,5 +1,6 @@
 """A function with its own loop, an unchanged script, and an existing Ray cluster."""
 
+import shutil
 import signal
 import subprocess
 import textwrap
@@ -165,6 +166,8 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
 @pytest.fixture
 def libraries(tmp_path):
     """A folder with two libraries."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "answer.c").write_text("int answer(void) { return 42; }\n")
@@ -185,7 +188,8 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         "DOLLAR": "a$$HOME",
         "PYTHONPATH": "/nowhere",
     }
-    args = {"names": [*env], "preloaded": "libearly.so", "library": "libanswer.so"}
+    interface = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}  # of the node's address
+    args = {"names": [*env, *interface], "preloaded": "libearly.so", "library": "libanswer.so"}
     run = make_run("clustered", function="started_with:train", args=args, env=env, **ONE_WORKER)
     beside = make_run("beside", script="torchrun_script.py", args=[], **ONE_WORKER)  # with its own Ray
     run.start(**cluster)
@@ -197,6 +201,8 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         assert f"{name}: {env[name]!r} at the start, {env[name]!r} now\n" in log
     assert "DOLLAR: None at the start, 'a$HOME' now\n" in log, "Ray would expand it"
     assert "PYTHONPATH: '/nowhere' at the start" not in log, "Ray's own Python does not start with it"
+    for name, value in interface.items():
+        assert f"{name}: None at the start, {value!r} now\n" in log
     assert "preloaded: True\nfound by its name: 42\n" in log
     addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
     assert addresses == [cluster["RAY_ADDRESS"], "local"]

@@ -15,6 +15,7 @@ backend.py       the steps before each start of the worker group
 failures.py      which rank failed, and the cause
 recurrence.py    whether an error is certain to occur again, is transient, or equals an earlier one
 diagnosis.py     which limit ended a worker, with its number
+gpu_diagnosis.py  what ended a worker on its GPU: another process, the hardware, memory of a library
 retry_policy.py  whether another start of the worker group can help
 outcome.py       the result of the attempt, from what rank 0 reported or Ray raised
 """

@@ -13,7 +13,8 @@
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
-            reached, stacks/      the last finished step; the ranks that wrote their stacks; resize: a request
+            reached, resize       the last finished step; a request to change the number of workers
+            stacks/, profile/     which ranks have written their stacks; the ranks' profiles
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; the file exists if the request was made
@@ -49,7 +50,7 @@ RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
 _TENSORBOARD = "tensorboard"
-WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
+WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/profile/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
@@ -113,6 +114,9 @@ class Restart:
     def stacks(self, rank: int) -> RecordFile[Process]:
         return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
 
+    def profile_key(self, rank: int) -> str:
+        return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
+
     def flight_record_key(self, rank: int) -> str:
         """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""
         return f"{self.key}/nccl/nccl_trace_rank_{rank}"
@@ -145,8 +149,6 @@ class Attempt:
     def path(self) -> Path:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
-
-    # -- records ---------------------------------------------------------------------------------
 
     @property
     def claim(self) -> RecordFile[records.Claim]:
@@ -188,8 +190,6 @@ class Attempt:
     def job_key(self) -> str:
         """The job as this attempt runs it."""
         return f"{self.key}/{JOB_YAML}"
-
-    # -- streams ---------------------------------------------------------------------------------
 
     @property
     def logs_key(self) -> str:
@@ -384,8 +384,8 @@ class RunDir:
         return Attempt(self, n)
 
     def attempts(self) -> list[Attempt]:
-        names = self.store.list(self.attempts_key)
-        return [Attempt(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
+        numbers = (int(name) for name in self.store.list(self.attempts_key) if _NUMBER.match(name))
+        return [Attempt(self, n) for n in sorted(numbers)]
 
     def newest_attempt(self) -> Attempt | None:
         return next(reversed(self.attempts()), None)

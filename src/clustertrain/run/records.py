@@ -239,6 +239,7 @@ class Failure:
         cause: one of state `failed`.
         fatal: another start would fail in the same way.
         transient: it may come from the network, the storage or the machine, so it may occur twice.
+        retry_after_s: how long the next start waits.
         restart, step: the start that failed, and the last step that it finished.
     """
 
@@ -252,6 +253,7 @@ class Failure:
     cause: str = "error"
     fatal: bool = False
     transient: bool = False
+    retry_after_s: float = 0.0
     host: str = ""
     pid: int | None = None
     restart: int = 0
