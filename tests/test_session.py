@@ -24,6 +24,11 @@ class StandIn:
     def restore(self):
         return self.saves[-1][0] if self.saves else None
 
+    saves_in_background = True
+
+    def wait_for_write(self, timeout_s):
+        return None
+
     def save(self, state, progress):
         self.saves.append((dict(state), progress))
 

@@ -138,6 +138,7 @@ class Session:
             JobError: a metric is not a number, or a tensor of one number.
         """
         from clustertrain.training.rng import gather_rng
+        from clustertrain.training.saving import save_on_all_ranks
 
         progress = {
             "step": step,
@@ -148,7 +149,8 @@ class Session:
             "reason": "stop" if self._stopped else "steps",
         }
         self._saved_at_s = time.monotonic()
-        self._run.save({**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}, progress)
+        whole = {**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}
+        save_on_all_ranks(self._run, self.rank_info, whole, progress)
 
     def log(self, *, step: int, loss: float | None = None, **metrics: float) -> None:
         """Write metrics of a step. Only rank 0 writes; the calls of the other ranks do nothing."""

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+from clustertrain.checkpoints import save as save_module
 from clustertrain.checkpoints.manifest import names
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
@@ -293,3 +294,39 @@ class TestCopies:
         copy = copy_to_host(live)
         assert copy["a"].is_pinned()
         assert same(copy, {"a": torch.arange(1000.0), "b": torch.ones(3)})
+
+
+def test_a_write_shows_its_bytes_while_it_goes_on(tmp_path, monkeypatch):
+    """A tensor is one call of torch; it is written in pieces, and the write stops after the second."""
+    monkeypatch.setattr(save_module, "_PIECE_BYTES", 1000)
+    two_written, go_on = threading.Event(), threading.Event()
+    made, _ = saver(tmp_path)
+    count = made._count
+
+    def counted(written_bytes):
+        count(written_bytes)
+        if made._bytes >= 2000:
+            two_written.set()
+            assert go_on.wait(60)
+
+    monkeypatch.setattr(made, "_count", counted)
+    assert made.wait(0) is None
+    made.save({"mine": torch.zeros(10_000, dtype=torch.uint8)}, progress(1))
+    assert two_written.wait(60)
+    assert 2000 <= made.wait(0) < 5000
+    go_on.set()
+    while made.wait(60) is not None:
+        pass
+    made.finish()
+    assert same(load(tmp_path / "00000001-1.0"), {"mine": torch.zeros(10_000, dtype=torch.uint8)})
+
+
+def test_start_without_background_leaves_the_wait_to_the_caller(tmp_path):
+    gate = threading.Event()
+    made, told = saver(tmp_path, background=False, still_newest=lambda: gate.wait(60))
+    made.start(state(), progress(1))
+    assert made.wait(0) is not None
+    gate.set()
+    made.finish()
+    (fields,) = told.saved
+    assert fields["blocking_s"] == fields["write_s"]

@@ -106,6 +106,7 @@ class MemoryRun:
         self, rank: int, state: bytes | None = None, asked: Callable[[int], tuple[bool, bool]] | None = None
     ):
         self.rank = rank
+        self.saves_in_background = True
         self.state = state
         self.asked = asked
         self.calls = 0
@@ -134,6 +135,9 @@ class MemoryRun:
         torch.save(state, file)
         self.saves[progress["step"]] = file.getvalue()
         self.progress.append(progress)
+
+    def wait_for_write(self, timeout_s: float) -> int | None:
+        return None
 
     def log(self, record: dict[str, Any]) -> None:
         self.logs.append(record)

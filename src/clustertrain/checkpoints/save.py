@@ -1,7 +1,8 @@
 """Saves in the background: the state is copied to host memory, then written while training continues.
 
 The peak of extra memory is one copy of the state, which is reused for every save. If a save is due while the
-previous one is still being written, it waits; the logged `blocking_s` includes this time.
+previous one is still being written, it waits; the logged `blocking_s` includes this time. `wait` shows a
+watchdog whether the bytes of a slow write still increase.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from clustertrain.errors import StorageError
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
+_PIECE_BYTES = 16 << 20  # torch passes a whole tensor in one call
 
 
 class Saver:
-    """Rank 0's side of a save. `background=False` writes before `save` returns."""
+    """Rank 0's side of a save. `background=False` writes before `save` returns, or before `wait` returns None
+    after `start`."""
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._failures = 0
+        self._bytes = 0  # written since the start of the process
 
     def reserve(self, state: dict[str, Any]) -> None:
         """Allocate the buffers for a state like this one, in the background. Writing to new memory takes
@@ -57,7 +61,14 @@ class Saver:
             self._buffers = copy_to_host(state)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Copy `state` (live tensors, any device) and commit it; returns after the copy.
+        """`start`, and without `background` wait for the write."""
+        self.start(state, progress)
+        if not self._background:
+            self._join()
+            self._raise_if_hopeless()
+
+    def start(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        """Copy `state` (live tensors, any device) and begin to write it; returns after the copy.
 
         Raises:
             Fenced: an earlier save found that another start has taken the run over.
@@ -68,15 +79,19 @@ class Saver:
         self._join()
         self._raise_if_hopeless()
         self._buffers = copy_to_host(state, self._buffers)
-        blocking_s = time.monotonic() - started
-        if not self._background:
-            self._write(self._buffers, progress, started)
-            self._raise_if_hopeless()
-            return
+        blocking_s = time.monotonic() - started if self._background else None
         self._thread = threading.Thread(
             target=self._write, args=(self._buffers, progress, started, blocking_s), name="checkpoint"
         )
         self._thread.start()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the save in progress, at most `timeout_s`; None if there is none any more, otherwise the
+        bytes that were written so far. Raises nothing: `save` and `finish` do."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+        return self._bytes if thread is not None and thread.is_alive() else None
 
     def finish(self) -> None:
         """Wait for the save in progress. Raises the error of the last save if it was not committed."""
@@ -89,12 +104,12 @@ class Saver:
         self._raise_if_hopeless()
 
     def _write(
-        self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None = None
+        self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None
     ) -> None:
         rest = {key: value for key, value in state.items() if key != "model"}
-        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(_dump, rest)}
+        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(self._dump, rest)}
         if "model" in state:
-            files = {MODEL_FILE: partial(_dump, state["model"]), **files}
+            files = {MODEL_FILE: partial(self._dump, state["model"]), **files}
         try:
             name, size_bytes = self._writer.commit(files, progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
@@ -114,6 +129,18 @@ class Saver:
             reason=progress["reason"],
         )
 
+    def _dump(self, state: Any, file: Any) -> None:
+        """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
+        try:
+            torch.save(state, _Counted(file, self._count))
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError | StorageError):
+                raise error.__context__ from error
+            raise
+
+    def _count(self, written_bytes: int) -> None:
+        self._bytes += written_bytes
+
     def _join(self) -> None:
         if self._thread is not None:
             self._thread.join()
@@ -127,14 +154,20 @@ class Saver:
             raise self._error
 
 
-def _dump(state: Any, file: Any) -> None:
-    """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
-    try:
-        torch.save(state, file)
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError | StorageError):
-            raise error.__context__ from error
-        raise
+class _Counted:
+    """A file to write in pieces; each that is written adds to a count."""
+
+    def __init__(self, file: Any, on_written: Callable[[int], None]) -> None:
+        self._file, self._on_written = file, on_written
+        self.flush = file.flush
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        for start in range(0, view.nbytes, _PIECE_BYTES):
+            piece = view[start : start + _PIECE_BYTES]
+            self._file.write(piece)
+            self._on_written(piece.nbytes)
+        return view.nbytes
 
 
 def load(checkpoint: Path) -> dict[str, Any]:

@@ -239,7 +239,7 @@ class Watchdog(Section):
     """One whole evaluation."""
 
     save_s: Seconds = Field(default=1800.0, alias="save")
-    """Writing one checkpoint."""
+    """A checkpoint that is being written, without a byte of progress; also the copy to host memory."""
 
 
 class Failures(Section):

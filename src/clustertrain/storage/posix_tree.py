@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+# A file is synced each time that this many bytes were written: otherwise a node with much memory takes all of
+# them at once, and the one sync at the end lasts as long as the disk needs, without visible progress.
+_SYNC_BYTES = 1 << 30
 HIDDEN = "."  # names with this prefix are unfinished or being removed; readers ignore them
 
 
@@ -29,12 +32,16 @@ class _HashingFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self._hash = hashlib.sha256()
-        self.size_bytes = 0
+        self.size_bytes = self._synced_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         self._hash.update(data)
         try:
             self._file.write(data)
+            if self.size_bytes + len(data) - self._synced_bytes >= _SYNC_BYTES:
+                self._file.flush()
+                os.fdatasync(self._file.fileno())
+                self._synced_bytes = self.size_bytes + len(data)
         except OSError as error:
             what = f"{error.strerror}: {len(data)} bytes did not fit after the first {self.size_bytes}"
             raise OSError(error.errno, what, self._file.name) from error

@@ -17,6 +17,7 @@ optimization.py  learning rate, warm-up, clipping, the step
 evaluation.py    one pass over the evaluation data, each sample counted once
 callbacks.py     calls of a task's callbacks
 images.py        the images of a task, checked
+saving.py        a save on all ranks: none of them waits longer than bytes are written
 early_stop.py    counts the evaluations in a row without an improvement
 metrics.py       the kinds of metrics, and how each is computed over all ranks
 gathering.py     outputs and targets of all samples of an evaluation, from all ranks

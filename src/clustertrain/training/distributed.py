@@ -74,11 +74,6 @@ def sum_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
     return tensor
 
 
-def wait_for_all_ranks(rank_info: RankInfo) -> None:
-    """Return when every rank has called this."""
-    sum_over_ranks(torch.zeros(1, device=rank_info.device), rank_info).item()  # NCCL only queues the sum
-
-
 def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor:
     """The tensors of all ranks, stacked: (world_size, *shape), on the CPU, the same on every rank."""
     if rank_info.world_size == 1:

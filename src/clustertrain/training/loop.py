@@ -18,7 +18,7 @@ from clustertrain.training.building import load_datasets, load_weights, make_mod
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
-from clustertrain.training.distributed import RankInfo, Requests, StopLine, wait_for_all_ranks
+from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.loading import Fetch, Loader
@@ -29,6 +29,7 @@ from clustertrain.training.refusals import check_loss
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.run import Run
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
+from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.unused import AwaitedGradients
@@ -361,7 +362,6 @@ class _Loop:
         if self._settings.compare_weights_every is None:
             self._check_same_weights()
         with self._meter.paused():
-            self._run.phase("save", self.position.step)
             state = {
                 **self._tensors(),
                 "rng_of_ranks": gather_rng(self._rank_info),
@@ -380,11 +380,8 @@ class _Loop:
                 "metrics": measured,
                 "reason": reason,
             }
-            self._run.save(state, progress)
-            # Rank 0 may wait for its disk. In the next step the others would wait for it under that limit.
-            wait_for_all_ranks(self._rank_info)
+            save_on_all_ranks(self._run, self._rank_info, state, progress)
             self._saved_at_s = time.monotonic()
-            self._run.phase("step", self.position.step)
 
     def _log(self, kind: str, **fields: Any) -> None:
         if self._rank_info.rank == 0:

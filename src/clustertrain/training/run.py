@@ -12,6 +12,7 @@ class Run(Protocol):
     """One per rank. Rank 0's receives requests, saves and logs."""
 
     rank: int
+    saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
 
     def requests(self) -> tuple[bool, bool]:
         """(stop, save), as requested since the last call; called on rank 0, once a step."""
@@ -24,7 +25,11 @@ class Run(Protocol):
         step."""
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Save `state` (live tensors: copy them before returning); called on all ranks."""
+        """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
+
+    def wait_for_write(self, timeout_s: float) -> int | None:
+        """Wait for the write of this rank's last save, at most `timeout_s`; None if it is over, otherwise the
+        bytes written so far."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics; called on rank 0."""

@@ -132,6 +132,7 @@ class _NoFiles:
     """training.loop.Run that shows metrics, and neither saves nor restores."""
 
     rank = 0
+    saves_in_background = True
 
     def __init__(self, screen: Lines) -> None:
         self._screen = screen
@@ -147,6 +148,9 @@ class _NoFiles:
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         """Nothing is saved."""
+
+    def wait_for_write(self, timeout_s: float) -> None:
+        """Nothing is written."""
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])

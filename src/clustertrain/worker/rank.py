@@ -19,6 +19,7 @@ from clustertrain.job.model import Job
 from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
+from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
@@ -37,6 +38,7 @@ class WorkerRun:
         restart = self.attempt.restart(plan.restart)
         self.step = 0
         self.last_metrics: dict[str, float] = {}
+        self.saves_in_background = job.checkpoint.async_
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
         self._requests = RequestPoller(self.attempt) if rank == 0 or job.is_script else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
@@ -141,7 +143,10 @@ class WorkerRun:
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         if self._saver:
-            self._saver.save(state, progress)
+            self._saver.start(state, progress)
+
+    def wait_for_write(self, timeout_s: float) -> int | None:
+        return self._saver.wait(timeout_s) if self._saver else None
 
     def log(self, record: dict[str, Any]) -> None:
         numbers = {
@@ -167,6 +172,7 @@ class WorkerRun:
 
     def finish(self) -> None:
         if self._saver:
+            wait_until_written(self, self.step)
             self._saver.finish()
 
 

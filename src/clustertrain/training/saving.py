@@ -1,0 +1,56 @@
+"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save".
+
+A watchdog ends a rank whose phase shows no progress. The progress of a write are its bytes: while they
+increase on any rank, every rank that waits begins the phase again. A disk that stands still ends the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.run import Run
+
+_ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit of the phase
+
+
+def save_on_all_ranks(
+    run: Run, rank_info: RankInfo, state: Mapping[str, Any], progress: dict[str, Any]
+) -> None:
+    """`run.save` on every rank, after the write of the save before; all ranks call it.
+
+    Returns when every rank has copied its state, and without `run.saves_in_background` when it is written.
+    """
+    step = progress["step"]
+    run.phase("save", step)
+    _wait_on_all_ranks(run, rank_info, step)
+    run.save(dict(state), progress)
+    # A rank may copy longer than another: in the next step that one would wait under the limit of a step.
+    _wait_on_all_ranks(run, rank_info, step, only_for_copies=run.saves_in_background)
+    run.phase("step", step)
+
+
+def wait_until_written(run: Run, step: int) -> None:
+    """Wait for the last write of this rank, in the phase "save"."""
+    run.phase("save", step)
+    before = 0
+    while (written := run.wait_for_write(_ROUND_S)) is not None:
+        if written != before:
+            run.phase("save", step)
+        before = written
+
+
+def _wait_on_all_ranks(run: Run, rank_info: RankInfo, step: int, *, only_for_copies: bool = False) -> None:
+    before = 0
+    while True:
+        written = None if only_for_copies else run.wait_for_write(_ROUND_S)
+        mine = torch.tensor([written is not None, written or 0], dtype=torch.int64, device=rank_info.device)
+        writing, written_bytes = sum_over_ranks(mine, rank_info).tolist()
+        if not writing:
+            return
+        if written_bytes != before:
+            run.phase("save", step)
+        before = written_bytes
