@@ -31,8 +31,11 @@ from typing import TYPE_CHECKING, Any
 from clustertrain.errors import JobError
 
 if TYPE_CHECKING:
-    from clustertrain.training.distributed import RankInfo
+    from clustertrain.training.distributed import RankInfo, Requests, StopLine
     from clustertrain.training.run import Run
+
+
+_SLOW_STEP_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Session:
         self._every_s = None if save_every_minutes is None else 60 * save_every_minutes
         self._saved_at_s = time.monotonic()
         self._stopped = False
+        self._line: StopLine | None = None
 
     @property
     def stopped(self) -> bool:
@@ -91,9 +95,11 @@ class Session:
         """The state of the newest verified checkpoint: the dict given to `save`, and its `step`.
 
         Tensors are on the CPU. None if there is no checkpoint. This also restores the random states of this
-        rank if the world size is the same.
+        rank if the world size is the same. With GPUs, tensors above 4 kB are mapped from the checkpoint's
+        file, which all ranks of a node share: move them to the GPU, or clone what you keep on the CPU.
         """
         from clustertrain.training.rng import restore_rng
+        from clustertrain.training.saving import owned
 
         state = self._run.restore()
         if state is None:
@@ -101,30 +107,44 @@ class Session:
         rng = state.pop("rng_of_ranks")  # uint8 (world size, bytes)
         if len(rng) == self.world_size:
             restore_rng(rng[self.rank], self.device)
-        return state
+        restored: dict[str, Any] = owned(state, self.device)
+        return restored
 
     def step_done(self, step: int) -> StepRequests:
-        """Report that `step` is finished; every rank calls it. It costs one all_reduce of two numbers.
+        """Report that `step` is finished; every rank calls it. It waits neither for the GPU nor for a rank.
 
         `save` is true if the job's `checkpoint.every` is due or a save was requested. `stop` is true if a
-        stop was requested: save, then return.
+        stop was requested: save, then return. With several ranks a request counts one step later, unless the
+        steps take more than a second.
         """
-        import torch
-        import torch.distributed as dist
+        from clustertrain.training.distributed import StopLine
 
         self._run.phase("step", step)
-        stop = save = False
-        if self.rank == 0:  # the clock of one rank decides for all
-            stop, save = self._run.requests()
-            save |= self._every_s is not None and time.monotonic() - self._saved_at_s >= self._every_s
-        if self.world_size > 1:
-            flags = torch.tensor([stop, save], dtype=torch.int32, device=self.device)
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-            stop, save = bool(flags[0]), bool(flags[1])
+        if self._line is None:
+            self._line = StopLine(self.rank_info, self._requests, _SLOW_STEP_S)
+        stop, save, timer = self._line.read()
         due = self._every_steps is not None and step % self._every_steps == 0
-        if stop:
-            self._stopped = True
-        return StepRequests(stop=stop, save=save or due)
+        self._stopped |= stop
+        save |= timer or due
+        if save:
+            self._saved_at_s = time.monotonic()  # the timer does not ask again before the save
+        self._line.broadcast()
+        return StepRequests(stop=stop, save=save)
+
+    def _requests(self) -> Requests:
+        """Rank 0's requests: its clock decides for all ranks."""
+        from clustertrain.training.distributed import Requests
+
+        since_s = time.monotonic() - self._saved_at_s
+        return Requests(*self._run.requests(), self._every_s is not None and since_s >= self._every_s)
+
+    def end(self) -> None:
+        """End the exchange of requests, when the function has returned; the worker calls it on every rank."""
+        import torch.distributed as dist
+
+        if self._line is not None and dist.is_initialized():  # the function may have destroyed the group
+            self._line.close()
+        self._line = None
 
     def save(
         self, *, step: int, state: Mapping[str, Any], metrics: Mapping[str, float] | None = None

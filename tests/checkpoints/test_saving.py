@@ -1,6 +1,8 @@
 """Saves without stopping the loop: what is saved is what was there when `save` was called."""
 
 import resource
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -330,3 +332,41 @@ def test_start_without_background_leaves_the_wait_to_the_caller(tmp_path):
     made.finish()
     (fields,) = told.saved
     assert fields["blocking_s"] == fields["write_s"]
+
+
+MEMORY_OF_A_LOAD = """
+import sys
+from pathlib import Path
+from clustertrain.checkpoints.save import load
+
+def anonymous_bytes():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+before = anonymous_bytes()
+state = load(Path(sys.argv[1]))
+assert state["model"]["w"].sum() + state["optimizer"][0].sum() == 2 * (32 << 20)
+print(anonymous_bytes() - before)
+"""
+
+
+def test_a_loaded_checkpoint_takes_no_memory_of_its_own(tmp_path):
+    """256 MiB are read through; the pages belong to the files, and are shared by all ranks of a node."""
+    made, _ = saver(tmp_path, background=False)
+    made.save({"model": {"w": torch.ones(32 << 20)}, "optimizer": [torch.ones(32 << 20)]}, progress(1))
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_A_LOAD, str(tmp_path / "00000001-1.0")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert int(done.stdout) < 32 << 20
+
+
+def test_what_is_loaded_may_be_changed_and_the_file_stays(tmp_path):
+    made, _ = saver(tmp_path, background=False)
+    made.save(state(), progress(1))
+    load(tmp_path / "00000001-1.0")["model"]["w"].zero_()
+    verify(shelf_at(tmp_path), "00000001-1.0")
+    assert same(load(tmp_path / "00000001-1.0"), state())

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from clustertrain.checkpoints.manifest import MODEL_FILE
+from clustertrain.checkpoints.pinned import PinnedMemory
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 
@@ -171,11 +172,20 @@ class _Counted:
 
 
 def load(checkpoint: Path) -> dict[str, Any]:
-    """The state of a verified checkpoint, tensors on the CPU."""
-    state: dict[str, Any] = torch.load(checkpoint / TRAINING_FILE, map_location="cpu", weights_only=True)
+    """The state of a verified checkpoint in a folder of this node, tensors on the CPU.
+
+    The tensors are mapped from the files: all ranks of a node share the pages, and a page is read when it is
+    used. Writing to such a tensor copies the page, and changes no file. A tensor that is kept must be cloned:
+    when another node has removed the file from a network file system, its pages can no longer be read.
+    """
+    state: dict[str, Any] = _mapped(checkpoint / TRAINING_FILE)
     if (checkpoint / MODEL_FILE).exists():
-        state["model"] = torch.load(checkpoint / MODEL_FILE, map_location="cpu", weights_only=True)
+        state["model"] = _mapped(checkpoint / MODEL_FILE)
     return state
+
+
+def _mapped(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
 def copy_to_host(state: Any, buffers: Any = None) -> Any:
@@ -210,6 +220,7 @@ class _Copy:
         self.from_cuda = False
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
         self._used: set[int] = set()
+        self._pinned = PinnedMemory()
 
     def of(self, value: Any, buffer: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -232,7 +243,9 @@ class _Copy:
             tensor.dtype,
         )
         if not fits or id(buffer) in self._used:  # two sources must not share one buffer
-            buffer = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            buffer = (
+                self._pinned.empty_like(tensor) if tensor.is_cuda else torch.empty_like(tensor, device="cpu")
+            )
         buffer.copy_(tensor, non_blocking=tensor.is_cuda)
         self.from_cuda |= tensor.is_cuda
         self._used.add(id(buffer))

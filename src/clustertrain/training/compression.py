@@ -121,6 +121,7 @@ class Compression:
         if found and found != expected:
             return "powersgd starts with new approximations: the checkpoint's are of other ranks or buckets"
         for i, (errors, p, q) in enumerate(zip(state["errors"], state["p"], state["q"], strict=True)):
-            power.error_dict[i] = errors[self._rank_info.rank].to(device)
-            power.p_memory_dict[i], power.q_memory_dict[i] = p.to(device), q.to(device)
+            power.error_dict[i] = errors[self._rank_info.rank].to(device, copy=True)
+            power.p_memory_dict[i] = p.to(device, copy=True)  # `state` may be mapped from a file
+            power.q_memory_dict[i] = q.to(device, copy=True)
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -98,12 +100,20 @@ class StopLine:
     After each step every rank calls `read`, acts, and calls `broadcast`. `broadcast` starts an asynchronous
     all_reduce; `read` after the next step waits for it, when it is long complete. So a request takes effect
     one step later, and costs no time. With one rank the requests are read at once.
+
+    Args:
+        slow_step_s: after a step of rank 0 that took longer, the next `read` waits for an exchange of its
+            own, so that a request takes effect at once: one long step later it may be too late.
     """
 
-    def __init__(self, rank_info: RankInfo, requests: Callable[[], Requests]) -> None:
+    def __init__(
+        self, rank_info: RankInfo, requests: Callable[[], Requests], slow_step_s: float = math.inf
+    ) -> None:
         self._rank_info = rank_info
         self._requests = requests
         self._pending: tuple[Any, torch.Tensor] | None = None
+        self._slow_step_s, self._is_slow = slow_step_s, False
+        self._step_began_s = time.monotonic()
         self._group: Any = None
         # NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
         self._own_group = rank_info.world_size > 1 and dist.get_backend() != "gloo"
@@ -114,20 +124,33 @@ class StopLine:
         """The requests for all ranks now; the same on every rank."""
         if self._rank_info.world_size == 1:
             return self._requests()
+        self._is_slow = time.monotonic() - self._step_began_s > self._slow_step_s
         if self._pending is None:
             return Requests()
         (work, flags), self._pending = self._pending, None
         work.wait()
-        return Requests(*(bool(flag) for flag in flags.tolist()))
+        *requests, slow = (bool(flag) for flag in flags.tolist())
+        if slow:
+            flags = self._flags()
+            dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
+            *now, _ = (bool(flag) for flag in flags.tolist())
+            requests = [old or new for old, new in zip(requests, now, strict=True)]
+        return Requests(*requests)
 
     def broadcast(self) -> None:
         """Distribute rank 0's requests, for the `read` after the next step."""
         if self._rank_info.world_size == 1:
             return
-        requests = self._requests() if self._rank_info.rank == 0 else Requests()
-        flags = torch.tensor(requests, dtype=torch.int32)
+        flags = self._flags()
         work = dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._pending = (work, flags)
+        self._step_began_s = time.monotonic()
+
+    def _flags(self) -> torch.Tensor:
+        """int32: this rank's requests, and whether its last step was slow. Only rank 0's count."""
+        if self._rank_info.rank != 0:
+            return torch.zeros(len(Requests._fields) + 1, dtype=torch.int32)
+        return torch.tensor([*self._requests(), self._is_slow], dtype=torch.int32)
 
     def close(self) -> None:
         """Wait for the pending all_reduce; only for an end that all ranks reach, not after an error."""

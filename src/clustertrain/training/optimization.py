@@ -170,6 +170,11 @@ class Optimization:
             raise _unusable(
                 f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
             ) from error
+        for values in self.optimizer.state.values():
+            for name, value in values.items():
+                # On the CPU torch takes the saved tensor itself, which may be mapped from a file.
+                if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                    values[name] = value.clone()
 
 
 def _unusable(difference: str) -> JobError:

@@ -1,4 +1,5 @@
-"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save".
+"""A save on all ranks: a rank that waits for the write of a checkpoint is in the phase "save". Also what a
+function keeps of a restored state.
 
 A watchdog ends a rank whose phase shows no progress. The progress of a write are its bytes: while they
 increase on any rank, every rank that waits begins the phase again. A disk that stands still ends the wait.
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.loading import map_tensors
 from clustertrain.training.run import Run
 
+_SMALL_BYTES = 4096
 _ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit of the phase
 
 
@@ -54,3 +57,17 @@ def _wait_on_all_ranks(run: Run, rank_info: RankInfo, step: int, *, only_for_cop
         if written_bytes != before:
             run.phase("save", step)
         before = written_bytes
+
+
+def owned(state: Any, device: torch.device) -> Any:
+    """`state`, with copies of the tensors that its user will probably keep: they may be mapped from a file
+    that is removed later.
+
+    On a CPU an optimizer keeps the tensors themselves, so all are copied. With a GPU the large ones are moved
+    there; they stay mapped, so that the ranks of a node do not hold a copy each.
+    """
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone() if device.type == "cpu" or tensor.nbytes <= _SMALL_BYTES else tensor
+
+    return map_tensors(state, kept)

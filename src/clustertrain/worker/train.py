@@ -150,6 +150,7 @@ def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
     session.start_session(rank_session)
     run.phase("first_step", 0)
     function(args)
+    rank_session.end()
     run.finish()
     return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
 

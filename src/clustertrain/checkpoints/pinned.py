@@ -1,0 +1,88 @@
+"""Pinned host memory for the copy of a state: the GPU writes to it without the CPU.
+
+torch's own allocator of pinned memory rounds each size up to a power of two: a tensor of 33 MiB takes 64 MiB.
+Here the memory is our own and is registered with CUDA: a large tensor has its own chunk, small ones share.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+import torch
+
+CHUNK_BYTES = 64 << 20
+_OWN_CHUNK_BYTES = (
+    8 << 20
+)  # a tensor of this size has its own chunk; so at most an eighth of one stays unused
+_ALIGNMENT_BYTES = 64
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
+
+
+class _Chunk(mmap.mmap):
+    """Whole pages. It lives as long as a tensor in it, which refers to it."""
+
+    unregister: Callable[[int], None] | None = None
+    address = 0
+
+    def __del__(self) -> None:
+        if self.unregister is not None:
+            self.unregister(self.address)
+
+
+class PinnedMemory:
+    """Makes tensors in pinned memory; they never move, and are freed when none of their chunk is used.
+
+    Args:
+        register, unregister: pin the pages at (address, bytes), and release them; by default CUDA's.
+    """
+
+    def __init__(
+        self,
+        register: Callable[[int, int], None] | None = None,
+        unregister: Callable[[int], None] | None = None,
+    ) -> None:
+        self._register, self._unregister = register or _register, unregister or _unregister
+        self._shared: _Chunk | None = None
+        self._used_bytes = 0  # of the shared chunk
+        self.reserved_bytes = 0
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same shape, strides and dtype on the CPU; its storage has exactly its bytes.
+
+        Raises:
+            RuntimeError: CUDA refuses to pin the memory.
+            OSError: the memory cannot be allocated.
+        """
+        like = torch.empty_like(tensor, device="meta")
+        if not tensor.numel():
+            return torch.empty_like(tensor, device="cpu")
+        chunk, offset = self._place(like.nbytes)
+        flat = torch.frombuffer(chunk, dtype=tensor.dtype, count=like.numel(), offset=offset)
+        return flat.as_strided(like.shape, like.stride())
+
+    def _place(self, size_bytes: int) -> tuple[_Chunk, int]:
+        if size_bytes >= _OWN_CHUNK_BYTES:
+            return self._new_chunk(size_bytes), 0
+        if self._shared is None or self._used_bytes + size_bytes > CHUNK_BYTES:
+            self._shared, self._used_bytes = self._new_chunk(CHUNK_BYTES), 0
+        offset = self._used_bytes
+        self._used_bytes += -(-size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return self._shared, offset
+
+    def _new_chunk(self, size_bytes: int) -> _Chunk:
+        whole_pages = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        chunk = _Chunk(-1, whole_pages)
+        address = torch.frombuffer(chunk, dtype=torch.uint8).data_ptr()
+        self._register(address, whole_pages)
+        chunk.address, chunk.unregister = address, self._unregister
+        self.reserved_bytes += whole_pages
+        return chunk
+
+
+def _register(address: int, size_bytes: int) -> None:
+    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, size_bytes, _PORTABLE)))
+
+
+def _unregister(address: int) -> None:
+    torch.cuda.cudart().cudaHostUnregister(address)

@@ -1,0 +1,40 @@
+"""Requests to a function with its own loop, on two ranks."""
+
+import pytest
+
+from clustertrain import session
+
+
+class Steps:
+    """Rank 0's requests, each returned once, as by RequestPoller; rank 1's must not count."""
+
+    def __init__(self, rank, asked):
+        self.rank, self.asked, self.step = rank, dict(asked), 0
+
+    def phase(self, name, step):
+        self.step = step
+
+    def requests(self):
+        return self.asked.pop(self.step, (False, False)) if self.rank == 0 else (True, True)
+
+
+def seen(rank_info, asked, slow_step_s):
+    """The steps at which a stop or a save was returned."""
+    session._SLOW_STEP_S = slow_step_s
+    run = Steps(rank_info.rank, asked)
+    made = session.Session(
+        run=run, rank_info=rank_info, data={}, args={}, save_every_steps=None, save_every_minutes=None
+    )
+    returned = {step: made.step_done(step) for step in range(1, 9)}
+    made.end()
+    return {step: (each.stop, each.save) for step, each in returned.items() if each.stop or each.save}
+
+
+SAVE, STOP = (False, True), (True, False)
+
+
+@pytest.mark.parametrize(
+    ("slow_step_s", "expected"), [(1000.0, {4: SAVE, 6: STOP}), (0.0, {3: SAVE, 5: STOP})]
+)
+def test_a_request_counts_one_step_later_or_at_once_after_slow_steps(ranks, slow_step_s, expected):
+    assert ranks(2).results(seen, {3: SAVE, 5: STOP}, slow_step_s) == [expected] * 2
