@@ -30,8 +30,8 @@ test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## insta
 test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run the long tests: whole runs under injected faults
 	CLUSTERTRAIN_REQUIRE=faults,nightly $(BIN)/python -m pytest -m "faults or nightly"
 
-test-gpu:  ## run the GPU tests of training/; needs only torch and pytest, no install, no Ray
-	PYTHONPATH=src $(PYTHON) -m pytest -c tests/training/gpu.ini --rootdir=. --confcutdir=tests/training -rs -m gpu tests/training/test_gpu.py
+test-gpu:  ## run the GPU tests and print what they measure; needs only torch and pytest (whole runs: the installed kit); GPU_SUITE_JSON=FILE
+	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/gpu.ini --rootdir=. --confcutdir=tests/gpu -rs -m gpu tests/gpu
 
 check: $(VENV)/.installed  ## run ruff, mypy --strict on src, and import-linter
 	$(BIN)/ruff check .

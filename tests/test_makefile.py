@@ -40,11 +40,11 @@ def test_a_job_for_kubernetes_names_its_image_once():
 
 def test_the_gpu_tests_are_found_and_skipped_only_for_want_of_a_gpu():
     """`make test-gpu` itself, so that it cannot break unnoticed on machines without a GPU."""
-    source = (ROOT / "tests" / "training" / "test_gpu.py").read_text()
+    sources = [path.read_text() for path in (ROOT / "tests" / "gpu").glob("test_*.py")]
     done = make("test-gpu", f"PYTHON={sys.executable}")
     assert done.returncode == 0, done.stdout + done.stderr
     (collected,) = re.findall(r"^collected (\d+) items$", done.stdout, re.MULTILINE)
-    assert int(collected) >= len(re.findall(r"^def test_", source, re.MULTILINE))
+    assert int(collected) >= sum(len(re.findall(r"^def test_", each, re.MULTILINE)) for each in sources) > 0
     reasons = re.findall(r"^SKIPPED .*?: (.*)$", done.stdout, re.MULTILINE)
     assert set(reasons) <= {"no CUDA device: GPU tests need one"}
 

@@ -250,6 +250,8 @@ def test_a_run_outlives_the_crash_of_a_node(make, cluster, uninterrupted, which)
     went_on(run, uninterrupted)
 
 
+# tests/whole/test_storage_faults.py has a start that goes on to write after it was taken over.
+@pytest.mark.nightly
 @pytest.mark.faults
 def test_what_a_cut_off_node_goes_on_to_write_is_never_used(make, cluster, uninterrupted):
     """Rank 0 lives on behind it and sees the storage: it may try to save when another attempt trains."""

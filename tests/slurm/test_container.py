@@ -1,6 +1,9 @@
 """A run in podman's containers: what it computes and leaves, preempted and not, and without its image."""
 
+import os
 import re
+import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,23 @@ def cluster(engine, tmp_path_factory):
     """One of their own: podman keeps a store on each node."""
     with SlurmCluster(shared=[tmp_path_factory.getbasetemp()]) as made:
         yield made
+
+
+@pytest.fixture
+def has_infiniband():
+    """A device in the folder of InfiniBand's, which all nodes of this machine have; False if it has its own
+    folder or this user may not create one."""
+    folder = Path("/dev/infiniband")
+    try:
+        folder.mkdir()
+    except OSError:
+        yield (folder / "uverbs0").is_char_device()
+        return
+    try:
+        os.mknod(folder / "uverbs0", 0o666 | stat.S_IFCHR, Path("/dev/null").stat().st_rdev)
+        yield True
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -58,11 +78,16 @@ def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster
 
 
 @pytest.mark.faults
-def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted):
+def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted, has_infiniband):
     """The agent in the container receives the signal; the batch shell outside queries SLURM and requeues."""
-    run = make("preempted", **slow(), slurm={"partition": "low"}).submit()
+    setup = ["export NCCL_IB_HCA=mlx5_0 UCX_TLS=rc"]  # as a module of the site does
+    run = make("preempted", **slow(), slurm={"partition": "low", "setup": setup}).submit()
     run.wait_for_step(5)
     assert len(agents(run)) == 2
+    for root in agents(run):
+        environment = (root.parent / "environ").read_bytes().split(b"\0")
+        assert {b"NCCL_IB_HCA=mlx5_0", b"UCX_TLS=rc", b"NVIDIA_VISIBLE_DEVICES=void"} <= {*environment}
+        assert (root / "dev/infiniband/uverbs0").is_char_device() == has_infiniband
     assert not any((root / "usr/bin/scontrol").exists() for root in agents(run))
     preempt(run)
     assert (run.result.step, run.result.world_size) == (21, 2)

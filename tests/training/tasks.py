@@ -17,6 +17,7 @@ from clustertrain import Task
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.sharding import map_state, whole
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
 
@@ -128,9 +129,13 @@ class MemoryRun:
         return torch.load(io.BytesIO(self.state), map_location="cpu", weights_only=True)
 
     def reserve(self, state: dict[str, Any]) -> None:
-        self.reserved.append(copy.deepcopy(state))
+        self.reserved.append(copy.deepcopy(map_state(state, lambda path, tensor: whole(tensor))))
+
+    def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        raise AssertionError("a state in memory is whole")
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        state = map_state(state, lambda path, tensor: whole(tensor))
         file = io.BytesIO()
         torch.save(state, file)
         self.saves[progress["step"]] = file.getvalue()
@@ -155,13 +160,14 @@ class MemoryRun:
 class Outcome:
     """One rank's view of a run that ended."""
 
-    def __init__(self, result: TrainResult, run: MemoryRun, task: Task, rank_info: RankInfo) -> None:
+    def __init__(
+        self, result: TrainResult, run: MemoryRun, task: Task, rank_info: RankInfo, strategy: str
+    ) -> None:
         self.result = result
         self.saves, self.progress, self.logs, self.phases = run.saves, run.progress, run.logs, run.phases
         self.reserved, self.images_of_steps = run.reserved, run.images_of_steps
-        self.ids = getattr(task, "ids", [])[
-            2 if rank_info.world_size > 1 else 0 :
-        ]  # the first two settle the buckets
+        passes = {"ddp": 2, "fsdp": 1}[strategy] if rank_info.world_size > 1 else 0
+        self.ids = getattr(task, "ids", [])[passes:]  # the first ones settle the buckets
 
     def state(self, step: int) -> dict[str, Any]:
         return torch.load(io.BytesIO(self.saves[step]), weights_only=True)
@@ -176,7 +182,7 @@ def run_task(
     run = MemoryRun(rank_info.rank, state, asked)
     result = train(task, settings, rank_info, run, {})
     assert run.finished
-    return Outcome(result, run, task, rank_info)
+    return Outcome(result, run, task, rank_info, settings.strategy)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -88,7 +88,7 @@ def test_batch_norm_of_vectors_becomes_layer_norm():
 
 
 def test_sync_keeps_everything_and_normalizes_by_it_in_evaluation():
-    """Its exchange in training needs GPUs: tests/training/test_gpu.py."""
+    """Its exchange in training needs GPUs: tests/gpu/test_gpu_loop.py."""
     original, x = layer_with_weights(2), sample_of(2)
     original(x)
     converted = convert(nn.Sequential(original), "sync", GPU).eval()[0]

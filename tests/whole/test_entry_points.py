@@ -206,13 +206,42 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
         end_ray(second)
 
 
-def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(make_run, cluster):
-    run = make_run("clustered", script="torchrun_script.py", args=[], **ONE_WORKER)
+@pytest.fixture
+def libraries(tmp_path):
+    """A folder with two libraries."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "answer.c").write_text("int answer(void) { return 42; }\n")
+    for name in ("early", "answer"):
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", f"lib{name}.so", "answer.c"], cwd=folder, check=True)
+    return folder
+
+
+def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_disturbed(
+    make_run, cluster, libraries
+):
+    """Its nodes were started without the job's `env`, which a worker's process has all the same when it
+    starts: the dynamic loader reads some of it only then."""
+    env = {
+        "LD_PRELOAD": str(libraries / "libearly.so"),
+        "LD_LIBRARY_PATH": str(libraries),
+        "PYTHONHASHSEED": "5",
+        "DOLLAR": "a$$HOME",
+        "PYTHONPATH": "/nowhere",
+    }
+    args = {"names": [*env], "preloaded": "libearly.so", "library": "libanswer.so"}
+    run = make_run("clustered", function="started_with:train", args=args, env=env, **ONE_WORKER)
     beside = make_run("beside", script="torchrun_script.py", args=[], **ONE_WORKER)  # with its own Ray
     run.start(**cluster)
     beside.start()
     assert "done (finished)" in run.end(0, all_gone=False)
     assert "done (finished)" in beside.end(0, all_gone=False)
+    log = rank_log(run, 0)
+    for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHASHSEED"):
+        assert f"{name}: {env[name]!r} at the start, {env[name]!r} now\n" in log
+    assert "DOLLAR: None at the start, 'a$HOME' now\n" in log, "Ray would expand it"
+    assert "PYTHONPATH: '/nowhere' at the start" not in log, "Ray's own Python does not start with it"
+    assert "preloaded: True\nfound by its name: 42\n" in log
     addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
     assert addresses == [cluster["RAY_ADDRESS"], "local"]
     ends = time.monotonic() + 10

@@ -47,6 +47,7 @@ def test_too_many_open_files_and_then_no_start_without_progress(make_run):
     assert run.attempt.n == 2
 
 
+@pytest.mark.nightly  # tests/driver/test_diagnosis.py has what PyTorch prints
 def test_a_small_dev_shm_is_named(make_run):
     """In a separate mount namespace, so that no other process gets a small /dev/shm."""
     run = make_run("shm", task="hungry:Bulky", train={**TRAIN, "loader_workers": 1}, **ONE_WORKER)

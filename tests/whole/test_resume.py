@@ -7,6 +7,8 @@ resume below is from the middle of an epoch.
 import json
 import signal
 
+import pytest
+
 from clustertrain.checkpoints.read import newest_verified
 from leftovers import kill_together
 from whole_run import same_weights
@@ -47,6 +49,8 @@ def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninter
     assert same_weights(run.weights(), uninterrupted(2))
 
 
+# tests/training/test_loop_resume.py resumes 3 ranks, tests/whole/test_corrected.py a run that Ctrl-C stopped.
+@pytest.mark.nightly
 def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninterrupted):
     run = make_run("stopped", **sections(3, step_s=0.2))
     run.start().wait_for_step(6)
@@ -63,6 +67,8 @@ def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninte
     assert same_weights(run.weights(), uninterrupted(3))
 
 
+# tests/whole/test_endings.py kills these processes as well; tests/whole/test_faults.py resumes after kills.
+@pytest.mark.nightly
 def test_kill_9_of_the_program_and_its_guardian_leaves_nothing_and_loses_little(make_run, uninterrupted):
     run = make_run("vanished", **sections(2, step_s=0.2))
     run.start().wait_for_step(10)

@@ -21,7 +21,7 @@ from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of
 from clustertrain.errors import EXIT_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.job.references import without_references
+from clustertrain.job.start_environment import driver_environment, start_environment
 from clustertrain.node.ray_settings import RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
@@ -108,7 +108,7 @@ def _run(run: _Run) -> int:
 
 def _fit(run: _Run) -> None:
     os.environ.update(RAY_ENVIRONMENT)
-    os.environ.update(without_references(run.job.env))
+    os.environ.update(driver_environment(run.job))
     enter_code(run.job)
     import_module("ray")  # before the thread starts: two threads must not import one package at once
     check = _CodeCheck(run.job)
@@ -182,6 +182,7 @@ def _trainer(run: _Run) -> Any:
             ),
             callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_size)],
             logging_config=LoggingConfig(log_level="INFO"),
+            worker_runtime_env={"env_vars": start_environment(job)},
         ),
     )
 

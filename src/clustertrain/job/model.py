@@ -94,7 +94,8 @@ class Job(Section):
     """Restarts, time limits and the grace period."""
 
     env: Environment = Field(default_factory=dict)
-    """Environment variables of the workers. They are recorded with the run: put no secrets here.
+    """Environment variables of the workers, from the start of their processes (docs/environment.md has the
+    exceptions). They are recorded with the run: put no secrets here.
     `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables" above."""
 
     code: CodeFolders = (".",)

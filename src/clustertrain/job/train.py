@@ -85,6 +85,23 @@ class Part(Section):
     """Arguments by name."""
 
 
+class Fsdp(Section):
+    """How FSDP divides the model, for `strategy: fsdp`."""
+
+    blocks: tuple[Text, ...] = ()
+    """The class names of the modules whose parameters are gathered together, such as `[TransformerLayer]`. By
+    default the method `blocks` of the task, and without it the largest modules with at most an eighth of all
+    parameters. The log lists the blocks and their sizes."""
+
+    shard: Literal["full", "hybrid"] = "full"
+    """`full` divides the model over all workers. `hybrid` divides it over the workers of each node, so that
+    between nodes only gradients are exchanged: faster, if the model fits on one node."""
+
+    activation_checkpointing: StrictBool = False
+    """Keep only the inputs of each block, and compute the rest again in the backward pass: less memory, about
+    a third more computation."""
+
+
 def _part(value: object) -> object:
     return {"class": value} if isinstance(value, str) else value
 
@@ -135,6 +152,13 @@ class Train(Section):
     normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
     """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and
     needs GPUs; `group`, `instance` and `layer` normalize each sample by itself."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """`ddp`: every worker has the whole model. `fsdp` divides weights, gradients and the optimizer's state
+    among the workers, for models that do not fit on one GPU: see [FSDP](fsdp.md)."""
+
+    fsdp: Fsdp = Fsdp()
+    """How `strategy: fsdp` divides the model."""
 
     find_unused_parameters: StrictBool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
@@ -193,6 +217,35 @@ class Train(Section):
             raise Refused(
                 "every evaluation reports its loss under this name\nuse another name", "metrics", "loss"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _strategy_has_what_it_needs(self) -> Train:
+        if self.strategy == "ddp":
+            if self.fsdp != Fsdp():
+                raise Refused(
+                    "is given, but strategy is ddp\n"
+                    "the section configures FSDP\nset strategy: fsdp, or remove it",
+                    "fsdp",
+                )
+            return self
+        unfit = {
+            "precision": (self.precision == "fp16", "bf16 or fp32: bf16 needs no loss scaling"),
+            "gradient_compression": (
+                self.gradient_compression != "none",
+                "none; precision bf16 has the same use",
+            ),
+            "compare_weights_every": (
+                bool(self.compare_weights_every),
+                "0: no two workers have the same weights",
+            ),
+        }
+        for key, (is_unfit, remedy) in unfit.items():
+            if is_unfit:
+                raise Refused(
+                    f"is {getattr(self, key)}, and strategy is fsdp\nFSDP does not support it\nset {remedy}",
+                    key,
+                )
         return self
 
     @property

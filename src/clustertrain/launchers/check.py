@@ -27,6 +27,7 @@ from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offli
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.source import check_source
+from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.installed import how_to_install, missing_for_training, missing_of
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
@@ -175,7 +176,9 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
     if job.task and "torch" in missing_for_training():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
-    report = run_check(request, {**os.environ, **without_references(job.env)}, DEADLINE_S)
+    report = run_check(
+        request, {**os.environ, **without_references(job.env), **without_gpus(job)}, DEADLINE_S
+    )
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

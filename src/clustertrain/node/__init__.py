@@ -5,6 +5,7 @@ memory_kill.py   whether the kernel killed a process for memory
 network.py       the address by which other nodes reach it, and its interface
 ports.py         a block of free ports for one job
 processes.py     the identity of a process, to check later whether it still runs
+visible_gpus.py  how many GPUs a process may use, without importing torch
 signals.py       signals that request the end of a process: recorded, or blocked
 cache.py         the cache folder of this user
 installed.py     whether torch and Ray are installed, without importing them

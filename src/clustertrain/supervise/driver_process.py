@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.job.start_environment import start_environment, without_gpus
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
@@ -29,7 +30,11 @@ MARK = "clustertrain: "
 def start_driver(
     attempt: Attempt, folder: Path, environment: Mapping[str, str], *, shielded: bool = False
 ) -> Guarded:
-    """Start the driver of an attempt; `folder` is removed when it has ended."""
+    """Start the driver of an attempt, with what its job sets for a start; `folder` is removed when it has
+    ended."""
+    job = job_of(attempt)
+    if job is not None:
+        environment = {**environment, **start_environment(job), **without_gpus(job)}
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 

@@ -9,7 +9,10 @@ refusals.py      what the user's code raises before the first step, with the lin
 user_frames.py   which frames of a traceback are the user's
 sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
-building.py      the model on its device and in DDP, with its final gradient buckets
+building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
+sharding.py      FSDP: the model divided among the ranks
+blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses
+restoring.py     the tensors of a checkpoint, divided as the model is
 unused.py        parameters without a gradient, for which DDP would wait
 compiling.py     torch.compile, and the compiler that it needs
 normalizing.py   BatchNorm layers converted to another normalization

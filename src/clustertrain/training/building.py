@@ -1,8 +1,9 @@
-"""Builds the model on its device and in DDP with its final gradient buckets, and checks the data sets."""
+"""Builds the model on its device, in DDP with its final gradient buckets or in FSDP; checks the data sets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.sharding import exchange, is_sharded, naming_block, shard_model
 from clustertrain.training.task import Task
 from clustertrain.training.unused import AwaitedGradients
 
@@ -25,7 +27,7 @@ SETTLING_PASSES = 2
 
 
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """The task's model on the device, in training mode.
+    """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
         JobError: it is not a module, has no trainable parameters, or its normalization cannot be converted.
@@ -45,16 +47,20 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
-    model.to(rank_info.device)
+    if settings.strategy == "ddp" or rank_info.world_size == 1:
+        model.to(rank_info.device)  # FSDP moves it block by block
     return model.train()  # a pretrained model is often in evaluation mode
 
 
 def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
-    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors.
+    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors. A
+    sharded model is returned as it is.
 
     Raises:
         ClusterError: it is to be compiled, and the node has no compiler.
     """
+    if is_sharded(model):
+        return model
     module = compiled(model, rank_info.device) if settings.compile else model
     if rank_info.world_size == 1:
         return module
@@ -66,6 +72,28 @@ def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     )
 
 
+def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
+    """Divide the model among the ranks, if the strategy is FSDP and there are several.
+
+    Returns:
+        its blocks and their sizes in a sentence; "" if it is not divided.
+
+    Raises: as `shard_model`.
+    """
+    if settings.strategy == "ddp" or rank_info.world_size == 1:
+        return ""
+    return shard_model(task, model, settings, rank_info)
+
+
+def exchange_if(last: bool, wrapped: nn.Module) -> AbstractContextManager[None]:
+    """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step."""
+    if is_sharded(wrapped):
+        return exchange(wrapped, last)
+    if last or not isinstance(wrapped, DistributedDataParallel):
+        return nullcontext()
+    return wrapped.no_sync()
+
+
 def settle_buckets(
     task: Task,
     wrapped: nn.Module,
@@ -75,22 +103,27 @@ def settle_buckets(
     precision: Precision,
     device: torch.device,
 ) -> None:
-    """Run two passes and discard their gradients, buffers and random numbers; only with DDP.
+    """Run two passes and discard their gradients, buffers and random numbers; with FSDP one.
 
     DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
     or more ranks the buckets determine the order of summation. If the first training steps after each start
     did this, a resumed run would differ from an uninterrupted one in the last bit. The first pass records the
-    order, the second builds the buckets that all steps then use.
+    order, the second builds the buckets that all steps then use. FSDP has no buckets; its pass finds out
+    before the first step whether the model works in these blocks.
+
+    Raises:
+        JobError: parameters have no gradient (DDP), or are used outside their block (FSDP).
     """
-    if not isinstance(wrapped, DistributedDataParallel):
+    if not isinstance(wrapped, DistributedDataParallel) and not is_sharded(wrapped):
         return
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
     awaited = AwaitedGradients(task, model, wrapped)
-    for _ in range(SETTLING_PASSES):
-        with precision.autocast():
-            loss = task.loss(wrapped, map_tensors(batch, torch.clone))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+    for _ in range(1 if is_sharded(wrapped) else SETTLING_PASSES):
+        with naming_block(task) if is_sharded(wrapped) else nullcontext():
+            with precision.autocast():
+                loss = task.loss(wrapped, map_tensors(batch, torch.clone))
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
         awaited.check()
         wrapped.zero_grad(set_to_none=True)
     with torch.no_grad():

@@ -19,14 +19,18 @@ def compiled(model: nn.Module, device: torch.device) -> nn.Module:
     Raises:
         ClusterError: the node has no compiler. torch itself would fail in the first step.
     """
-    _check_compiler(device)
+    check_compiler(device)
     # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
     # ones, and a run resumed after it would differ in the last bits.
     return cast(nn.Module, torch.compile(model, dynamic=False))
 
 
-def _check_compiler(device: torch.device) -> None:
-    """On CPUs torch compiles C++; on GPUs Triton compiles the C code that starts its kernels."""
+def check_compiler(device: torch.device) -> None:
+    """On CPUs torch compiles C++; on GPUs Triton compiles the C code that starts its kernels.
+
+    Raises:
+        ClusterError: the node has no compiler for it.
+    """
     language, variable, usual = ("C++", "CXX", ["g++"])
     if device.type == "cuda":
         language, variable, usual = ("C", "CC", ["gcc", "clang"])

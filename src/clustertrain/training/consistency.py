@@ -15,6 +15,7 @@ from torch import nn
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.sharding import is_sharded
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PART = 1 << 22  # elements that are compared at once: 64 MiB beside the weights
@@ -58,7 +59,7 @@ def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | 
             raise JobError(
                 f"{name} built another model on rank {rank} than on rank 0: "
                 f"{_difference(of_ranks[0], found)}.\n"
-                "DDP needs the same parameters on every rank. Build the model from `args` and the data, "
+                "Training needs the same parameters on every rank. Build the model from `args` and the data, "
                 "not from the rank, the host or random numbers of your own."
             )
     different = _first_difference({key: _checksums(t) for key, t in model.named_buffers()}, rank_info)
@@ -72,12 +73,12 @@ def check_same_weights(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank_info: RankInfo
 ) -> None:
     """All ranks call it after the same step. It sends four numbers per parameter: two for its values, two for
-    what the optimizer keeps for it.
+    what the optimizer keeps for it. With FSDP there is nothing to compare: each rank has other parts.
 
     Raises:
         WeightsDiverged: on all ranks, naming the first rank and parameter.
     """
-    if rank_info.world_size == 1:
+    if rank_info.world_size == 1 or is_sharded(model):
         return
     parameters = dict(model.named_parameters())
     values = {name: _checksums(parameter) for name, parameter in parameters.items()}

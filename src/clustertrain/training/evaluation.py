@@ -23,6 +23,7 @@ from clustertrain.training.refusals import described, first_batch, refusing
 from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
 from clustertrain.training.sampling import evaluation_order, spread_batch
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.sharding import is_sharded
 from clustertrain.training.task import Task
 
 
@@ -51,9 +52,12 @@ class Evaluation:
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
         # without a dtype: every rank then evaluates all of these samples by itself.
         self._counted = rank_info if len(dataset) >= rank_info.world_size else self._alone
+        own = evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size)
+        most = evaluation_order(len(dataset), batch_size, 0, self._counted.world_size)
+        self._passes_of_others = len(most) - len(own) if is_sharded(model) else 0
         self._loader = Loader(
             Fetch(dataset, collate),
-            evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size),
+            own,
             processes=settings.loader_workers,
             device=rank_info.device,
             reuse=True,
@@ -109,15 +113,18 @@ class Evaluation:
         return joined(*parts)
 
     def images(self, step: int) -> dict[str, torch.Tensor]:
-        """The task's images, computed by this rank without the others; see images.images_of.
+        """The task's images, on rank 0; see images.images_of. Rank 0 computes them without the others; with
+        FSDP every rank does, because each has a part of the weights.
 
         Raises:
             JobError: one of them is no image.
         """
-        if type(self._task).images is Task.images:
+        is_first = self._rank_info.rank == 0
+        if type(self._task).images is Task.images or not (is_first or is_sharded(self._model)):
             return {}
         with self._evaluating(step, rank=0), self._precision.autocast():
-            return images_of(self._task, self._model)
+            images = images_of(self._task, self._model)
+        return images if is_first else {}
 
     @contextmanager
     def _evaluating(self, step: int, rank: int) -> Iterator[None]:
@@ -152,6 +159,9 @@ class Evaluation:
             self._metrics.update(outputs, targets, len(key.ids))
             sums[0] += loss.detach().reshape(()).double() * len(key.ids)
             sums[1] += len(key.ids)
+        for _ in range(self._passes_of_others):
+            with self._precision.autocast():
+                self._task.eval_step(self._model, batch)  # the other ranks gather parameters from this one
         loss_sum, samples = sum_over_ranks(sums, self._counted).tolist()
         values = self._metrics.compute(self._counted, len(self._dataset))
         return joined({"loss": loss_sum / samples}, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -12,9 +12,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from clustertrain.training.building import load_datasets, load_weights, make_model, settle_buckets, wrap
+from clustertrain.training.building import (
+    exchange_if,
+    load_datasets,
+    load_weights,
+    make_model,
+    settle_buckets,
+    shard,
+    wrap,
+)
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
@@ -26,6 +33,7 @@ from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
+from clustertrain.training.restoring import with_tensors
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.run import Run
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
@@ -64,6 +72,8 @@ def train(
     precision = Precision(settings.precision, rank_info.device)
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     model = make_model(task, settings, rank_info)
+    difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
+    sharding = shard(task, model, settings, rank_info)
     training_data, eval_data = load_datasets(task, data, rank_info)
     sizes = BatchSizes.of(settings, rank_info.world_size, len(training_data))
     order = TrainOrder(
@@ -117,7 +127,6 @@ def train(
         total_steps=order.total_steps,
         scaler=precision.scaler,
     )
-    difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     wrapped = wrap(model, settings, rank_info)
     loop = _Loop(
         task=task,
@@ -136,7 +145,7 @@ def train(
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        loop.begin(state, warnings=[text for text in (order.limit_text, difference) if text])
+        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding,))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     run.phase("save", loop.position.step)
@@ -178,14 +187,17 @@ class _Loop:
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
 
-    def begin(self, state: dict[str, Any] | None, warnings: Iterable[str]) -> None:
-        """Load a saved state, and seed every rank's random numbers."""
-        for warning in warnings:
-            self._log("warning", text=warning)
-        self._log("note", text=self._optimization.lr_text)
+    def begin(
+        self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
+    ) -> None:
+        """Load a saved state, and seed every rank's random numbers. Empty warnings and notes are left out."""
+        for kind, texts in (("warning", warnings), ("note", (*notes, self._optimization.lr_text))):
+            for each in filter(None, texts):
+                self._log(kind, text=each)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is None:
             return
+        state = with_tensors(state, self._model, self._optimization.optimizer, self._run.fill)
         load_weights(self._task, self._model, state["model"])
         self._optimization.load(state)
         if text := self._compression.load(state.get("compression")):
@@ -248,7 +260,7 @@ class _Loop:
         Returns:
             the share of this rank's loss of the step, a scalar on the device.
         """
-        with self._exchange_if(key.after is not None):
+        with exchange_if(key.after is not None, self._wrapped):
             with self._precision.autocast(), self._awaited.naming():
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)
@@ -258,11 +270,6 @@ class _Loop:
             self._awaited.check()
         self._meter.add(self.position.step + 1, loss, len(key.ids))
         return share.detach().reshape(())
-
-    def _exchange_if(self, last: bool) -> AbstractContextManager[None]:
-        if last or not isinstance(self._wrapped, DistributedDataParallel):
-            return nullcontext()
-        return self._wrapped.no_sync()
 
     def _between_steps(self) -> bool:
         """Log, evaluate and save if due, on all ranks after the same step; True if the run ends here."""
@@ -344,7 +351,7 @@ class _Loop:
             self._run.phase("evaluation", step)
             self.metrics = self._evaluation.run(step)
             self._log("eval", **self.metrics)
-            if self._rank_info.rank == 0 and (images := self._evaluation.images(step)):
+            if images := self._evaluation.images(step):
                 self._run.images(step, images)
             call_after_evaluation(self._task, step, self.metrics)
             if is_due:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
+from clustertrain.training.sharding import is_sharded, local
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
 
@@ -48,10 +50,14 @@ class NonFiniteWeights(ClusterTrainError):
 def check_weights(model: torch.nn.Module, step: int) -> None:
     """
     Raises:
-        NonFiniteWeights: on every rank, because DDP keeps the weights of all ranks equal.
+        NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP they ask each
+            other.
     """
-    finite = [parameter.detach().isfinite().all() for parameter in model.parameters()]
-    if not bool(torch.stack(finite).all()):
+    parts = [local(parameter.detach()) for parameter in model.parameters()]
+    finite = torch.stack([part.isfinite().all() for part in parts]).all().int()
+    if is_sharded(model):
+        dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+    if not bool(finite):
         raise NonFiniteWeights(step)
 
 

@@ -14,6 +14,7 @@ from clustertrain.errors import JobError
 from clustertrain.training.precision import LossScaler
 from clustertrain.training.sampling import BatchSizes
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.sharding import whole
 from clustertrain.training.task import Task
 
 
@@ -103,7 +104,7 @@ class Optimization:
         clip_norm = self._settings.clip_norm
         if clip_norm is not None:
             self._scaler.unscale(self.optimizer)
-            self.grad_norm = nn.utils.clip_grad_norm_(self._parameters, clip_norm)
+            self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
         stepped = self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
         self.optimizer.zero_grad(set_to_none=True)
         if self._scheduler is not None and stepped:

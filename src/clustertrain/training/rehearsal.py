@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from clustertrain.training.blocks import find_blocks
 from clustertrain.training.building import dataset_size, make_model
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation, check_reported
@@ -76,6 +77,8 @@ def _rehearse(
         task, "model", remedy="Correct the model; `args` of the job are the arguments of the task."
     ):
         model = make_model(task, settings, rank_info)
+        if settings.strategy == "fsdp" and world_size > 1:
+            find_blocks(task, model, settings)
     training_data, eval_data = _datasets(task, data)
     sizes = BatchSizes.of(settings, world_size, len(training_data))
     order = TrainOrder(
@@ -108,7 +111,7 @@ def _rehearse(
             loss = task.loss(model, to_device(batch, rank_info.device))
         check_loss(task, loss)
         optimization.backward(loss * key.share)
-    if world_size > 1 and not settings.find_unused_parameters:
+    if world_size > 1 and settings.strategy == "ddp" and not settings.find_unused_parameters:
         check_gradients(task, model)
     model.zero_grad(set_to_none=True)
     trained = time.perf_counter()

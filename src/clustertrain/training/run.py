@@ -18,7 +18,12 @@ class Run(Protocol):
         """(stop, save), as requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
-        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start."""
+        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start.
+        Tensors that were divided among ranks are on the meta device: `fill` reads them."""
+
+    def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Read tensors into those given, each by its path in the state: those that `restore` returned on the
+        meta device. Called on all ranks; each has its part of a divided tensor (a DTensor)."""
 
     def reserve(self, state: dict[str, Any]) -> None:
         """Allocate buffers for saves of tensors like these (live); called on all ranks after the first

@@ -44,6 +44,10 @@ class TrainSettings:
     clip_norm: float | None = None
     compile: bool = False
     normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"  # of BatchNorm layers
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    shard: Literal["full", "hybrid"] = "full"  # of FSDP: over all ranks, or within each node
+    fsdp_blocks: tuple[str, ...] = ()  # class names of modules
+    activation_checkpointing: bool = False  # of the blocks of FSDP
     find_unused_parameters: bool = False
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,11 @@ class Task:
         raise NotImplementedError(
             f"{type(self).__name__} has no model(); a Task needs one that returns an nn.Module."
         )
+
+    def blocks(self, model: nn.Module) -> Iterable[nn.Module] | None:
+        """For train.strategy: fsdp, the modules of the model whose parameters are gathered together, such as
+        `model.layers`. None: found by their size. `train.fsdp.blocks` of the job file overrides them."""
+        return None
 
     def train_data(self, data: Mapping[str, Path]) -> Any:
         """The training samples, with __len__ and __getitem__; `data` has the job's data paths by name."""

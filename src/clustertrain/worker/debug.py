@@ -22,6 +22,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.source import script_file
+from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
@@ -47,7 +48,7 @@ def debug(job: Job) -> None:
             f"with {sys.executable}.\nTo debug with this Python: --set interpreter="
         )
     screen = Lines(sys.stdout)
-    os.environ.update(without_references(job.env))
+    os.environ.update(without_references(job.env) | without_gpus(job))
     enter_code(job)
     if job.resources.gpus_per_worker:
         check_gpus(1, job.resources.gpus_per_worker)
@@ -142,6 +143,9 @@ class _NoFiles:
 
     def restore(self) -> dict[str, Any] | None:
         return None
+
+    def fill(self, tensors: dict[str, Any]) -> None:
+        """Nothing is restored."""
 
     def reserve(self, state: dict[str, Any]) -> None:
         """Nothing is saved."""

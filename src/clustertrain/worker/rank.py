@@ -137,6 +137,9 @@ class WorkerRun:
         folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
         return load(folder or self.attempt.checkpoint_copy / self.plan.checkpoint)
 
+    def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        raise NotImplementedError
+
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
             self._saver.reserve(state)

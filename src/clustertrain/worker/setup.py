@@ -17,6 +17,7 @@ from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.places import DataEntry
 from clustertrain.job.references import without_references
+from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
@@ -41,7 +42,6 @@ class WorkerState:
 
 
 worker_state = WorkerState()
-_VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # of NVIDIA and AMD
 
 
 def set_up_process(plan: Plan) -> None:
@@ -67,8 +67,7 @@ def set_up_process(plan: Plan) -> None:
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
     else:
-        # Ray hides the GPUs of a node only from workers that have some of them.
-        os.environ.update({name: "" for name in _VISIBLE_GPUS if name not in plan.job.env})
+        os.environ.update(without_gpus(plan.job))
         # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
         # one rank without a GPU: each rank would train on its own.
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

@@ -7,6 +7,7 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.local.run import _local_world_sizes, run_local
+from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options
 from clustertrain.run.folder import RunDir
@@ -33,3 +34,46 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
     elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
     # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
     assert _local_world_sizes(elastic) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen", "expected"),
+    [
+        (["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"], None, 2),
+        (["nvidia0", "nvidia1"], "1", 1),
+        (["nvidia0", "nvidia1"], "0,1,2", 2),
+        (["nvidia0", "nvidia1"], "1,-1,0", 1),
+        (["nvidia0", "nvidia1"], "", 0),
+        (["nvidia0"], "MIG-a,MIG-b", 2),
+        (["null"], None, None),
+        (["null"], "0,1", 2),
+    ],
+)
+def test_gpus_are_counted_without_torch(monkeypatch, tmp_path, files, chosen, expected):
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr("clustertrain.node.visible_gpus._DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert visible_gpus() == expected
+
+
+def on_a_machine(monkeypatch, cpus, gpus):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
+    monkeypatch.setattr("clustertrain.launchers.local.run.visible_gpus", lambda: gpus)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):
+    elastic = job(resources={"workers": [2, 8], "gpus_per_worker": 1})
+    on_a_machine(monkeypatch, cpus=64, gpus=4)
+    assert _local_world_sizes(elastic) == [2, 3, 4]
+    on_a_machine(monkeypatch, cpus=64, gpus=None)
+    assert _local_world_sizes(elastic)[-1] == 8, "torch counts them"
+    on_a_machine(monkeypatch, cpus=64, gpus=1)
+    with pytest.raises(ClusterError, match=r"2 workers × 1 GPUs = 2 GPUs, and this process may use 1 "):
+        _local_world_sizes(elastic)
+    on_a_machine(monkeypatch, cpus=64, gpus=0)
+    with pytest.raises(ClusterError, match=r"may use 0 [^S]*Set resources\.gpus_per_worker to at most 0"):
+        _local_world_sizes(elastic)

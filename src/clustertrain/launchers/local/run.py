@@ -13,6 +13,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.local.ray import ray_address
+from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
@@ -65,10 +66,17 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
 
 
 def _local_world_sizes(job: Job) -> list[int]:
-    """The numbers of workers in [min, max] for which this machine has enough CPUs."""
+    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs.
+
+    With RAY_ADDRESS all of them: the driver counts what that cluster has.
+    """
     sizes = list(job.world_sizes)
     if ray_address():
         return sizes
+    return _with_gpus(job, _with_cpus(job, sizes))
+
+
+def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
     cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
     fitting = [size for size in sizes if size * each <= cpus]
     if not fitting:
@@ -77,6 +85,21 @@ def _local_world_sizes(job: Job) -> list[int]:
             f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
             f"Set resources.workers to {max(1, int(cpus / each))}, "
             f"or resources.cpus_per_worker to {cpus / least:.3g} to share the cores."
+        )
+    return fitting
+
+
+def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
+    each = job.resources.gpus_per_worker
+    if not each or (gpus := visible_gpus()) is None:  # then torch counts them, and refuses too few
+        return sizes
+    fitting = [size for size in sizes if size * each <= gpus]
+    if not fitting:
+        most = gpus // each
+        lower = f"resources.workers to {most}" if most else f"resources.gpus_per_worker to at most {gpus}"
+        raise ClusterError(
+            f"{sizes[0]} workers × {each} GPUs = {sizes[0] * each} GPUs, and this process may use {gpus} "
+            f"(CUDA_VISIBLE_DEVICES, /dev/nvidia*).\nSet {lower}, or make more GPUs visible."
         )
     return fitting
 

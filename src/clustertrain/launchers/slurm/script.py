@@ -40,6 +40,14 @@ _PASSED_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMI
 _ARGV = ("sbatch", "--parsable", "--export=ALL")
 # The mailbox of the batch shell and the agent is a folder in this one (mailbox.sh); a container mounts it.
 _TEMPORARY = '"$temporary"'
+# Of the environment of a node, what configures its network and its GPUs: podman passes on no other variables.
+# Of CUDA_… not all: CUDA_HOME and CUDA_PATH are folders of the node.
+_NETWORK_AND_GPUS = (
+    *("NCCL_*", "FI_*", "UCX_*", "RDMAV_*", "GLOO_*", "TORCH_*"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_*", "CUDA_MODULE_LOADING", "CUDA_LAUNCH_BLOCKING", "NVIDIA_*"),
+)
+# What NVIDIA's hooks read to give a container GPUs, whatever its image sets for them.
+_NVIDIA = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,8 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     if lines:
         yield "# shellcheck disable=SC2016  # another shell expands $ here"
     yield f"setup={quote(lines)}"
+    if container in ("podman", "pyxis"):
+        yield from _gpus_in_container(job)
     if container == "podman":
         yield f"image={quote(job.image or '')}"
         yield "# The container runs as the same user. Root needs no mapping of user IDs, others need one."
@@ -196,12 +206,20 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     yield ")"
 
 
+def _gpus_in_container(job: Job) -> Iterator[str]:
+    """What NVIDIA's hooks give the container: the GPUs of the allocation, of which SLURM's cgroup and
+    CUDA_VISIBLE_DEVICES leave those of the job, or none, also on a node without a driver."""
+    visible = '"${NVIDIA_VISIBLE_DEVICES:-all}"' if gpus_per_node(job) else "void"
+    yield f"export NVIDIA_VISIBLE_DEVICES={visible}"
+    yield 'export NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"'
+
+
 def _none(job: Job) -> Iterator[str]:
     yield from ()
 
 
 def _apptainer(job: Job) -> Iterator[str]:
-    """Apptainer passes on the environment, the network, /dev/shm and the working folder by default."""
+    """Apptainer passes on the environment, the network, /dev and the working folder by default."""
     image = job.image or ""
     yield "apptainer exec --nv" if gpus_per_node(job) else "apptainer exec"
     yield from (f"--bind {mount}" for mount in _mounts(job))
@@ -209,10 +227,14 @@ def _apptainer(job: Job) -> Iterator[str]:
 
 
 def _pyxis(job: Job) -> Iterator[str]:
-    """Pyxis adds options to srun. The container runs as the user, not as root, without the home folder."""
+    """Pyxis adds options to srun. The container runs as the user, not as root, without the home folder.
+
+    It passes on the environment and /dev; a variable that the image sets as well has the image's value,
+    except those of --container-env."""
     yield f"--container-image={quote(_enroot_image(job.image or ''))}"
-    mounts = "','".join(_mounts(job))  # shellcheck warns of an unquoted comma in an array
-    yield f"--container-mounts={mounts}"
+    comma = "','"  # shellcheck warns of an unquoted comma in an array
+    yield f"--container-mounts={comma.join(_mounts(job))}"
+    yield f"--container-env={comma.join((*_NVIDIA, *job.slurm.environment))}"
     yield "--no-container-mount-home --no-container-remap-root --no-container-entrypoint"
 
 
@@ -220,10 +242,11 @@ def _podman(job: Job) -> Iterator[str]:
     """The container uses the network, /dev/shm and the host name of the node. It stays in the job's cgroup,
     so SLURM's limits apply; only crun supports that. Podman then requires a separate PID namespace: all its
     processes end with the agent."""
-    yield """bash -c 'record_signals "$@"' record_signals"""
-    yield "podman --runtime=crun run --rm --network=host --ipc=host --uts=host --cgroups=disabled"
+    yield """bash -c 'run_podman "$@"' run_podman"""
+    yield "--rm --network=host --ipc=host --uts=host --cgroups=disabled"
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
-    yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=CUDA_VISIBLE_DEVICES --env=TMPDIR"
+    yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=TMPDIR"
+    yield " ".join(f"--env={quote(name)}" for name in _NETWORK_AND_GPUS)
     yield from (f"--env={name}" for name in job.slurm.environment)
     if gpus_per_node(job):
         yield "--device=nvidia.com/gpu=all"

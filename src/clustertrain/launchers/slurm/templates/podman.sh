@@ -1,13 +1,21 @@
-# Three functions for podman. The task of each node runs podman through record_signals, which records SLURM's
+# Four functions for podman. The task of each node runs podman through record_signals, which records SLURM's
 # signals in the mailbox of the head's agent. Podman would forward signals through further processes, and a TERM
 # to all processes of a step (proctrack/linuxproc) would end these.
-# shellcheck disable=SC2317  # the shell on each node calls this function and pull_image
+# shellcheck disable=SC2317  # the shell on each node calls this function and the next two
 record_signals() {
   trap ': 2> /dev/null > "$CLUSTERTRAIN_MAIL/lead"' USR1 USR2
   trap ': 2> /dev/null > "$CLUSTERTRAIN_MAIL/term"' TERM
   "$@" &
   while kill -0 "$!" 2> /dev/null; do wait "$!"; done
   wait "$!"
+}
+# The container gets the devices of InfiniBand, RoCE and EFA of its node, if there are any. Without them NCCL would
+# use TCP. `--ulimit=host` gives it the node's limit of locked memory, which they need.
+# shellcheck disable=SC2317
+run_podman() {
+  local devices=()
+  if [ -d /dev/infiniband ]; then devices=(--device=/dev/infiniband); fi
+  record_signals podman --runtime=crun run "${devices[@]}" "$@"
 }
 # Each node that lacks the image pulls it. If that fails, only the first error of one node is printed.
 # shellcheck disable=SC2317
@@ -31,6 +39,6 @@ with_image() {
   fi
   exec "$@"
 }
-export -f record_signals pull_image with_image
+export -f record_signals run_podman pull_image with_image
 launch=(bash -c 'with_image "$@"' with_image "$image" "${launch[@]}")
 

@@ -14,30 +14,14 @@ import torch.distributed as dist
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
+from gpu.suite import needs_a_gpu, needs_cuda
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: GPU tests need one"),
-]
+pytestmark = [pytest.mark.gpu, needs_a_gpu]
 SETTINGS = TrainSettings(epochs=2, batch_size=4, seed=3, save_every_steps=2, log_every=2)
 
 
-@pytest.fixture
-def gpu() -> RankInfo:
-    torch.cuda.set_device(0)
-    return RankInfo(0, 0, 1, torch.device("cuda", 0))
-
-
-@pytest.fixture
-def deterministic(monkeypatch):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", pytest.param("fp16", marks=needs_cuda)])
 def test_resume_is_bit_identical(gpu, deterministic, precision):
     settings = replace(SETTINGS, precision=precision, clip_norm=1.0)
     whole = run_task(gpu, Classify(), settings)
@@ -62,6 +46,7 @@ class Overflowing(Plain):
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
 
 
+@needs_cuda
 def test_fp16_skips_steps_that_overflow_and_continues(gpu):
     settings = TrainSettings(steps=40, batch_size=4, precision="fp16", log_every=1)
     outcome = run_task(gpu, Overflowing(lr=1e-5), settings)
@@ -91,6 +76,7 @@ class Snapshot(MemoryRun):
         super().save(host, progress)
 
 
+@needs_cuda
 def test_a_checkpoint_of_device_memory_is_a_copy_on_the_host(gpu, deterministic):
     run = Snapshot(0)
     train(Classify(), SETTINGS, gpu, run, {})
@@ -137,6 +123,7 @@ def stop_soon(calls):
     return calls >= 3, False
 
 
+@needs_cuda
 def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
     world_size = torch.cuda.device_count()
     context = multiprocessing.get_context("spawn")
@@ -155,6 +142,7 @@ def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
         assert process.exitcode == 0
 
 
+@needs_cuda
 def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
     from clustertrain.errors import ClusterError
     from clustertrain.training.distributed import init_process_group

@@ -1,0 +1,48 @@
+"""Which GPU each rank has, from the events of an attempt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from clustertrain.run.folder import Attempt
+from clustertrain.run.history import events_of_attempt
+
+
+def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
+    """The event of the newest start of the attempt's workers; None if there was none."""
+    groups = (event for event in events_of_attempt(attempt) if event["kind"] == "group_started")
+    return next(reversed(list(groups)), None)
+
+
+def gpus_text(group: Mapping[str, Any]) -> str:
+    """All GPUs of a start of the workers in one line; empty without GPUs.
+
+    Raises:
+        KeyError, TypeError: the event lacks a field.
+    """
+    gpus = [gpu for rank in group["ranks"] for gpu in rank.get("gpus", ())]
+    if not gpus:
+        return ""
+    kinds = Counter((gpu["name"], gpu["driver"]) for gpu in gpus)
+    parts = [f"{count} × {name}, driver {driver}" for (name, driver), count in kinds.items()]
+    versions = [
+        f"{name} {group[key]}" for key, name in (("cuda", "CUDA"), ("nccl", "NCCL")) if group.get(key)
+    ]
+    return ", ".join([*parts, *versions])
+
+
+def gpu_rows(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The rows of `status`: all GPUs, then those of each rank; none without GPUs, and for an event that lacks
+    a field."""
+    try:
+        if group is None or not (text := gpus_text(group)):
+            return []
+        rows = [("GPUs", text)]
+        for rank in group["ranks"]:
+            places = ", ".join(f"{gpu['uuid']} at {gpu['pci']}" for gpu in rank["gpus"])
+            rows.append((f"rank {rank['rank']}", f"{rank['host']}: {places}"))
+    except (KeyError, TypeError):
+        return []
+    return rows

@@ -1,0 +1,190 @@
+"""The blocks of a model for FSDP, whose parameters are gathered together, and what FSDP refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from clustertrain.errors import JobError
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import Task
+
+# The size rule: a module with more than an eighth of the parameters is divided into its children; what has
+# less than a thousandth is not worth a collective of its own.
+_MOST, _LEAST = 8, 1000
+# Their forward() uses the weights of children without calling the children.
+_WHOLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+_REMEDY = "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
+
+
+@dataclass(frozen=True)
+class Block:
+    """A module below the model, by its name there."""
+
+    name: str
+    module: nn.Module
+    elements: int  # of its parameters, including those of blocks inside it
+
+
+def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[Block]:
+    """The blocks of a model, inner ones first: those that the job file names by class, otherwise those of
+    `Task.blocks`, otherwise those of the size rule.
+
+    Raises:
+        JobError: FSDP cannot shard the model in these blocks; names the parameters.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    if settings.fsdp_blocks:
+        found, source = list(_of_classes(model, settings.fsdp_blocks)), "train.fsdp.blocks"
+    elif (of_task := task.blocks(model)) is not None:
+        found, source = list(of_task), f"{type(task).__name__}.blocks()"
+        _check_modules(found, names, source)
+    else:
+        found, source = list(_of_size(model)), ""
+    owners = _owners(model)
+    if not source:
+        found = [module for module in found if _tied(module, owners, names) is None]
+    for module in found:
+        _check_forward(module, names[id(module)], source)
+        if tie := _tied(module, owners, names):
+            inside, outside = tie
+            raise JobError(
+                f"{source or 'the size rule'} makes {names[id(module)]} a block of FSDP, but its parameter "
+                f"{inside} is the same as {outside}, which is outside the block.\n"
+                "A shared parameter must be inside one block, or in none: only then it stays one parameter.\n"
+                f"{_REMEDY}"
+            )
+    unique = {id(module): module for module in found if module is not model}
+    blocks = [Block(names[i], module, _elements(module)) for i, module in unique.items()]
+    blocks.sort(key=lambda block: -block.name.count("."))
+    _check_parameters(model, blocks)
+    return blocks
+
+
+def listed_blocks(model: nn.Module, blocks: list[Block]) -> str:
+    """The blocks and their sizes for the log: blocks of one class and size are one entry."""
+    total = _elements(model)
+    kinds = Counter((type(block.module).__name__, block.elements) for block in blocks)
+    listed = [f"{count} × {name} of {elements:,}" for (name, elements), count in kinds.most_common(6)]
+    if len(kinds) > 6:
+        listed.append(f"{len(kinds) - 6} more kinds")
+    inner = {id(p) for block in blocks for p in block.module.parameters()}
+    rest = sum(p.numel() for p in model.parameters() if id(p) not in inner)
+    if not blocks:
+        return f"{total:,} parameters without blocks: every rank gathers all of them at once"
+    return f"{total:,} parameters in blocks: {', '.join(listed)}; outside the blocks {rest:,}"
+
+
+def _of_classes(model: nn.Module, classes: Iterable[str]) -> Iterator[nn.Module]:
+    present = {type(module).__name__ for module in model.modules()}
+    for name in classes:
+        if name not in present:
+            raise JobError(
+                f"train.fsdp.blocks names the class {name}, and no module of the model is one.\n"
+                f"The classes of its modules: {', '.join(sorted(present))}."
+            )
+    yield from (module for module in model.modules() if type(module).__name__ in set(classes))
+
+
+def _of_size(model: nn.Module) -> Iterator[nn.Module]:
+    total = _elements(model)
+
+    def below(module: nn.Module) -> Iterator[nn.Module]:
+        for child in module.children():
+            elements = _elements(child)
+            if elements * _LEAST < total:
+                continue
+            divisible = not isinstance(child, _WHOLE) and any(_elements(c) for c in child.children())
+            if divisible and (elements * _MOST > total or not _has_forward(child)):
+                yield from below(child)
+            elif _has_forward(child):
+                yield child
+
+    yield from below(model)
+
+
+def _elements(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _check_modules(found: Sequence[object], names: dict[int, str], source: str) -> None:
+    for module in found:
+        if not isinstance(module, nn.Module) or id(module) not in names:
+            raise JobError(
+                f"{source} returned {type(module).__name__}, which is not a module of the given model.\n"
+                "Return modules of the model, such as list(model.layers)."
+            )
+
+
+def _check_forward(module: nn.Module, name: str, source: str) -> None:
+    if not _has_forward(module):
+        raise JobError(
+            f"{source} names {name or 'the model'}, a {type(module).__name__} without a forward(): "
+            "FSDP gathers a block's parameters when its forward() is called.\n"
+            "Name the modules inside it."
+        )
+
+
+def _owners(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
+    """By the id of a parameter: the modules that have it, each with its name there."""
+    owners: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            owners.setdefault(id(parameter), []).append((module, name))
+    return owners
+
+
+def _tied(
+    block: nn.Module, owners: dict[int, list[tuple[nn.Module, str]]], names: dict[int, str]
+) -> tuple[str, str] | None:
+    """The names of a parameter that is inside the block and outside it."""
+    inside = {id(module) for module in block.modules()}
+    for parameter in block.parameters():
+        places = owners[id(parameter)]
+        outside = [place for place in places if id(place[0]) not in inside]
+        if outside:
+            own = next(place for place in places if id(place[0]) in inside)
+            return _full_name(own, names), _full_name(outside[0], names)
+    return None
+
+
+def _full_name(place: tuple[nn.Module, str], names: dict[int, str]) -> str:
+    module, name = place
+    return f"{names[id(module)]}.{name}".lstrip(".")
+
+
+def _check_parameters(model: nn.Module, blocks: list[Block]) -> None:
+    """What FSDP refuses of parameters, before it shards the first of them."""
+    for name, parameter in model.named_parameters():
+        what = ""
+        if is_lazy(parameter):
+            what = "has no shape before the first batch (a lazy layer)"
+        elif parameter.ndim == 0:
+            what = "is a scalar of shape (), which cannot be divided among ranks; give it the shape (1,)"
+        elif not parameter.is_contiguous():
+            what = f"is not contiguous (strides {parameter.stride()})"
+        if what:
+            raise JobError(f"FSDP cannot shard the parameter {name}: it {what}.\nChange it in model().")
+    taken: set[int] = set()
+    for name, module in [*((b.name, b.module) for b in blocks), ("the model outside its blocks", model)]:
+        dtypes: dict[torch.dtype, str] = {}
+        for key, parameter in module.named_parameters():
+            if id(parameter) not in taken and parameter.requires_grad:
+                dtypes.setdefault(parameter.dtype, key)
+        taken |= {id(parameter) for parameter in module.parameters()}
+        if len(dtypes) > 1:
+            listed = ", ".join(f"{key} is {str(d).removeprefix('torch.')}" for d, key in dtypes.items())
+            raise JobError(
+                f"FSDP cannot shard {name}: its trainable parameters have several dtypes ({listed}), and "
+                "their gradients are exchanged together.\n"
+                "Give the parameters of a block one dtype in model(), or make each part a block of its own."
+            )

@@ -1,0 +1,129 @@
+"""Which modules of a model FSDP gathers together, and what it refuses, with names and a remedy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from clustertrain.errors import JobError
+from clustertrain.training.blocks import find_blocks, listed_blocks
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Plain
+
+BY_SIZE = TrainSettings(steps=1, batch_size=1, strategy="fsdp")
+BY_CLASS = TrainSettings(steps=1, batch_size=1, strategy="fsdp", fsdp_blocks=("Layer",))
+
+
+class Layer(nn.Module):
+    def __init__(self, width=16):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, 2)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x + self.attention(x, x, x)[0])
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers=12, tied=False):
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(4, 16))
+        self.tokens = nn.Embedding(50, 16)
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+        self.head = nn.Linear(16, 50, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+
+def _names(model, settings=BY_SIZE, task=None):
+    return [block.name for block in find_blocks(task or Plain(), model, settings)]
+
+
+def test_the_size_rule_takes_the_layers_and_leaves_shared_parameters_out():
+    layers = [f"layers.{i}" for i in range(12)]
+    assert _names(Transformer()) == [*layers, "tokens", "head"]
+    assert _names(Transformer(tied=True)) == layers, (
+        "tokens and head are one parameter, gathered by the model"
+    )
+    model = Transformer(tied=True)
+    text = listed_blocks(model, find_blocks(Plain(), model, BY_SIZE))
+    assert text == "14,304 parameters in blocks: 12 × Layer of 1,120; outside the blocks 864"
+
+
+def test_the_size_rule_divides_large_modules_but_no_attention():
+    assert _names(Transformer(layers=1)) == ["layers.0.attention", "layers.0.norm", "tokens", "head"]
+    assert _names(nn.Linear(4, 4)) == []
+    assert listed_blocks(nn.Linear(4, 4), []) == (
+        "20 parameters without blocks: every rank gathers all of them at once"
+    )
+
+
+def test_the_job_file_comes_before_the_task_and_inner_blocks_before_outer_ones():
+    model = nn.Sequential(nn.Sequential(Layer(), Layer()), nn.Linear(16, 2))
+    task = Plain()
+    task.blocks = lambda model: [model[0], model[0][1], model[1]]
+    assert _names(model, task=task) == ["0.1", "0", "1"]
+    assert _names(model, BY_CLASS, task) == ["0.0", "0.1"]
+
+
+def _scalar():
+    model = nn.Sequential(Layer())
+    model[0].scale = nn.Parameter(torch.tensor(1.0))
+    return model
+
+
+def _mixed():
+    model = nn.Sequential(Layer(), nn.Linear(16, 2))
+    model[0].norm.to(torch.bfloat16)
+    return model
+
+
+def _tied():
+    model = nn.Sequential(Layer(), Layer())
+    model[1].norm.weight = model[0].norm.weight
+    return model
+
+
+def _strided():
+    model = nn.Sequential(Layer())
+    model[0].columns = nn.Parameter(torch.zeros(2, 3).T)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (_scalar, "the parameter 0.scale: it is a scalar of shape ()"),
+        (
+            _mixed,
+            "0: its trainable parameters have several dtypes (attention.in_proj_weight is float32",
+        ),
+        (_tied, "makes 0 a block of FSDP, but its parameter 0.norm.weight is the same as 1.norm.weight"),
+        (_strided, "the parameter 0.columns: it is not contiguous (strides (1, 3))"),
+        (lambda: nn.Sequential(Layer(), nn.LazyLinear(3)), "the parameter 1.weight: it has no shape before"),
+        (lambda: nn.Linear(2, 2), "names the class Layer, and no module of the model is one.\nThe classes"),
+    ],
+)
+def test_what_fsdp_cannot_shard_is_refused_by_name(model, what):
+    with pytest.raises(JobError) as raised:
+        find_blocks(Plain(), model(), BY_CLASS)
+    assert what in str(raised.value) and len(str(raised.value).splitlines()) in (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "what"),
+    [
+        (
+            lambda model: [nn.Linear(1, 1)],
+            "Plain.blocks() returned Linear, which is not a module of the given",
+        ),
+        (lambda model: ["layers"], "Plain.blocks() returned str, which is not a module"),
+        (lambda model: [model.layers], "names layers, a ModuleList without a forward()"),
+    ],
+)
+def test_blocks_of_a_task_are_modules_of_its_model(found, what):
+    task = Plain()
+    task.blocks = found
+    with pytest.raises(JobError, match=what.replace("(", "\\(").replace(")", "\\)")):
+        find_blocks(task, Transformer(), BY_SIZE)

@@ -1,0 +1,79 @@
+"""train.strategy: fsdp gives what DDP gives, with each rank holding a part of the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from clustertrain.training.settings import TrainSettings
+from training.tasks import Classify, run_task
+
+SETTINGS = TrainSettings(
+    steps=50, batch_size=4, seed=3, clip_norm=1.0, warmup_steps=4, log_every=1, eval_every_steps=25
+)
+
+
+class Evaluated(Classify):
+    """55 evaluation samples in batches of 4: of three ranks, one has another number of batches."""
+
+    def eval_data(self, data):
+        return self.train_data(data)
+
+    def eval_step(self, model, batch):
+        x, y, _ = batch
+        outputs = model(x)
+        return nn.functional.cross_entropy(outputs, y), outputs, y
+
+
+class BatchNormalized(Evaluated):
+    """Dropout, and the running values of BatchNorm, which evaluation uses."""
+
+    def optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def scheduler(self, optimizer, total_steps):
+        return None
+
+
+class Normalized(Evaluated):
+    """LayerNorm and AdamW. With BatchNorm AdamW would turn rounding errors into steps: the gradient of a bias
+    before it is zero, and AdamW divides it by its own size."""
+
+    def model(self):
+        return nn.Sequential(
+            nn.Linear(6, 33), nn.LayerNorm(33), nn.GELU(), nn.Linear(33, 17), nn.GELU(), nn.Linear(17, 3)
+        )
+
+    def optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def scheduler(self, optimizer, total_steps):
+        return None
+
+
+def _logged(outcome, kind, key="loss"):
+    return [record[key] for record in outcome.logs if record["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("task", "world_size", "accumulate"),
+    [(Normalized, 2, 1), (Normalized, 3, 1), (Normalized, 3, 2), (BatchNormalized, 2, 1)],
+)
+def test_fifty_steps_have_the_losses_of_ddp(ranks, task, world_size, accumulate):
+    group, batch_size = ranks(world_size), 12 if task is BatchNormalized else 4
+    settings = replace(SETTINGS, accumulate=accumulate, batch_size=batch_size)
+    ddp = group.results(run_task, task(55), settings)
+    fsdp = group.results(run_task, task(55), replace(settings, strategy="fsdp"))
+    for kind, key in (("train", "loss"), ("train", "grad_norm"), ("eval", "loss")):
+        expected, found = _logged(ddp[0], kind, key), _logged(fsdp[0], kind, key)
+        assert len(expected) == (50 if kind == "train" else 2)
+        assert found == pytest.approx(expected, rel=0, abs=1e-6)
+    for name, weight in ddp[0].weights().items():
+        torch.testing.assert_close(fsdp[0].weights()[name], weight, rtol=0, atol=1e-5)
+    assert fsdp[0].ids == ddp[0].ids
+    notes = [record["text"] for record in fsdp[0].logs if record["kind"] == "note"]
+    assert notes[0].startswith(f"FSDP (full, {world_size} ranks): ")
+    assert " parameters in blocks: " in notes[0]
