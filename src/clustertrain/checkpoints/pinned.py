@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -81,8 +82,12 @@ class PinnedMemory:
 
 
 def _register(address: int, size_bytes: int) -> None:
-    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, size_bytes, _PORTABLE)))
+    torch.cuda.check_error(int(_cudart().cudaHostRegister(address, size_bytes, _PORTABLE)))
 
 
 def _unregister(address: int) -> None:
-    torch.cuda.cudart().cudaHostUnregister(address)
+    _cudart().cudaHostUnregister(address)
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's own lacks types

@@ -132,8 +132,9 @@ class Saver:
 
     def _dump(self, state: Any, file: Any) -> None:
         """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
+        counted: Any = _Counted(file, self._count)
         try:
-            torch.save(state, _Counted(file, self._count))
+            torch.save(state, counted)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError | StorageError):
                 raise error.__context__ from error

@@ -9,6 +9,8 @@ refusals.py      what the user's code raises before the first step, with the lin
 user_frames.py   which frames of a traceback are the user's
 sampling.py      which samples a rank takes at which step
 loading.py       from sample ids to a batch on the device
+loader_processes.py  how many loader processes a rank starts by itself
+kernels.py       TF32 and cuDNN's algorithms on GPUs, channels last
 building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
 sharding.py      FSDP: the model divided among the ranks
 blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses

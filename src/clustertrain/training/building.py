@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clustertrain.errors import JobError
 from clustertrain.training.compiling import compiled
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
@@ -47,6 +48,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
+    if settings.channels_last:
+        to_channels_last(model)
     if settings.strategy == "ddp" or rank_info.world_size == 1:
         model.to(rank_info.device)  # FSDP moves it block by block
     return model.train()  # a pretrained model is often in evaluation mode

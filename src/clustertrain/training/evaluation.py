@@ -59,6 +59,7 @@ class Evaluation:
             Fetch(dataset, collate),
             own,
             processes=settings.loader_workers,
+            cpus=settings.cpus,
             device=rank_info.device,
             reuse=True,
         )

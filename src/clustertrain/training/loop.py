@@ -28,6 +28,7 @@ from clustertrain.training.consistency import check_same_model, check_same_weigh
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loading import Fetch, Loader
 from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
@@ -74,6 +75,7 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
+    kernels = use_fast_kernels(settings.matmul, rank_info.device)
     training_data, eval_data = load_datasets(task, data, rank_info)
     sizes = BatchSizes.of(settings, rank_info.world_size, len(training_data))
     order = TrainOrder(
@@ -100,6 +102,7 @@ def train(
         Fetch(training_data, collate),
         order,
         processes=settings.loader_workers,
+        cpus=settings.cpus,
         device=rank_info.device,
         reuse=False,
     )
@@ -145,7 +148,7 @@ def train(
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding,))
+        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding, kernels, loader.text))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     run.phase("save", loop.position.step)

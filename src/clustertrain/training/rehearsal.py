@@ -101,7 +101,7 @@ def _rehearse(
             scaler=precision.scaler,
         )
     built = time.perf_counter()
-    if settings.loader_workers:
+    if settings.loader_workers and settings.loader_workers != "auto":
         check_pickles(Fetch(training_data, collate_of(task)), settings.loader_workers)
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, collate_of(task), key)

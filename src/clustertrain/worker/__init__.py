@@ -18,6 +18,7 @@ check.py          checks a job's code before a start: import, args, a rehearsal 
 debug.py          `run --debug`: rank 0 in this process, without Ray
 one_rank.py       one rank outside Ray: its environment, device and process group
 local_data.py     the data sets on this machine, outside a run
+placement.py      a worker on the CPUs next to its GPUs; expandable segments of GPU memory
 gpus.py           whether torch can use the GPUs of this node
 storage_probe.py  tests that every node can write the storage and read the files of the others
 parent_watch.py   ends a rank with the raylet that started it
