@@ -16,6 +16,7 @@ BROUGHT_BY = {
     "urllib3": "boto3",
     "pydantic-core": "pydantic",
     "pyarrow": "ray",
+    "jsonpointer": "jsonpatch",
     "mlflow": "mlflow-skinny",
 }
 
@@ -47,7 +48,8 @@ def test_the_code_imports_what_an_installation_brings_and_no_tool():
 
 
 def test_an_installation_for_submitting_is_light():
-    assert names(PROJECT["dependencies"]) == {"boto3", "click", "pydantic", "pyyaml", "rich", "urllib3"}
+    light = {"boto3", "click", "jsonpatch", "pydantic", "pyyaml", "rich", "urllib3"}
+    assert names(PROJECT["dependencies"]) == light
 
 
 def test_tools_are_in_the_extra_dev_only():

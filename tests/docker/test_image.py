@@ -31,6 +31,17 @@ def pinned(name, file="docker/constraints.txt"):
     return re.search(rf"^{name}==(\S+)", (ROOT / file).read_text(), re.MULTILINE)[1]
 
 
+# What torch.compile does: an extension of Python, compiled at run time into a folder below /tmp.
+EXTENSION = """
+headers=$(python -c "import sysconfig; print(sysconfig.get_path('include'))")
+echo '#include <Python.h>' | g++ -shared -fPIC -I"$headers" -x c++ - -o /tmp/a.so && echo "$(id -u) built"
+"""
+
+
+def bill_of_materials(image):
+    return json.loads(inside(image, "cat", "/usr/share/clustertrain/sbom.json"))["components"]
+
+
 def labels(image):
     return json.loads(podman("image", "inspect", "--format={{json .Labels}}", image).stdout)
 
@@ -41,6 +52,10 @@ def test_the_gpu_target_is_the_same_with_cuda_in_it(image):
     try:
         assert labels(name) == {**labels(image), "io.clustertrain.target": "gpu"}
         assert re.match(r"\d+\.\d+", inside(name, "python", "-c", "import torch; print(torch.version.cuda)"))
+        fabric = "import ctypes; [ctypes.CDLL(f'{each}.so.1') for each in ('libibverbs', 'librdmacm')]"
+        assert inside(name, "python", "-c", fabric) == ""
+        assert inside(name, "bash", "-c", EXTENSION) == "1000 built"
+        assert {"g++", "libibverbs1"} <= {each["name"] for each in bill_of_materials(name)}
     finally:
         podman("rmi", name)
 

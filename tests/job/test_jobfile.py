@@ -91,6 +91,21 @@ def refusal(load, tmp_path):
             "job.yaml:3:35: train.early_stop: the key 'patience' is missing\nit has no default: add it",
         ),
         (
+            f"{TASK.rstrip()[:-1]}, profile: {{steps: [15, 10]}}}}\n",
+            "job.yaml:3:45: train.profile.steps: [15, 10] is not accepted\n"
+            "must be [first, last]: two steps, counted from 1, with 1 ≤ first ≤ last\nfor example: [10, 15]",
+        ),
+        (
+            f"{TASK.rstrip()[:-1]}, profile: {{steps: [1, 300]}}}}\n",
+            "job.yaml:3:45: train.profile.steps: [1, 300] are 300 steps\n"
+            "at most 100 are allowed: a profile has every operation of each step\nname fewer steps",
+        ),
+        (
+            "name: a\ntask: m:C\ntrain: {steps: 12, batch_size: 4, profile: {steps: [10, 15]}}\n",
+            "job.yaml:3:45: train.profile.steps: [10, 15] are not all steps of this run: it has 12\n"
+            "name steps from 1 to train.steps, or train longer",
+        ),
+        (
             TASK + "failures: {retries: -1}",
             "job.yaml:4:21: failures.retries: -1 is not accepted\nmust be at least 0",
         ),

@@ -15,9 +15,14 @@ from clusters.kube_addons import are_established
 from clusters.kube_api import Refused
 from clusters.kube_client import TOOLS, Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError
+from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.rules.security import ENFORCE_LABEL
 from kubernetes.watched import User, bind_role, inert, write_job
+from launchers.kubernetes.fabric import examples
 from launchers.kubernetes.manifest_changes import (
     ABSENT,
     CLUSTER,
@@ -128,6 +133,31 @@ def test_right_ones_are_taken_and_none_is_kept(kubectl, kube, namespace):
     assert check_admission([*RIGHT.values()], kubectl) == []
     for resource in ("rayjobs", "rayclusters", "secrets", "networkpolicies", "poddisruptionbudgets"):
         assert kube.items(resource, namespace) == []
+
+
+def test_workers_for_infiniband_are_taken_where_the_namespace_lets_them(
+    kubectl, kube, namespace, tmp_path, monkeypatch
+):
+    """The example of the docs with all keys, on a cluster without such classes of pods."""
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    sets = [f"kubernetes.namespace={namespace}", "kubernetes.runtime_class=", "kubernetes.priority_class="]
+    sets += ["kubernetes.worker_annotations={k8s.v1.cni.cncf.io/networks: roce}"]
+    sets += ["kubernetes.worker_capabilities=[IPC_LOCK, SYS_NICE, SYS_PTRACE]"]
+    Path("job.yaml").write_text(examples()[0])
+    objects = manifests(load_job("job.yaml", sets))
+    assert check_admission(objects, kubectl, replaced=False) == []
+    for level, refused in (
+        ("restricted", ("pretrain-head-", "runAsUser=0", "host namespaces", "unrestricted capabilities")),
+        ("baseline", ("pretrain-workers-", "host namespaces", "non-default capabilities")),
+    ):
+        kube.patch("namespaces", namespace, {"metadata": {"labels": {ENFORCE_LABEL: level}}})
+        with pytest.raises(ClusterError) as caught:
+            check_pods(objects, kubectl)
+        assert [words for words in refused if words not in str(caught.value)] == [], str(caught.value)
+        assert ("pretrain-head-" in str(caught.value)) == (level == "restricted")
+    kube.patch("namespaces", namespace, {"metadata": {"labels": {ENFORCE_LABEL: "privileged"}}})
+    assert check_pods(objects, kubectl) == []
 
 
 @pytest.mark.newer_kuberay

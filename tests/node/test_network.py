@@ -7,13 +7,12 @@ import sys
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.node import network
 from clustertrain.node.network import (
     address_towards,
     interface_of,
+    interface_variables,
     is_listening,
     is_refused,
-    nccl_needs_interface,
 )
 
 
@@ -51,18 +50,9 @@ def test_the_route_decides_between_two_interfaces():
     assert done.stdout.splitlines() == ["198.51.100.1 left", "203.0.113.1 right"], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("interfaces", "needs"),
-    [
-        ({"lo": "127.0.0.1", "eth0": "10.0.0.1"}, False),
-        ({"lo": "127.0.0.1", "eth0": "10.0.0.1", "docker0": "172.17.0.1"}, False),
-        ({"lo": "127.0.0.1", "eth0": "10.0.0.1", "virbr0": "192.168.1.1"}, True),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else str(value),
-)
-def test_nccl_needs_an_interface_only_if_it_could_choose_another(monkeypatch, interfaces, needs):
-    monkeypatch.setattr(network, "_interfaces", lambda: interfaces)
-    assert nccl_needs_interface("eth0") is needs
+def test_nccl_and_gloo_use_the_interface_of_the_address():
+    assert interface_variables("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+    assert interface_variables("203.0.113.7") == {}, "no interface has it: they choose one themselves"
 
 
 def test_whether_a_process_listens():

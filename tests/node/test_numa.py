@@ -23,7 +23,7 @@ def machine(tmp_path):
 
 
 def test_the_cpus_of_a_gpu_are_those_of_its_node_that_the_process_may_use(machine):
-    found = numa_node_of(["0000:9C:00.0"], range(16), machine)
+    found = numa_node_of(["00000000:9C:00.0"], range(16), machine)
     assert (found.number, found.cpus) == (1, {4, 5, 6, 7, 12, 13, 14, 15})
     assert numa_node_of(["0000:1b:00.0"], [2, 3, 4, 5], machine).cpus == {2, 3}
 

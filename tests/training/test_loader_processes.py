@@ -6,8 +6,12 @@ from torch.utils.data import TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training import loader_processes
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.feeding import _automatic_processes, loader_of, order_of
 from clustertrain.training.loader_processes import processes_for
-from clustertrain.training.loading import Fetch, Loader, check_pickles, copied_bytes
+from clustertrain.training.loading import Fetch, check_pickles, copied_bytes
+from clustertrain.training.sampling import BatchSizes, Position
+from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import collate_of
 from training.tasks import Classify
 
@@ -63,7 +67,20 @@ def test_the_bytes_that_each_process_would_copy():
         copied_bytes(Fetch([lambda: None], collate_of(Classify())))
 
 
-def test_a_cpu_starts_none_and_loads_nothing_twice():
-    batches = Batches(0.0)
-    loader = Loader(batches, [1], processes="auto", device=torch.device("cpu"), reuse=False, cpus=8)
-    assert (loader.text, loader._loader, batches.fetched) == ("", None, [])
+def test_shards_are_not_timed():
+    assert processes_for(Batches(9.0), None, 8, lambda fetch: 0)[0] == 7
+
+
+def test_a_gpu_gets_the_measured_number_and_a_cpu_none():
+    """The settings that follow have the number, also for the evaluation."""
+    task, settings = Classify(), TrainSettings(epochs=1, batch_size=4, loader_workers="auto", cpus=1)
+    data = task.train_data({})
+    sizes = BatchSizes.of(settings, 1, len(data))
+    order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
+    notes = []
+    cpu = RankInfo(0, 0, 1, torch.device("cpu"))
+    _, resolved = loader_of(task, data, order, settings, cpu, note=notes.append)
+    assert (settings.processes, resolved.loader_workers, notes) == (0, 0, [])
+    gpu = RankInfo(0, 0, 1, torch.device("cuda", 0))
+    assert _automatic_processes(data, collate_of(task), order, settings, gpu, note=notes.append) == 0
+    assert notes == ["loader_workers auto: 0, because this worker has 1 CPUs, one of them for training"]

@@ -1,8 +1,12 @@
+import pickle
 import subprocess
 import sys
 import time
 
+import pytest
+
 from clustertrain.run.folder import RunDir
+from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 
 STUCK = """
@@ -85,3 +89,34 @@ def test_the_other_ranks_write_their_stacks_before_the_group_ends(tmp_path):
         for process in ranks.values():
             process.kill()
             process.communicate()
+
+
+class Distributed:
+    """As torch.distributed, with a group of this backend, or without a group."""
+
+    def __init__(self, backend):
+        self._backend = backend
+
+    def is_initialized(self):
+        return self._backend is not None
+
+    def get_backend(self):
+        return self._backend
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo", None])
+def test_a_rank_that_hangs_leaves_the_flight_record_of_nccl_and_only_of_nccl(tmp_path, monkeypatch, backend):
+    """The record is torch's, of a process without collectives."""
+    from torch import distributed
+
+    if not distributed.is_nccl_available():
+        pytest.skip("torch without NCCL")
+    monkeypatch.setitem(sys.modules, "torch.distributed", Distributed(backend))
+    restart = RunDir.newest(str(tmp_path), "digits").attempt(1).restart(0)
+    Stacks(restart, rank=3, world_size=1).share()
+    store = restart.attempt.run.store
+    record = store.read_or_none(restart.flight_record_key(3))
+    assert (record is not None) == (backend == "nccl")
+    if record is not None:
+        assert pickle.loads(record).keys() >= {"version", "pg_config"}  # as torchfrtrace reads it
+    assert store.list(restart.stacks_key) == ["3"]

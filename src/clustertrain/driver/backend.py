@@ -11,20 +11,23 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.train._internal.utils import get_address_and_port
 from ray.train.torch import TorchConfig
-from ray.train.torch.config import _TorchBackend
+from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
 from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.failures import Group
+from clustertrain.driver.ray_nodes import alive_addresses
+from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
@@ -35,6 +38,9 @@ from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker import setup
 from clustertrain.worker.plan import Plan
+from clustertrain.worker.process_group import GroupSpec, join_process_group
+
+_OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
 @dataclass
@@ -44,6 +50,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     ref: AttemptRef | None = None
     job_yaml: str = ""
     is_script: bool = False
+    most_workers: int = 1
 
     @property
     def backend_cls(self) -> type[_TorchBackend]:
@@ -64,7 +71,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 "KitTorchConfig has no attempt. This is a bug of clustertrain: please report it."
             )
         attempt = backend_config.ref.open()
-        plan = _claim(attempt, backend_config.ref, backend_config)
+        plan = _claim(attempt, backend_config.ref, backend_config, worker_group.get_workers())
         group = None
         try:
             group = Group(worker_group, attempt)
@@ -75,12 +82,39 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 address, port = worker_group.execute_single(0, _rendezvous_here)
                 worker_group.execute(_set_rendezvous, address, port)
             else:
-                super().on_start(worker_group, backend_config)
+                errors = self._make_process_group(worker_group, backend_config)
+                if errors:
+                    group.report(errors)
+                    _end_group(worker_group)
+                    raise WorkerGroupStartupFailedError("The process group could not be made.")
         except RayActorError as error:  # Ray Train retries only a WorkerGroupStartupFailedError
             if group is not None:
                 group.report_dead_worker(error)
             _end_group(worker_group)
             raise WorkerGroupStartupFailedError("A worker died before training began.") from error
+
+    def _make_process_group(self, worker_group: Any, config: KitTorchConfig) -> dict[int, BaseException]:
+        """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
+        errors of the ranks that raised one; Ray Train would end the run.
+
+        Raises:
+            RayActorError: a worker has died.
+            ClusterTrainError: a rank refuses.
+        """
+        address, port = worker_group.execute_single(0, get_address_and_port)
+        worker_group.execute(_set_rendezvous, address, port)
+        worker_group.execute(_set_torch_distributed_env_vars)
+        hosts = tuple(w.metadata.hostname for w in worker_group.get_workers())
+        backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
+        spec = GroupSpec(backend, address, port, hosts, config.timeout_s)
+        joining = worker_group.execute_async(join_process_group, spec)
+        try:
+            ray.get(joining)
+        except RayTaskError as error:
+            if isinstance(error, ClusterTrainError):
+                raise
+            return _errors_of(joining)
+        return {}
 
     def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if not backend_config.is_script:  # a script gets its ranks from script.torchrun_environment
@@ -105,6 +139,21 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
         ray.get(worker_group.execute_single_async(0, setup.stage_data, "cluster"))
         ray.get([w.execute_async(setup.stage_data, "node") for w in firsts])
         worker_group.execute(setup.find_data)
+
+
+def _errors_of(tasks: Sequence[Any]) -> dict[int, BaseException]:
+    """The exceptions of the tasks that have raised one by now, by rank."""
+    ended, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=_OTHERS_S)
+    errors: dict[int, BaseException] = {}
+    for rank, task in enumerate(tasks):
+        if task in ended:
+            try:
+                ray.get(task)
+            except RayTaskError as error:
+                errors[rank] = error.cause
+            except RayActorError as error:
+                errors[rank] = error
+    return errors
 
 
 def _first_of_each_node(worker_group: Any) -> list[Any]:
@@ -135,7 +184,7 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
+def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> Plan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
@@ -175,8 +224,18 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
             world_size=checkpoint.manifest.world_size if checkpoint else None,
             redone_steps=max(0, reached - step),
         )
-    restart.plan.write(ResumePoint(str(checkpoint.name) if checkpoint else None, step))
     name = str(checkpoint.name) if checkpoint else None
+    resume = ResumePoint(
+        name,
+        step,
+        world_size=len(workers),
+        hosts=tuple(w.metadata.hostname for w in workers),
+        addresses=tuple(w.metadata.node_ip for w in workers),
+    )
+    restart.plan.write(resume)
+    earlier = before.plan.read() if before is not None else None
+    if text := resize_text(earlier, resume, config.most_workers, alive_addresses):
+        events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     plan = Plan(ref, restart.number, config.job_yaml, name, resumes_script)
     if config.is_script and (restart.number > 0 or attempt.n > 1):

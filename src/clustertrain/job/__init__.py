@@ -8,6 +8,8 @@ slurm.py        the section `slurm`
 interpreter.py  the Python of a script's own environment
 kubernetes.py   the section `kubernetes`
 pods.py         parts of that section: pods, volumes, outgoing traffic
+devices.py      devices that a cluster names itself, and slices of GPUs
+patches.py      the patches of that section
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value

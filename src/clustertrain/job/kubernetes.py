@@ -7,11 +7,14 @@ rules for names, so that a wrong value is refused before any request to a cluste
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validator
 
+from clustertrain.job.devices import Capability, NodeResources, ResourceName
+from clustertrain.job.patches import Patches
 from clustertrain.job.pods import (
+    Cidr,
     Egress,
     Head,
     LabelKey,
@@ -111,6 +114,29 @@ class Kubernetes(Section):
     pod_annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
     """Annotations of the pods."""
 
+    gpu_resource: ResourceName = "nvidia.com/gpu"
+    """The resource that counts GPUs, as `kubectl describe nodes` lists it: `amd.com/gpu`, or a slice of a GPU
+    such as `nvidia.com/mig-1g.10gb`. A pod can use one slice only."""
+
+    worker_resources: NodeResources = Field(default_factory=dict)
+    """More resources of each worker's pod, both request and limit: devices of the network such as
+    `rdma/hca_shared_devices_a: 1` or `vpc.amazonaws.com/efa: 4`, and `hugepages-2Mi: 5120Mi`."""
+
+    worker_annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
+    """Annotations of the workers' pods only, such as `k8s.v1.cni.cncf.io/networks` for Multus."""
+
+    worker_capabilities: tuple[Capability, ...] = ()
+    """Linux capabilities of the workers' containers. `IPC_LOCK` allows RDMA to pin memory; it has an effect
+    only for root, `run_as: {user: 0}`. Pod Security `baseline` refuses all of them."""
+
+    host_network: StrictBool = False
+    """The workers' pods use the network of their node, with its InfiniBand or RoCE interfaces; at most one of
+    them runs on a node. NetworkPolicies do not apply to them, and Pod Security `baseline` refuses them."""
+
+    node_networks: tuple[Cidr, ...] = ()
+    """Ranges of the nodes' addresses, such as `10.0.0.0/16`: with `host_network` the head's policy admits the
+    workers from there. Needed with `host_network`, unless `network_policies` is off."""
+
     ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
     """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp`, and
     logs. The other pods of the run get at most 1Gi. Default: no request and no limit."""
@@ -180,9 +206,10 @@ class Kubernetes(Section):
     disruption_budget: StrictBool = False
     """Create a PodDisruptionBudget. A node can then only be drained after the run's pods are deleted."""
 
-    patches: dict[str, JsonValue] = Field(default_factory=dict)
-    """A JSON merge patch for the RayJob, for fields without a key here: `{spec: {…}}`; null removes a
-    field."""
+    patches: Patches = Field(default_factory=dict)
+    """Changes of the RayJob, for fields without a key here. A mapping is a strategic merge patch:
+    `{spec: {…}}`; null removes a field, and containers, worker groups, variables and volumes are merged by
+    name. A list is a JSON patch (RFC 6902): `[{op: add, path: /spec/…, value: …}]`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Kubernetes:
@@ -216,17 +243,3 @@ def _check_volumes(section: Kubernetes) -> None:
                 index,
                 "host_path",
             )
-
-
-def merged_patch(target: Any, patch: Any) -> Any:
-    """RFC 7396: mappings are merged key by key, null removes a key, every other value replaces the old
-    one."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merged_patch(merged.get(key), value)
-    return merged

@@ -150,8 +150,8 @@ class RunAs(Section):
     """`cluster`: the pods name no user and no group. The cluster assigns them, as OpenShift does, or those of
     the image count."""
 
-    user: Count = 1000
-    """The user ID."""
+    user: CountOrZero = 1000
+    """The user ID. 0 is root, which Pod Security `restricted` refuses."""
 
     group: CountOrZero = 1000
     """The ID of the primary group."""

@@ -130,7 +130,7 @@ class Resources(Section):
 
     bind_cpus: StrictBool = True
     """Bind each worker with GPUs, and its loader processes, to the CPUs of its GPUs' NUMA node, if at least
-    `cpus_per_worker` of them are in the allocation. The worker's log has the result. Not for a script."""
+    `cpus_per_worker` of them are in the allocation. The worker's log has the result."""
 
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
     """Memory per worker, such as `16Gi`. Default on Kubernetes: 16Gi per GPU, or 4Gi without GPUs; elsewhere
@@ -233,6 +233,9 @@ class Watchdog(Section):
     stage_s: Seconds = Field(default=7200.0, alias="stage")
     """Staging the data."""
 
+    process_group_s: Seconds = Field(default=300.0, alias="process_group")
+    """Making the process group of a task or function: until all ranks are connected to each other."""
+
     first_step_s: Seconds = Field(default=1200.0, alias="first_step")
     """The first step, including compilation."""
 
@@ -264,6 +267,11 @@ class Failures(Section):
     ray_start_s: Seconds = Field(default=300.0, alias="ray_start")
     """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. A start that fails is
     repeated within this time. Clusters have `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
+
+    resize_after_s: Seconds = Field(default=120.0, alias="resize_after")
+    """With `workers: [min, max]` on Kubernetes or at `RAY_ADDRESS`: how long to wait for a lost node before
+    fewer workers continue, and how long there must be room for more before the workers save and restart with
+    more. On one machine and on SLURM the number of workers changes only between two starts."""
 
     grace_s: Seconds = Field(default=30.0, alias="grace")
     """Time for the last save after a request to stop."""

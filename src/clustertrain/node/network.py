@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
-from pathlib import Path
 
 from clustertrain.errors import ClusterError
 
@@ -40,13 +39,15 @@ def interface_of(address: str) -> str | None:
     return next((name for name, has in _interfaces().items() if has == address), None)
 
 
-def nccl_needs_interface(interface: str) -> bool:
-    """Whether NCCL could choose another interface. It ignores only lo and docker interfaces, and uses
-    InfiniBand by itself if there is any."""
-    if list(Path("/sys/class/infiniband").glob("*")):
-        return False
-    others = {name for name in _interfaces() if not name.startswith(("lo", "docker"))}
-    return bool(others - {interface})
+def interface_variables(address: str) -> dict[str, str]:
+    """The variables with which Gloo and NCCL connect through the interface that has this address; none if no
+    interface has it.
+
+    With "=" NCCL takes the interface of exactly this name: without, eth1 is also eth10. If there is
+    InfiniBand, it only exchanges addresses through the interface. Gloo knows only whole names.
+    """
+    name = interface_of(address)
+    return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
 
 def is_listening(address: str, port: int, timeout_s: float = 1.0) -> bool:

@@ -19,10 +19,11 @@ class NumaNode:
 def numa_node_of(
     addresses: Collection[str], allowed_cpus: Collection[int], root: Path = Path("/")
 ) -> NumaNode | None:
-    """The NUMA node of the devices at these PCI addresses ("0000:1b:00.0"); None if there are several, the
-    machine has only one, or it is unknown."""
+    """The NUMA node of the devices at these PCI addresses ("00000000:1B:00.0"); None if there are several,
+    the machine has only one, or it is unknown."""
     nodes = {
-        _node_number(root / "sys/bus/pci/devices" / address.lower() / "numa_node") for address in addresses
+        _node_number(root / "sys/bus/pci/devices" / address.lower()[-12:] / "numa_node")
+        for address in addresses
     }
     of_machine = list((root / "sys/devices/system/node").glob("node[0-9]*"))
     if len(nodes) != 1 or len(of_machine) < 2 or (number := nodes.pop()) is None:

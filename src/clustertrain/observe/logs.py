@@ -14,9 +14,10 @@ from clustertrain.observe.printed import Printed
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
 from clustertrain.run.claims import who_runs
-from clustertrain.run.folder import Attempt, RunDir, rank_of_log
+from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.history import AttemptFollower, events_of_attempt
 from clustertrain.run.rank_log import own_line
+from clustertrain.run.stream_names import rank_of_log
 from clustertrain.run.streams import Tail, Tails, stream_names
 from clustertrain.waiting import wait_until
 

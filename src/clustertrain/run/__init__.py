@@ -1,6 +1,7 @@
 """The files of a run: every path, and the processes that write and read each.
 
 folder.py        every path of a run, in one object
+stream_names.py  what a stream contains, by the name of its file
 records.py       the contents of its small files, a frozen class for each
 record_file.py   reads and writes such a file, and checks its version
 recorded_job.py  the job files of a run and of its attempts

@@ -19,7 +19,8 @@ from clustertrain.units import LARGEST_INTEGER, LATEST_S
 KINDS = {
     "stage": "name, phase, bytes, total_bytes, seconds",
     "ray_started": "seconds, address",
-    "group_started": "restart, world_size, ranks",
+    "group_started": "restart, world_size, cuda, nccl; ranks: rank, host, pid, gpus (node.gpus.Gpu)",
+    "resized": "world_size, of, text",
     "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
     "fallback": "checkpoint, why",
     "worker_died": "the fields of records.Failure",
@@ -29,6 +30,7 @@ KINDS = {
     "warning": "text",
     "note": "text",
     "watchdog": "text, rank",
+    "transport": "host, text, and the fields of nccl_transport.Transport",
     "train": "step, epoch, loss, and what else was measured (metrics streams)",
     "eval": "step, epoch, loss, and what else was measured (metrics streams)",
 }

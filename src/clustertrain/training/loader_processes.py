@@ -16,12 +16,13 @@ _MOST_COPIED_BYTES = 256 << 20  # each process has a copy of the data set
 
 
 def processes_for(
-    fetch: Any, keys: Iterable[Any], cpus: float | None, measured_size: Callable[[Any], int]
+    fetch: Any, keys: Iterable[Any] | None, cpus: float | None, measured_size: Callable[[Any], int]
 ) -> tuple[int, str]:
     """The number of loader processes, and why, for the log.
 
     Args:
         fetch: `fetch[key]` loads a batch in this process; two are loaded, and the second is timed.
+        keys: of the batches; None if none is to be timed.
         cpus: the CPUs of this rank; None: its share of those that its process may use.
         measured_size: the bytes of tensors and arrays in an object that is sent to a process; raises JobError
             if it cannot be sent.
@@ -30,14 +31,12 @@ def processes_for(
     most = min(int(cpus) - 1, _MOST)
     if most < 1:
         return 0, f"loader_workers auto: 0, because this worker has {cpus:g} CPUs, one of them for training"
-    batch_s = 0.0
-    for key in islice(keys, 2):
-        began = time.perf_counter()
-        fetch[key]
-        batch_s = time.perf_counter() - began
-    measured = f"a batch takes {1000 * batch_s:.1f} ms to load"
-    if batch_s < _WORTH_S:
-        return 0, f"loader_workers auto: 0, because {measured}, less than from another process"
+    measured = "shards are read while they are decoded"
+    if keys is not None:
+        batch_s = _seconds_per_batch(fetch, keys)
+        measured = f"a batch takes {1000 * batch_s:.1f} ms to load"
+        if batch_s < _WORTH_S:
+            return 0, f"loader_workers auto: 0, because {measured}, less than from another process"
     try:
         copied_bytes = measured_size(fetch)
     except JobError as error:
@@ -48,6 +47,15 @@ def processes_for(
             f"{copied_bytes >> 20} MiB in memory. Set train.loader_workers to start them"
         )
     return most, f"loader_workers auto: {most}, because {measured}, and this worker has {cpus:g} CPUs"
+
+
+def _seconds_per_batch(fetch: Any, keys: Iterable[Any]) -> float:
+    batch_s = 0.0
+    for key in islice(keys, 2):
+        began = time.perf_counter()
+        fetch[key]
+        batch_s = time.perf_counter() - began
+    return batch_s
 
 
 def cpus_of_rank() -> float:

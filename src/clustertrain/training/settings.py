@@ -66,10 +66,16 @@ class TrainSettings:
     save_every_steps: int | None = None
     save_every_epochs: int | None = None
     save_every_minutes: float | None = None
+    profile_steps: tuple[int, int] | None = None  # the first and the last one, counted from 1
     keep_best: str | None = (
         None  # the metric of an evaluation by which the launcher keeps the best checkpoint
     )
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
+
+    @property
+    def processes(self) -> int:
+        """Loader processes per rank; 0 as long as "auto" is not resolved: feeding.with_loader_processes."""
+        return 0 if self.loader_workers == "auto" else self.loader_workers
 
     def __post_init__(self) -> None:
         """

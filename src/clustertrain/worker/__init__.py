@@ -2,6 +2,8 @@
 
 train.py          the function of TorchTrainer, for the three entry points
 setup.py          the steps before the process group exists: output, signals, data, checkpoint
+process_group.py  makes the process group within a deadline, and names the ranks that are missing
+nccl_transport.py  which network NCCL chose, from the lines that it writes
 plan.py           the plan of one start of the group, sent by the controller to every worker
 rank.py           training.loop.Run on one rank: requests, checkpoints, logs, phases
 requests.py       `stop` and `save`: files in the attempt's folder
@@ -17,12 +19,14 @@ printed_traceback.py  reads a report from a printed traceback: of a script, or o
 check.py          checks a job's code before a start: import, args, a rehearsal of a task
 debug.py          `run --debug`: rank 0 in this process, without Ray
 one_rank.py       one rank outside Ray: its environment, device and process group
+shard_source.py   how a worker opens the shards of Shards: local files, S3, the web
+shard_index.py    a command that counts the samples of shards and prints their index
 local_data.py     the data sets on this machine, outside a run
 placement.py      a worker on the CPUs next to its GPUs; expandable segments of GPU memory
-gpus.py           whether torch can use the GPUs of this node
+gpus.py           the GPUs of a rank, and whether torch can use them
 storage_probe.py  tests that every node can write the storage and read the files of the others
 parent_watch.py   ends a rank with the raylet that started it
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group
-stacks.py         writes the stacks of every rank if one hangs
+stacks.py         writes the stacks of every rank, and NCCL's flight record, if one hangs
 loggers/          the curve for TensorBoard, MLflow and Weights & Biases
 """

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from clustertrain.job.model import Job
+from clustertrain.node.gpus import visible_gpus
 from clustertrain.node.numa import bind_process, numa_node_of
 
 _ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -19,20 +19,18 @@ _EXPANDABLE = "expandable_segments:True"  # segments of memory grow: tensors of 
 def place_worker(job: Job) -> None:
     """Set both for this process and its children, and print what was set to the rank's log."""
     use_expandable_segments(in_this_process=not job.is_script)
-    if job.resources.bind_cpus and not job.is_script:  # the parent of a script must not initialize CUDA
+    if job.resources.bind_cpus:
         line = bind_to_gpus(_addresses(), job.resources.cpus_per_worker)
         print(f"clustertrain: {line}", flush=True)
 
 
 def _addresses() -> list[str]:
-    """The PCI addresses of this worker's GPUs, "0000:1b:00.0"."""
+    """The PCI addresses of this worker's GPUs; empty if NVML does not answer. Creates no CUDA context."""
     import ray.train.torch
-    import torch
 
-    found: list[Any] = [  # torch's stubs lack the addresses
-        torch.cuda.get_device_properties(device) for device in ray.train.torch.get_devices()
-    ]
-    return [f"{p.pci_domain_id:04x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0" for p in found]
+    gpus = visible_gpus()  # those of all workers of the node, as Ray Train shares them
+    own = [device.index for device in ray.train.torch.get_devices()]
+    return [gpus[index].pci for index in own] if max(own) < len(gpus) else []
 
 
 def bind_to_gpus(addresses: Sequence[str], cpus_per_worker: float, root: Path = Path("/")) -> str:

@@ -18,6 +18,7 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.job.places import DataEntry
 from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
+from clustertrain.node.network import interface_variables
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
@@ -48,6 +49,7 @@ worker_state = WorkerState()
 def set_up_process(plan: Plan) -> None:
     """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
     import ray.train
+    import ray.util
 
     end_with_parent()
     worker_state.plan = plan
@@ -65,6 +67,8 @@ def set_up_process(plan: Plan) -> None:
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log
     enter_code(plan.job)
     os.environ.update(without_references(plan.job.env))
+    for name, value in interface_variables(ray.util.get_node_ip_address()).items():
+        os.environ.setdefault(name, value)
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
         place_worker(plan.job)

@@ -13,6 +13,7 @@ import faulthandler
 import sys
 import threading
 import time
+from importlib import import_module
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import this_process
@@ -72,4 +73,20 @@ class Stacks:
         return self._restart.attempt.run.store.list(self._restart.stacks_key)
 
     def _mark(self) -> None:
+        self._write_flight_record()
         self._restart.stacks(self._rank).write(this_process())
+
+    def _write_flight_record(self) -> None:
+        """Write NCCL's record of its last collectives, which shows the one that a rank has not entered."""
+        if (record := flight_record()) is not None:
+            key = self._restart.flight_record_key(self._rank)
+            self._restart.attempt.run.store.write_atomic(key, record)
+
+
+def flight_record() -> bytes | None:
+    """The record of torch's flight recorder of NCCL, in the format of `torchfrtrace`; None without NCCL."""
+    distributed = sys.modules.get("torch.distributed")  # a process that hangs should import nothing
+    if distributed is None or not distributed.is_initialized() or distributed.get_backend() != "nccl":
+        return None
+    record: bytes = import_module("torch._C._distributed_c10d")._dump_nccl_trace()
+    return record

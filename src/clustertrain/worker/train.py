@@ -133,6 +133,7 @@ def settings_of(job: Job) -> TrainSettings:
         compare_weights_every=train.compare_weights_every,
         loader_workers=train.loader_workers,
         cpus=job.resources.cpus_per_worker,
+        profile_steps=train.profile.steps if train.profile is not None else None,
         limit_batches=train.limit_batches,
         save_every_steps=job.checkpoint.every.steps,
         save_every_epochs=job.checkpoint.every.epochs,

@@ -23,14 +23,26 @@ _REPORT_S = 10.0  # maximum: storage that does not answer must not keep the proc
 
 
 class WatchdogThread:
-    """`beat(phase)` restarts the timer of that phase; `limits_s` has the limit of each phase in seconds."""
+    """`beat(phase)` restarts the timer of that phase.
+
+    Args:
+        limits_s: the limit of each phase in seconds.
+        on_expired: gets the text of the message.
+        explain: what the phase waits for, in one line; added to the text.
+    """
 
     def __init__(
-        self, limits_s: Mapping[str, float], on_expired: Callable[[str], None], stacks: Stacks | None = None
+        self,
+        limits_s: Mapping[str, float],
+        on_expired: Callable[[str], None],
+        stacks: Stacks | None = None,
+        *,
+        explain: Callable[[], str] | None = None,
     ) -> None:
         self._limits_s = limits_s
         self._on_expired = on_expired
         self._stacks = stacks
+        self._explain = explain
         self._beat = ("idle", time.monotonic())
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -58,17 +70,29 @@ class WatchdogThread:
             self._stacks.look(False)
 
     def _expire(self, text: str) -> None:
+        text += self._explanation()
         if self._stacks is None:
             write_stacks(text)
         else:
             print(f"clustertrain: {text}", file=sys.stderr, flush=True)
             self._stacks.write("the watchdog ends this rank")
-        reporting = threading.Thread(target=self._report, args=(text,), daemon=True)
-        reporting.start()
-        reporting.join(_REPORT_S)
+        _within(_REPORT_S, lambda: self._report(text))
         os._exit(EXIT_CODE)
+
+    def _explanation(self) -> str:
+        found: list[str] = []
+        if (explain := self._explain) is not None:
+            _within(_REPORT_S, lambda: found.append(explain()))
+        return f": {found[0]}" if found else ""
 
     def _report(self, text: str) -> None:
         self._on_expired(text)
         if self._stacks is not None:
             self._stacks.share()
+
+
+def _within(seconds: float, function: Callable[[], None]) -> None:
+    """Call the function in a thread, and wait for at most this time."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(seconds)

@@ -120,4 +120,5 @@ def test_an_overlay_changes_namespace_and_image_of_what_is_rendered(overlay, job
     job = parse_job(of_kind(objects, "ConfigMap")[0]["data"]["job.yaml"], "job.yaml")
     group = of_kind(objects, "RayJob")[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert int(limits.get("nvidia.com/gpu", 0)) == job.resources.gpus_per_worker == (overlay == "gpu")
+    assert int(limits.get("nvidia.com/gpu", 0)) == (2 if overlay == "gpu" else 0)
+    assert int(group["rayStartParams"].get("num-gpus", 0)) == 2 * job.resources.gpus_per_worker

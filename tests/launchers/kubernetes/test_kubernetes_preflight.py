@@ -73,7 +73,7 @@ OTHER = ", tolerations: [{key: gpu, value: 'no'}]"
         ("", ZONE_A, [node(labels={"zone": "a"}), node()]),
         ("", TOLERATED, [node(taints=[TAINT])]),
         ("", ", tolerations: [{operator: Exists}]", [node(taints=[TAINT])]),
-        (", gpus_per_worker: 2", "", [node(**GPU)]),
+        (", nodes: 2, gpus_per_worker: 2", "", [node(**GPU)]),
     ],
 )
 def test_a_run_that_the_nodes_can_hold(make_job, resources, kubernetes, nodes):
@@ -96,8 +96,13 @@ def test_a_run_that_the_nodes_can_hold(make_job, resources, kubernetes, nodes):
             [node(memory="3500Mi")],
             "The head's pod requests memory 4Gi, and the largest",
         ),
-        (", gpus_per_worker: 1", "", [node()], "requests nvidia.com/gpu 1, and no node has any."),
-        (", gpus_per_worker: 8", "", [node(**GPU)], "requests nvidia.com/gpu 8, and the largest node has 4."),
+        (", nodes: 2, gpus_per_worker: 1", "", [node()], "requests nvidia.com/gpu 1, and no node has any."),
+        (
+            ", nodes: 2, gpus_per_worker: 8",
+            "",
+            [node(**GPU)],
+            "requests nvidia.com/gpu 8, and the largest node has 4.",
+        ),
         ("", "", [node(cpu="2"), node("n2", memory="6Gi")], "no node has all of it"),
         (
             "",

@@ -92,6 +92,34 @@ PODS = rows(
         "is requested without a limit",
         {f"{WORKER_BOX}/resources/requests": {"nvidia.com/gpu": 1}},
     ),
+    (
+        "hugepages-request-alone",
+        "is requested without a limit, and huge pages must have both",
+        {f"{WORKER_BOX}/resources/requests/hugepages-2Mi": "4Mi"},
+    ),
+    (
+        "hugepages-unequal",
+        "is '2Mi', and the limit is '4Mi': for huge pages they must be equal",
+        {
+            f"{WORKER_BOX}/resources/requests/hugepages-2Mi": "2Mi",
+            f"{WORKER_BOX}/resources/limits/hugepages-2Mi": "4Mi",
+        },
+    ),
+    (
+        "hugepages-torn",
+        "is '3Mi', which is no multiple of a page of 2Mi",
+        {f"{WORKER_BOX}/resources/limits/hugepages-2Mi": "3Mi"},
+    ),
+    (
+        "hugepages-alone",
+        "has huge pages, and neither cpu nor memory",
+        {f"{WORKER_BOX}/resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+    ),
+    (
+        "hugepages-of-no-size",
+        "names no size of a page",
+        {f"{WORKER_BOX}/resources/limits/hugepages-big": "4Mi"},
+    ),
     ("port-large", "is 70000, and a port is 1 to 65535", {f"{HEAD_BOX}/ports": [{"containerPort": 70000}]}),
     (
         "port-name",

@@ -50,7 +50,7 @@ def test_sizes_are_those_of_the_job():
 
 def environment(environ, **changes):
     code = [Path("/code"), Path("/lib")]
-    fields = {"interface": "eth0", "nccl_interface": None, "ports": Ports(1, 2), "code": code, **changes}
+    fields = {"ports": Ports(1, 2), "code": code, **changes}
     return node_environment(environ, token_path=Path("/tmp/ct-1/token"), **fields)
 
 
@@ -62,13 +62,6 @@ def test_no_secret_and_no_task_of_srun_gets_through():
     assert "s3cret" not in str(found)
     assert (found["SLURM_JOB_ID"], found["RAY_AUTH_MODE"]) == ("7", "token")
     assert found["CLUSTERTRAIN_CODE"] == "/code:/lib"
-
-
-def test_the_interface_is_named_unless_the_user_did():
-    assert environment({})["GLOO_SOCKET_IFNAME"] == "eth0"
-    assert "NCCL_SOCKET_IFNAME" not in environment({})
-    assert environment({}, nccl_interface="eth0")["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert environment({"GLOO_SOCKET_IFNAME": "ib0"})["GLOO_SOCKET_IFNAME"] == "ib0"
 
 
 def test_a_node_finds_each_folder_of_code_in_the_submission(tmp_path, monkeypatch):

@@ -137,6 +137,15 @@ def test_resources_as_the_site_is_asked_for_them(resources, slurm, asked):
     assert {option: found.get(option) for option in asked} == asked
 
 
+def test_slices_of_a_gpu_are_for_one_rank_of_a_node():
+    slices = {"gpu_type": "1g.10gb"}
+    one = job(slurm=slices, resources={"workers": 2, "nodes": 2, "gpus_per_worker": 1})
+    assert options(one)["gres"] == "gpu:1g.10gb:1"
+    several = job(slurm=slices, resources={"workers": 2, "nodes": 1, "gpus_per_worker": 1})
+    with pytest.raises(JobError, match=r"slurm.gpu_type: 1g.10gb is a slice .* = 2 slices in one node"):
+        script(several)
+
+
 def test_no_more_nodes_than_the_global_batch_divides_into():
     train = {"epochs": 1, "global_batch_size": 8}
     made = Job.model_validate(

@@ -10,6 +10,7 @@ namespace_rules.py   the rules, with the Pod Security Standard that a namespace 
 dry_run.py           the API server checks every object before any is applied
 operator_version.py  which KubeRay operator is installed, for a field that its CRDs do not have
 operator_pods.py     the API server checks the pods that the operator will create
+pod_layout.py        how many nodes a job with GPUs runs on, where the job does not say
 preflight.py         checks the cluster for what would keep a run from ever starting
 capacity.py          whether the nodes can hold a run
 quotas.py            whether the quotas admit it

@@ -22,7 +22,8 @@ _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready
 
 @dataclass(frozen=True)
 class PodGroup:
-    """Pods of one kind, and what each of them requests of a node. `limits` count only for quotas."""
+    """Pods of one kind, and what each of them requests of a node. `limits` count only for quotas. With
+    `one_per_node` they use the network of their node, and its ports only once."""
 
     role: str
     pods: int
@@ -30,6 +31,7 @@ class PodGroup:
     limits: Amounts
     selector: Mapping[str, str]
     tolerations: tuple[Object, ...] = ()
+    one_per_node: bool = False
 
     @property
     def text(self) -> str:
@@ -57,7 +59,8 @@ def group_of_pod(pod: Object) -> PodGroup:
 def _group(role: str, pods: int, spec: Object) -> PodGroup:
     tolerations = tuple(spec.get("tolerations", ()))
     requests, limits = (_amounts(spec, kind) for kind in ("requests", "limits"))
-    return PodGroup(role, pods, requests, limits, spec.get("nodeSelector", {}), tolerations)
+    selector, one_per_node = spec.get("nodeSelector", {}), spec.get("hostNetwork") is True
+    return PodGroup(role, pods, requests, limits, selector, tolerations, one_per_node)
 
 
 def _amounts(spec: Object, kind: str) -> dict[str, Decimal]:
@@ -98,7 +101,7 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object], remedy: str) -> str |
         selector = ", ".join(f"{key}={value}" for key, value in group.selector.items())
         shown = "`kubectl get nodes --show-labels` shows their labels."
         return f"None of {len(nodes)} nodes has {selector} (kubernetes.node_selector).\n{shown}"
-    eligible = [node for node in labelled if not _untolerated_taints(node, group)]
+    eligible = eligible_nodes(group, labelled)
     if not eligible:
         taints = sorted({taint for node in labelled for taint in _untolerated_taints(node, group)})
         return (
@@ -106,18 +109,18 @@ def _why_no_node(group: PodGroup, nodes: Sequence[Object], remedy: str) -> str |
             "Tolerate them under kubernetes.tolerations, or choose other nodes with kubernetes.node_selector."
         )
     for name, amount in group.requests.items():
-        most = max(_allocatable(node, name) for node in eligible)
+        most = max(allocatable(node, name) for node in eligible)
         if most < amount:
             has = "no node has any" if most == 0 else f"the largest node has {amount_text(name, most)}"
             return f"{group.text} requests {name} {amount_text(name, amount)}, and {has}.\n{remedy}"
-    held = sum(_how_many_fit(group, node) for node in eligible)
+    held = sum(how_many_fit(group, node) for node in eligible)
     requested = _amounts_text(group.requests)
     if held == 0:
         return f"{group.text} requests {requested}, and no node has all of it.\n{remedy}"
     if held < group.pods:
         return (
             f"{group.pods} worker pods request {requested} each, and all nodes together can hold {held} of "
-            f"them.\n{remedy}"
+            f"them{', one on a node (kubernetes.host_network)' if group.one_per_node else ''}.\n{remedy}"
         )
     return None
 
@@ -147,14 +150,21 @@ def _taint_text(taint: Object) -> str:
     return f"{taint['key']}{value}:{taint['effect']}"
 
 
-def _allocatable(node: Object, name: str) -> Decimal:
+def eligible_nodes(group: PodGroup, nodes: Sequence[Object]) -> list[Object]:
+    """The nodes with the labels that the pods require, and only with taints that they tolerate."""
+    labelled = [node for node in nodes if _has_labels(node, group.selector)]
+    return [node for node in labelled if not _untolerated_taints(node, group)]
+
+
+def allocatable(node: Object, name: str) -> Decimal:
     return amount_of(node["status"].get("allocatable", {}).get(name))
 
 
-def _how_many_fit(group: PodGroup, node: Object) -> int:
+def how_many_fit(group: PodGroup, node: Object) -> int:
     """How many of the pods fit on the node while it is empty."""
     amounts = {**group.requests, "pods": Decimal(1)}
-    return min(int(_allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
+    held = min(int(allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
+    return min(held, 1) if group.one_per_node else held
 
 
 def amount_of(value: object) -> Decimal:

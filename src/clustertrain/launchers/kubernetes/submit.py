@@ -1,7 +1,7 @@
 """Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
 
-manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the pods ─▶
-kubectl apply
+nodes for GPUs ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the
+pods ─▶ kubectl apply
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
@@ -68,10 +69,11 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         JobError, StorageError: as `render`.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
-    objects = manifests(job, options)
     kubectl = Kubectl.of(job.kubernetes)
+    job, layout = with_nodes(job, kubectl, options.command)
+    objects = manifests(job, options)
     findings, notes = check_in_namespaces(objects, kubectl)
-    for note in [*notes, *advice(findings)]:
+    for note in [*layout, *notes, *advice(findings)]:
         echo(note)
     for note in check_cluster(job, objects, kubectl, options.command):
         echo(note)

@@ -21,6 +21,7 @@ from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnsw
 from clustertrain.launchers.kubernetes.manifest_file import manifests_in
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests
 from clustertrain.launchers.kubernetes.rules.check import advice
@@ -44,8 +45,9 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
     if documents is not None:
         return _validate_manifests(path, documents, options, version)
     job, command = with_site(load_job(path, sets)), typed("submit --to kubernetes", str(path), sets)
-    objects = manifests(job)
     kubectl = Kubectl.of(job.kubernetes)
+    job, layout = with_nodes(job, kubectl, command)
+    objects = manifests(job)
 
     def in_cluster() -> Iterator[str]:
         yield from check_cluster(job, objects, kubectl, command)
@@ -57,7 +59,9 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
     notes += _of_reachable_cluster(in_cluster(), version)
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
     advised = advice(findings)
-    return Checked([*notes, *advised, f"{path}: {kinds}: KubeRay would refuse none of them"], len(advised))
+    return Checked(
+        [*layout, *notes, *advised, f"{path}: {kinds}: KubeRay would refuse none of them"], len(advised)
+    )
 
 
 def _validate_manifests(

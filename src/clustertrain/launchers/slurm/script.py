@@ -22,6 +22,7 @@ from shlex import quote
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.devices import check_slices
 from clustertrain.job.model import Job
 from clustertrain.job.slurm import LONGEST_LEAD_S
 from clustertrain.node.installed import missing_for_training
@@ -68,7 +69,8 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
         lead_s: seconds between SLURM's signal and the time limit; see `lead_time_s`.
 
     Raises:
-        JobError: the path of the job file has control characters, or a path for a container has ',' or ':'.
+        JobError: the path of the job file has control characters, a path for a container has ',' or ':', or
+            several ranks of a node would use slices of a GPU.
     """
     if not job_path.isprintable():
         raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
@@ -159,6 +161,9 @@ def _shape(job: Job) -> Iterator[str]:
         yield f"nodes={counts[0]}-{counts[-1]}"
     yield f"cpus-per-task={cpus_per_node(job)}"
     if gpus := gpus_per_node(job):
+        shape = job.resources
+        each, key = shape.gpus_per_worker, ("slurm", "gpu_type")
+        check_slices(key, slurm.gpu_type or "", shape.workers_per_node, each, "node")
         kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
         yield f"gres=gpu:{kind}{gpus}" if slurm.gpus_as == "gres" else f"gpus-per-node={kind}{gpus}"
     if memory_bytes := memory_per_node_bytes(job):

@@ -1,8 +1,9 @@
 """Requests and limits of the containers: CPU and memory for every one, since a quota may require them.
 
 head               kubernetes.head
-worker's pod       resources, for all workers of the pod, and 1Gi for Ray; limits equal requests
-code               those of the pod's main container, without GPUs: it runs before that one
+worker's pod       resources, for all workers of the pod, and 1Gi for Ray; limits equal requests, as devices
+                   and huge pages require
+code               those of the pod's main container, without devices: it runs before that one
 submitter, reader  kubernetes.submitter
 """
 
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from clustertrain.errors import JobError
+from clustertrain.job.devices import HUGE_PAGES, check_slices, is_slice_of_gpu
 from clustertrain.job.model import Job
 from clustertrain.job.pods import Head, Submitter
 
@@ -17,7 +20,7 @@ _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a p
 _WORKER_BYTES, _GPU_BYTES = 4 * 2**30, 16 * 2**30  # without resources.memory_per_worker
 _OTHER_DISK_BYTES = 2**30
 _BURST = 4  # the default CPU limit, in requests
-_GPU = "nvidia.com/gpu"
+_WITHOUT_DEVICES = ("cpu", "memory", "ephemeral-storage")
 
 Amounts = dict[str, Any]
 
@@ -25,6 +28,37 @@ Amounts = dict[str, Any]
 def workers_per_pod(job: Job) -> int:
     """All workers of a node if the job has `nodes`: one pod per node. Else 1: one pod per worker."""
     return 1 if job.resources.nodes is None else job.resources.workers_per_node
+
+
+def gpus_per_pod(job: Job) -> int:
+    return workers_per_pod(job) * job.resources.gpus_per_worker
+
+
+def needs_nodes(job: Job) -> bool:
+    """Whether `resources.nodes` has to be known before the job is rendered.
+
+    Workers with GPUs share the pod of their node, because GPUs of separate pods exchange gradients without
+    NVLink. Slices of GPUs have no NVLink.
+    """
+    shape = job.resources
+    has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(job.kubernetes.gpu_resource)
+    return shape.nodes is None and has_gpus and shape.max_workers > 1
+
+
+def nodes_missing(job: Job, why: str) -> JobError:
+    """An error: the number of nodes is not known. `why`: a sentence without its full stop."""
+    shape = job.resources
+    workers, each = shape.max_workers, shape.gpus_per_worker
+    fits = [count for count in (8, 4, 2, 1) if workers % count == 0 and count <= workers]
+    examples = ", ".join(f"{workers // count} on nodes of {counted('GPU', count * each)}" for count in fits)
+    given = "" if shape.workers == workers else ", and workers as a multiple of the workers per node"
+    return JobError(
+        f"resources.nodes is missing, for {workers} workers × {counted('GPU', each)} = "
+        f"{counted('GPU', workers * each)}: {why}.\n"
+        "The workers of a node share one pod: GPUs of separate pods exchange gradients without NVLink.\n"
+        f"Set resources.nodes: {examples}{given}.",
+        at=("resources", "workers"),
+    )
 
 
 def head_amounts(job: Job) -> Amounts:
@@ -38,6 +72,7 @@ def small_amounts(job: Job) -> Amounts:
 
 
 def worker_amounts(job: Job) -> Amounts:
+    """Raises JobError: several workers of a pod would use slices of a GPU."""
     resources, count = job.resources, workers_per_pod(job)
     each = resources.memory_per_worker_bytes or _GPU_BYTES * resources.gpus_per_worker or _WORKER_BYTES
     amounts = {
@@ -45,13 +80,24 @@ def worker_amounts(job: Job) -> Amounts:
         "memory": memory_text(each * count + _RAY_BYTES),
         **_disk(job.kubernetes.ephemeral_storage_bytes),
     }
-    if gpus := resources.gpus_per_worker * count:
-        amounts[_GPU] = str(gpus)
+    if gpus := gpus_per_pod(job):
+        gpu = job.kubernetes.gpu_resource
+        check_slices(("kubernetes", "gpu_resource"), gpu, count, resources.gpus_per_worker, "pod")
+        amounts[gpu] = str(gpus)
+    for name, amount in job.kubernetes.worker_resources.items():
+        amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
     return {"requests": amounts, "limits": dict(amounts)}
 
 
-def without_gpus(amounts: Amounts) -> Amounts:
-    return {kind: {key: each[key] for key in each if key != _GPU} for kind, each in amounts.items()}
+def without_devices(amounts: Amounts) -> Amounts:
+    return {
+        kind: {key: each[key] for key in each if key in _WITHOUT_DEVICES} for kind, each in amounts.items()
+    }
+
+
+def counted(what: str, count: int) -> str:
+    """1 GPU, 2 GPUs."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _bursting(section: Head | Submitter, disk_bytes: int | None) -> Amounts:

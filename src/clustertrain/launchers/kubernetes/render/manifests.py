@@ -4,7 +4,7 @@ ConfigMap            the job as the pods read it, and its packed code; immutable
 claims               those with a size in the job file
 NetworkPolicies      see network_policies.py
 PodDisruptionBudget  no pod of the run may be evicted, if the job has kubernetes.disruption_budget
-RayJob               head, workers, submitter; the job's merge patch is applied last
+RayJob               head, workers, submitter; the job's patches are applied last
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import yaml
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.job.kubernetes import Queue, merged_patch
+from clustertrain.job.kubernetes import Queue
 from clustertrain.job.model import Job
 from clustertrain.job.pods import Volume
-from clustertrain.launchers.kubernetes.render.amounts import memory_text
+from clustertrain.launchers.kubernetes.render.amounts import memory_text, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
+from clustertrain.launchers.kubernetes.render.patches import patched
 from clustertrain.launchers.kubernetes.render.paths import code_is_packed, in_pods, volumes
 from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
@@ -54,9 +55,12 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
         job: as loaded, merged with the site file.
 
     Raises:
-        JobError: the job has no image, or names a path that no pod can read.
+        JobError: the job has no image, names a path that no pod can read, or lacks the number of nodes for
+            its workers with GPUs (pod_layout.py reads it from a cluster).
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
+    if needs_nodes(job):
+        raise nodes_missing(job, "rendering reads no cluster")
     if job.image is None:
         raise JobError(
             "image is missing, and the pods need one.\n"
@@ -168,8 +172,7 @@ def ray_job(job: Job, config: str, options: Options) -> Manifest:
         "annotations": {_STORAGE: in_pods(job).storage.uri, _VERSION: __version__},
     }
     rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
-    patched: Manifest = merged_patch(rayjob, section.patches)
-    return patched
+    return patched(rayjob, section.patches)
 
 
 def _flags(options: Options) -> list[str]:

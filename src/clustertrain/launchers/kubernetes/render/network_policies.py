@@ -2,7 +2,8 @@
 
 from                                        to          port
 operator, the submitter's pod               head        8265: Ray's dashboard, which accepts jobs
-pods of the same run                        each other  all: Ray, gloo, NCCL
+pods of the same run                        each other  all: Ray, gloo, NCCL; with host_network, the workers
+                                                        are kubernetes.node_networks
 Prometheus                                  each pod    8080: metrics
 pods of the run                             DNS         53
 pods of the run, if storage or data is      anywhere    the port of S3, of each HTTP origin and of each
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from clustertrain.errors import JobError
 from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
 from clustertrain.job.pods import Egress
@@ -31,9 +33,13 @@ _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
 def network_policies(job: Job) -> list[dict[str, Any]]:
-    """One policy for each role of a pod."""
-    ray = _peers(job, "head", "worker")
-    section = job.kubernetes
+    """One policy for each role of a pod. Workers with the network of their node have none, since policies
+    select only pods with an address of their own.
+
+    Raises:
+        JobError: the head's policy would refuse the workers, because the nodes' addresses are not known.
+    """
+    ray, section = _ray_peers(job), job.kubernetes
     prometheus = _in_namespaces(section.monitoring_namespaces, _PROMETHEUS)
     metrics = {"from": [prometheus], "ports": _ports(METRICS_PORT)}
     dashboard = {
@@ -41,12 +47,29 @@ def network_policies(job: Job) -> list[dict[str, Any]]:
         "ports": _ports(DASHBOARD_PORT),
     }
     out = [{"to": ray}, *_outside(job)]
+    workers = [] if section.host_network else [_policy(job, "worker", [{"from": ray}, metrics], out)]
     return [
         _policy(job, "head", [{"from": ray}, dashboard, metrics], out),
-        _policy(job, "worker", [{"from": ray}, metrics], out),
+        *workers,
         _policy(job, "submitter", [], [{"to": _peers(job, "head"), "ports": _ports(DASHBOARD_PORT)}, _dns()]),
         _policy(job, "reader", [], _outside(job)),
     ]
+
+
+def _ray_peers(job: Job) -> list[dict[str, Any]]:
+    """Head and workers. Workers with the network of their node have its address."""
+    section = job.kubernetes
+    if not section.host_network:
+        return _peers(job, "head", "worker")
+    if not section.node_networks:
+        raise JobError(
+            "kubernetes.host_network: true gives the workers the addresses of their nodes, and the head's "
+            "NetworkPolicy admits only pods of the run.\n"
+            "Set kubernetes.node_networks to the ranges of the nodes' addresses (INTERNAL-IP of `kubectl get "
+            "nodes -o wide`), or network_policies: false.",
+            at=("kubernetes", "host_network"),
+        )
+    return [*_peers(job, "head"), *({"ipBlock": {"cidr": each}} for each in section.node_networks)]
 
 
 def _policy(

@@ -1,8 +1,8 @@
 """The pods of a run: templates of head, workers and submitter, and the pod that reads the storage.
 
-All of them meet the restricted Pod Security Standard. They have a read-only root file system and no service
-account token. They can write to an emptyDir at /tmp, to one in memory at /dev/shm, to the unpacked code, and
-to the volumes that the job names.
+All of them meet the restricted Pod Security Standard, unless the job asks for more. They have a read-only
+root file system and no service account token. They can write to an emptyDir at /tmp, to one in memory at
+/dev/shm, to the unpacked code, and to the volumes that the job names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
+    gpus_per_pod,
     head_amounts,
     small_amounts,
-    without_gpus,
+    without_devices,
     worker_amounts,
     workers_per_pod,
 )
@@ -31,6 +32,12 @@ from clustertrain.launchers.kubernetes.render.paths import (
     in_pods,
     volumes,
 )
+from clustertrain.launchers.kubernetes.render.worker_network import (
+    HEALTH_PORT,
+    health_port,
+    ports_of_ray,
+    with_network,
+)
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.version import __version__
 
@@ -38,7 +45,6 @@ RUN_LABEL, ROLE_LABEL = "clustertrain.io/run", "clustertrain.io/role"
 _JOB_ANNOTATION = "clustertrain.io/job"
 HEAD_CONTAINER, WORKER_CONTAINER, SUBMITTER_CONTAINER = "ray-head", "ray-worker", "ray-job-submitter"
 READER_CONTAINER, CODE_CONTAINER = "reader", "code"
-HEALTH_PORT = 52365  # of Ray's agent
 _MARGIN_S = 30  # after the last save: to write the result and to end all processes
 # No log monitor, and no autoscaler monitor on the head: each takes seconds of CPU time to start.
 _RAY_START_PARAMETERS = {
@@ -81,10 +87,10 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
         **_container(job, WORKER_CONTAINER),
         "env": _environment(job, {}),
         "lifecycle": {**_post_start_hook(job), **_pre_stop_hook("worker")},
-        **_probes(job),
+        **_probes(job, health_port(job)),
         "resources": worker_amounts(job),
     }
-    template = _template(job, "worker", config_map, container)
+    template = with_network(job, _template(job, "worker", config_map, container))
     if (topology := job.kubernetes.topology) is not None:
         kind, key = (
             ("required", topology.required) if topology.required else ("preferred", topology.preferred)
@@ -144,8 +150,14 @@ def head_parameters() -> dict[str, str]:
 
 
 def worker_parameters(job: Job) -> dict[str, str]:
-    """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell."""
-    return {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_RAY_START_PARAMETERS}
+    """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell.
+
+    The operator recognizes GPUs only by some names of resources, so their number is given.
+    """
+    parameters = {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_RAY_START_PARAMETERS}
+    if gpus := gpus_per_pod(job):
+        parameters["num-gpus"] = str(gpus)
+    return parameters | ports_of_ray(job)
 
 
 def pods(job: Job) -> tuple[int, int]:
@@ -182,7 +194,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
                 CODE,
             ],
             "env": _environment(job, {}),
-            "resources": without_gpus(container["resources"]),
+            "resources": without_devices(container["resources"]),
             "volumeMounts": mounts,
         }
         spec["initContainers"] = [unpack]
@@ -205,7 +217,7 @@ def _pod(job: Job) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {
-            "runAsNonRoot": True,
+            **({} if _is_root(section.run_as) else {"runAsNonRoot": True}),
             **_ids(section.run_as),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -226,6 +238,10 @@ def _pod(job: Job) -> dict[str, Any]:
         "schedulerName": section.scheduler_name,
     }
     return spec | {key: name for key, name in names.items() if name is not None}
+
+
+def _is_root(run_as: RunAs) -> bool:
+    return run_as.by == "job" and run_as.user == 0
 
 
 def _ids(run_as: RunAs) -> dict[str, Any]:
@@ -291,14 +307,14 @@ def _post_start_hook(job: Job) -> dict[str, Any]:
     return {"postStart": {"exec": {"command": ["/bin/sh", "-c", command]}}}
 
 
-def _probes(job: Job) -> dict[str, Any]:
+def _probes(job: Job, port: int = HEALTH_PORT) -> dict[str, Any]:
     """Startup and readiness probes in place of the operator's.
 
     Those probe first after 10 s, then every 5 s, and restart a container whose Ray has not started after a
     minute, as on a busy node. The operator's liveness probe stays: it starts after the startup probe passed.
     """
     health = {
-        "httpGet": {"path": "/api/healthz", "port": HEALTH_PORT},
+        "httpGet": {"path": "/api/healthz", "port": port},
         "timeoutSeconds": 5,
         "periodSeconds": 1,
     }

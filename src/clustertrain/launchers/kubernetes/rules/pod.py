@@ -16,9 +16,9 @@ from clustertrain.launchers.kubernetes.rules.names import (
     metadata,
     port_name,
     qualified,
-    quantity,
     subdomain,
 )
+from clustertrain.launchers.kubernetes.rules.pod_resources import not_negative, resources
 from clustertrain.launchers.kubernetes.rules.pod_values import container_values, pod_values, with_handlers
 
 _ONE_OF: dict[str, tuple[str, ...]] = {
@@ -31,8 +31,6 @@ _ONE_OF: dict[str, tuple[str, ...]] = {
 }
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 _ENV_SOURCES = ("configMapKeyRef", "secretKeyRef", "fieldRef", "resourceFieldRef", "fileKeyRef")
-# The resources without a domain that a container may request. Others have one, such as nvidia.com/gpu.
-_OWN_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_template(template: Field) -> Iterator[Finding]:
@@ -50,7 +48,7 @@ def pod_template(template: Field) -> Iterator[Finding]:
         yield grace.finding(message, "Give seconds, such as 60.", "nobody")
     volumes = {volume.at("name").text for volume in spec.at("volumes").items()}
     for container in containers(spec):
-        yield from _container(container, volumes)
+        yield from _container(container, spec, volumes)
     yield from _same_names(containers(spec))
 
 
@@ -121,7 +119,7 @@ def _volume_source(volume: Field) -> Iterator[Finding]:
     yield from _one_of(empty, "medium")
     limit = empty.at("sizeLimit")
     if limit.is_set:
-        yield from _quantity(limit)
+        yield from not_negative(limit)
     name = claim.at("claimName")
     if claim.is_set and not name.text:
         yield name.finding("is missing", "Name a claim.", "pods")
@@ -141,7 +139,7 @@ def _volume_source(volume: Field) -> Iterator[Finding]:
 # --------------------------------------------------------------------------------------------- containers
 
 
-def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
+def _container(container: Field, pod: Field, volumes: set[str]) -> Iterator[Finding]:
     name, image = container.at("name"), container.at("image")
     if problem := label_1123(name.text):
         yield name.finding(f"is {name.shown}, and the name of a container {problem}", "Rename it.", "pods")
@@ -158,10 +156,24 @@ def _container(container: Field, volumes: set[str]) -> Iterator[Finding]:
         yield from text_items(container.at(key))
     yield from _hooks(container)
     yield from container_values(container)
+    yield from _capabilities(container, pod)
     security = container.at("securityContext")
     if security.at("privileged").is_true and security.at("allowPrivilegeEscalation").value is False:
         where = security.at("allowPrivilegeEscalation")
         yield where.finding("is false while privileged is true", "Take privileged: true out.", "pods")
+
+
+def _capabilities(container: Field, pod: Field) -> Iterator[Finding]:
+    """Advice on added capabilities that have no effect: Linux keeps them for root only when a program starts,
+    and Kubernetes sets no ambient capabilities."""
+    context = container.at("securityContext")
+    user = context.at("runAsUser").number
+    user = pod.at("securityContext", "runAsUser").number if user is None else user
+    for added in context.at("capabilities", "add").items():
+        if added.text == "IPC_LOCK" and user:
+            message = f"adds {added.shown} for user {user}, and Linux gives added capabilities only to root"
+            remedy = "Raise the limit of locked memory of the nodes' container runtime, or run as user 0."
+            yield added.finding(message, remedy, "nobody")
 
 
 def _mounts(mounts: Field, volumes: set[str]) -> Iterator[Finding]:
@@ -236,49 +248,7 @@ def _hooks(container: Field) -> Iterator[Finding]:
             yield passes.finding(f"is {passes.number}, and must be 1 for this probe", "Leave it out.", "pods")
 
 
-# ---------------------------------------------------------------------------- resources and tolerations
-
-
-def resources(field: Field) -> Iterator[Finding]:
-    """Requests and limits of a container."""
-    limits, requests = field.at("limits").entries(), field.at("requests").entries()
-    for name, amount in [*limits.items(), *requests.items()]:
-        yield from _quantity(amount)
-        if "/" not in name and name not in _OWN_RESOURCES and not name.startswith("hugepages-"):
-            yield amount.finding(
-                f"is a resource without a domain, and only {', '.join(_OWN_RESOURCES)} have none",
-                "GPUs are nvidia.com/gpu or amd.com/gpu: `kubectl describe nodes` lists the resources.",
-                "pods",
-            )
-    for name, requested in requests.items():
-        least, most = quantity(requested.value), quantity(limits[name].value) if name in limits else None
-        if least is None:
-            continue
-        if most is not None and least > most:
-            message = f"is {requested.shown}, more than limits.{name}, which is {limits[name].shown}"
-            yield requested.finding(message, "Raise the limit, or request less.", "pods")
-        if "/" in name and most is None and name not in limits:
-            message = "is requested without a limit, and an extended resource needs both"
-            yield requested.finding(message, f"Give limits['{name}'] the same number.", "pods")
-        elif "/" in name and most is not None and least < most:
-            message = (
-                f"is {requested.shown}, and the limit is {limits[name].shown}: "
-                "for an extended resource they must be equal"
-            )
-            yield requested.finding(message, "Leave the request out.", "pods")
-    for name, amount in [*limits.items(), *requests.items()]:
-        number = quantity(amount.value)
-        if "/" in name and number is not None and number != int(number):
-            yield amount.finding(f"is {amount.shown}, and must be a whole number", "Give 1 or more.", "pods")
-
-
-def _quantity(amount: Field) -> Iterator[Finding]:
-    number = quantity(amount.value)
-    if number is None:
-        remedy = "Quantities are written as 4, 500m, 16Gi or 500M; write 0.5 in quotes."
-        yield amount.finding(f"is {amount.shown}, which is not a quantity", remedy, "api")
-    elif number < 0:
-        yield amount.finding(f"is {amount.shown}, and must not be negative", "Give 0 or more.", "pods")
+# -------------------------------------------------------------------------------------------- tolerations
 
 
 def _tolerations(tolerations: Field) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Rules of the Pod Security Standards `baseline` and `restricted`, for every field that they check.
 
 A namespace enforces a standard by a label. The API server then accepts the RayJob and refuses its pods. The
-kit's own pods always meet `restricted`, unless the job mounts a host path.
+kit's own pods always meet `restricted`, unless the job asks for more: `allow_host_path`, `host_network`,
+`worker_capabilities`, or root by `run_as`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _baseline(template: Field, level: Level) -> Iterator[Finding]:
     spec = template.at("spec")
     for key in ("hostNetwork", "hostPID", "hostIPC"):
         if spec.at(key).is_true:
-            yield _wrong(spec.at(key), "is true", "that it is absent", f"Take {key} out.", "baseline")
+            named = " (kubernetes.host_network)" if key == "hostNetwork" else ""
+            yield _wrong(spec.at(key), "is true", "that it is absent", f"Take {key} out{named}.", "baseline")
     for volume in spec.at("volumes").items():
         if volume.at("hostPath").is_set:
             yield _volume(volume.at("hostPath"), "another kind", "baseline")
@@ -135,7 +137,8 @@ def _context(context: Field) -> Iterator[Finding]:
 def _added_capabilities(added: Field, level: Level) -> Iterator[Finding]:
     for each in added.items():
         if each.text not in _CAPABILITIES:
-            yield _wrong(each, f"adds {each.shown}", "that it is not added", "Take it out.", "baseline")
+            remedy = "Take it out (kubernetes.worker_capabilities)."
+            yield _wrong(each, f"adds {each.shown}", "that it is not added", remedy, "baseline")
         elif level == "restricted" and each.text != "NET_BIND_SERVICE":
             yield _wrong(each, f"adds {each.shown}", "that none is added", "Take it out.")
 

@@ -21,7 +21,7 @@ from clustertrain.launchers.slurm.agent.allocation import (
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.installed import missing_for_training
-from clustertrain.node.network import address_towards, interface_of, nccl_needs_interface
+from clustertrain.node.network import address_towards, interface_of
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
@@ -109,7 +109,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
         ClusterError: torch or Ray is not installed here, the allocation is smaller than the job requires, or
             there is no route to that host.
     """
-    allocation, gpus = start.allocation, start.job.resources.gpus_per_worker
+    allocation = start.allocation
     _check_installed(allocation)
     check_resources(start.job, allocation, start.options.command)
     address = address_towards(route_target)
@@ -123,14 +123,11 @@ def prepare_node(start: Start, route_target: str) -> Node:
             "The script of `clustertrain render --to slurm` creates one and starts this program."
         )
     token_path = write_token(start.folder, token)
-    needs_name = gpus > 0 and interface is not None and nccl_needs_interface(interface)
     temporary = start.folder / "tmp"
     temporary.mkdir(mode=0o700)
     environment = node_environment(
         {**os.environ, "TMPDIR": str(temporary)},
         token_path=token_path,
-        interface=interface,
-        nccl_interface=interface if needs_name else None,
         ports=ports,
         code=start.code,
     )

@@ -85,8 +85,6 @@ def node_environment(
     environ: Mapping[str, str],
     *,
     token_path: Path,
-    interface: str | None,
-    nccl_interface: str | None,
     ports: Ports,
     code: Sequence[Path],
 ) -> dict[str, str]:
@@ -100,8 +98,4 @@ def node_environment(
         variables.PORTS: str(ports),
         variables.CODE: os.pathsep.join(map(str, code)),
     }
-    if interface is not None:
-        environment.setdefault("GLOO_SOCKET_IFNAME", interface)
-    if nccl_interface is not None:
-        environment.setdefault("NCCL_SOCKET_IFNAME", nccl_interface)
     return environment

@@ -1,0 +1,51 @@
+"""What the workers' pods need for a fast network: annotations, capabilities, the network of their node.
+
+With the network of the node, Ray's ports are ports of the machine. The head keeps an address of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clustertrain.job.model import Job
+
+HEALTH_PORT = 52365  # of Ray's agent
+# On a node: the kubelet and kube-proxy have ports from 10248 to 10257, and Services those from 30000.
+_HOST_METRICS_PORT, _HOST_HEALTH_PORT = 20000, 20001
+_HOST_WORKER_PORTS = (20002, 29999)
+
+
+def health_port(job: Job) -> int:
+    """The port of Ray's agent in a worker's pod."""
+    return _HOST_HEALTH_PORT if job.kubernetes.host_network else HEALTH_PORT
+
+
+def ports_of_ray(job: Job) -> dict[str, str]:
+    """Arguments of `ray start` in a worker's pod. Ray and the kernel choose the ports that are not named."""
+    if not job.kubernetes.host_network:
+        return {}
+    least, most = _HOST_WORKER_PORTS
+    return {
+        "metrics-export-port": str(_HOST_METRICS_PORT),
+        "dashboard-agent-listen-port": str(_HOST_HEALTH_PORT),
+        "min-worker-port": str(least),
+        "max-worker-port": str(most),
+    }
+
+
+def with_network(job: Job, template: dict[str, Any]) -> dict[str, Any]:
+    """The template of a worker's pod with what the job asks for."""
+    section, metadata, spec = job.kubernetes, dict(template["metadata"]), dict(template["spec"])
+    worker, *others = spec["containers"]
+    if section.worker_annotations:
+        metadata["annotations"] = {**metadata.get("annotations", {}), **section.worker_annotations}
+    if section.worker_capabilities:
+        added = {**worker["securityContext"]["capabilities"], "add": list(section.worker_capabilities)}
+        worker = {**worker, "securityContext": {**worker["securityContext"], "capabilities": added}}
+    if section.host_network:
+        # As ports of the container they are ports of the node, so no two such pods are placed on one node.
+        ports = {"metrics": _HOST_METRICS_PORT, "agent": _HOST_HEALTH_PORT}
+        worker = {**worker, "ports": [{"name": n, "containerPort": port} for n, port in ports.items()]}
+        # With the DNS of the node the pod would not find the head's Service.
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    return {"metadata": metadata, "spec": {**spec, "containers": [worker, *others]}}

@@ -1,0 +1,178 @@
+"""On how many nodes workers with GPUs run where the job does not say: by the GPUs of the cluster's nodes."""
+
+import json
+
+import pytest
+
+from clustertrain.errors import ClusterError, JobError
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes
+from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.pod_layout import divided, with_nodes
+from clustertrain.launchers.kubernetes.render.manifests import manifests
+
+JOB = """
+name: gpus
+function: train:train
+image: clustertrain:dev
+resources: {{cpus_per_worker: 4, memory_per_worker: 8Gi, {resources}}}
+kubernetes: {{head: {{cpus: 1}}{kubernetes}}}
+"""
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+
+    def make_job(resources, kubernetes=""):
+        return parse_job(JOB.format(resources=resources, kubernetes=kubernetes), "job.yaml")
+
+    return make_job
+
+
+def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
+    amounts = {"cpu": cpu, "memory": "512Gi", "pods": "110"}
+    return {
+        "metadata": {"name": "n", "labels": {}},
+        "spec": {"taints": list(taints)},
+        "status": {"allocatable": {**amounts, **({resource: gpus} if gpus else {})}},
+    }
+
+
+EIGHT, FOUR, ONE, NONE = node("8"), node("4"), node("1"), node(None)
+TAINTED = node("8", taints=[{"key": "gpu", "effect": "NoSchedule"}])
+SHAPES = [
+    ("workers: 8, gpus_per_worker: 1", [EIGHT, NONE], 1),
+    ("workers: 8, gpus_per_worker: 1", [FOUR, FOUR], 2),
+    ("workers: 8, gpus_per_worker: 1", [EIGHT, FOUR], 1),
+    ("workers: 16, gpus_per_worker: 1", [EIGHT, EIGHT], 2),
+    ("workers: 12, gpus_per_worker: 1", [EIGHT, EIGHT], 2),
+    ("workers: 8, gpus_per_worker: 1", [TAINTED, FOUR, FOUR], 2),
+    ("workers: 2, gpus_per_worker: 1", [ONE, ONE], 2),
+    ("workers: 4, gpus_per_worker: 2", [FOUR, FOUR], 2),
+    ("workers: [2, 8], gpus_per_worker: 1", [EIGHT], (1, 4)),
+    ("workers: 8, gpus_per_worker: 1", [node("8", cpu="20"), node("8", cpu="20")], 2),
+]
+
+
+@pytest.mark.parametrize(("resources", "nodes", "expected"), SHAPES)
+def test_as_few_pods_as_the_nodes_allow(make, resources, nodes, expected):
+    job, (note,) = divided(make(resources), nodes)
+    assert job.resources.nodes == expected
+    shown = [*expected] if isinstance(expected, tuple) else expected
+    assert f"taken as {shown}: {job.resources.workers_per_node} worker" in note
+    group = pod_groups_of(manifests(job)[-1])[1]
+    assert why_no_nodes([group], nodes) is None
+
+
+def test_the_note_has_the_arithmetic(make):
+    _, notes = divided(make("workers: 8, gpus_per_worker: 1"), [EIGHT])
+    assert notes == [
+        "note: resources.nodes is taken as 1: 8 workers × 1 GPU = 8 GPUs in each pod, and the largest node "
+        "has 8 nvidia.com/gpu"
+    ]
+
+
+def test_patches_and_other_vendors_count(make):
+    job = make("workers: 8, gpus_per_worker: 1", ", gpu_resource: amd.com/gpu")
+    assert divided(job, [EIGHT, node("8", resource="amd.com/gpu")])[0].resources.nodes == 1
+    tolerated = ", tolerations: [{key: gpu, operator: Exists}]"
+    assert divided(make("workers: 8, gpus_per_worker: 1", tolerated), [TAINTED])[0].resources.nodes == 1
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        "workers: 8",
+        "workers: 1, gpus_per_worker: 1",
+        "workers: 8, nodes: 8, gpus_per_worker: 1",
+        "nodes: 2, gpus_per_node: 4",
+    ],
+)
+def test_other_jobs_stay_as_they_are_and_read_no_cluster(make, resources):
+    job = make(resources)
+    assert with_nodes(job, None) == (job, [])
+    manifests(job)
+
+
+def test_slices_of_gpus_have_a_pod_each(make):
+    job = make("workers: 2, gpus_per_worker: 1", ", gpu_resource: nvidia.com/mig-1g.10gb")
+    assert with_nodes(job, None) == (job, [])
+    group = manifests(job)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert group["replicas"] == 2
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/mig-1g.10gb"] == group["rayStartParams"]["num-gpus"] == "1"
+
+
+def test_several_ranks_of_a_pod_on_slices_are_refused(make):
+    job = make("workers: 2, nodes: 1, gpus_per_worker: 1", ", gpu_resource: nvidia.com/mig-1g.10gb")
+    with pytest.raises(JobError) as caught:
+        manifests(job)
+    first, _, remedy = str(caught.value).splitlines()
+    assert first.startswith(
+        "kubernetes.gpu_resource: nvidia.com/mig-1g.10gb is a slice of a GPU (MIG), and 2"
+    )
+    assert "2 workers × 1 per worker = 2 slices in one pod" in first and "workers = nodes" in remedy
+
+
+def test_rendering_refuses_what_it_cannot_know(make):
+    with pytest.raises(JobError) as caught:
+        manifests(make("workers: 8, gpus_per_worker: 1"))
+    first, _, remedy = str(caught.value).splitlines()
+    assert first == (
+        "resources.nodes is missing, for 8 workers × 1 GPU = 8 GPUs: rendering reads no cluster."
+    )
+    assert remedy == (
+        "Set resources.nodes: 1 on nodes of 8 GPUs, 2 on nodes of 4 GPUs, 4 on nodes of 2 GPUs, "
+        "8 on nodes of 1 GPU."
+    )
+
+
+def test_workers_that_no_layout_divides_are_refused(make):
+    with pytest.raises(JobError, match=r"the largest node has 4 nvidia.com/gpu, and no larger number"):
+        divided(make("workers: 7, gpus_per_worker: 1"), [FOUR, FOUR])
+
+
+def test_nodes_that_cannot_hold_a_worker(make):
+    job = make("workers: 8, gpus_per_worker: 1")
+    with pytest.raises(ClusterError, match=r"requests nvidia.com/gpu 1, and no node has any"):
+        divided(job, [NONE])
+    grows = make("workers: 8, gpus_per_worker: 1", ", autoscaled: true")
+    with pytest.raises(JobError, match=r"resources.nodes is missing.*no others are known"):
+        divided(grows, [NONE])
+    with pytest.raises(JobError, match=r"resources.nodes is missing"):
+        divided(job, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Forbidden("ann", "list nodes"), "this account may not list nodes"),
+        (NoAnswer("kubectl has no cluster: x\nSet it."), "cannot be read (kubectl has no cluster: x)"),
+    ],
+)
+def test_nodes_that_cannot_be_read(make, monkeypatch, error, reason):
+    def refuse(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(Kubectl, "__call__", refuse)
+    with pytest.raises(JobError) as caught:
+        with_nodes(make("workers: 8, gpus_per_worker: 1"), Kubectl())
+    assert reason in str(caught.value) and "resources.nodes" in str(caught.value)
+
+
+def test_they_are_read_by_kubectl(make, monkeypatch):
+    class Done:
+        stdout = json.dumps({"items": [EIGHT]})
+
+    monkeypatch.setattr(Kubectl, "__call__", lambda self, *arguments, **options: Done())
+    assert with_nodes(make("workers: 8, gpus_per_worker: 1"), Kubectl())[0].resources.nodes == 1
+
+
+def test_pods_with_the_network_of_their_node_share_none(make):
+    network = ", host_network: true, node_networks: [10.0.0.0/16]"
+    group = pod_groups_of(manifests(make("workers: 2, nodes: 2", network))[-1])[1]
+    assert group.one_per_node
+    assert "one on a node (kubernetes.host_network)" in why_no_nodes([group], [EIGHT])
+    assert why_no_nodes([group], [EIGHT, NONE]) is None

@@ -1,0 +1,83 @@
+"""The deadline for making a process group, and the ranks that its message names."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from clustertrain.node.ports import free_block
+from clustertrain.worker.process_group import GroupSpec, ranks_by_node, what_is_missing
+from clustertrain.worker.watchdog import EXIT_CODE
+
+HOSTS = ("node1", "node1", "node2")
+
+RANK = """
+import sys
+from clustertrain.worker.process_group import GroupSpec, make_process_group, what_is_missing
+from clustertrain.worker.watchdog import WatchdogThread
+
+rank, port, limit_s = map(int, sys.argv[1:])
+spec = GroupSpec("gloo", "127.0.0.1", port, ("node1", "node7"), 600.0)
+explain = lambda: what_is_missing(spec)
+with WatchdogThread({"process_group": limit_s}, lambda text: None, explain=explain) as dog:
+    dog.beat("process_group")
+    make_process_group(spec, rank)
+print("made", flush=True)
+"""
+
+
+def start(rank, port, limit_s):
+    command = [sys.executable, "-c", RANK, str(rank), str(port), str(limit_s)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_rank_that_does_not_come_is_named_at_the_deadline():
+    """Rank 0 waits for rank 1, and in another group rank 1 for rank 0."""
+    ports = free_block(2, seed=7)
+    processes = [start(0, ports.first, 3), start(1, ports.last, 3)]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [EXIT_CODE, EXIT_CODE], errors
+    for error in errors:
+        assert "clustertrain: no progress in phase 'process_group' for 3 s (failures.watchdog." in error
+    assert (
+        f": 1 of 2 ranks have not reached rank 0 on node1 at 127.0.0.1:{ports.first}: rank 1 on node7; "
+    ) in errors[0]
+    assert f": rank 0 on node1 at 127.0.0.1:{ports.last} does not answer on " in errors[1]
+
+
+def test_the_ranks_of_a_group_join_each_other():
+    port = free_block(1, seed=8).first
+    processes = [start(rank, port, 100) for rank in (1, 0)]
+    found = [process.communicate(timeout=120) for process in processes]
+    assert [output for output, _ in found] == ["made\n", "made\n"], found
+
+
+@pytest.fixture
+def store():
+    """As rank 0 has it, with its note."""
+    made = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5))
+    made.set("clustertrain-reached/0", "")
+    return made
+
+
+def test_what_is_missing(store):
+    spec = GroupSpec("nccl", "127.0.0.1", store.port, HOSTS, 60.0)
+    at = f"rank 0 on node1 at 127.0.0.1:{store.port}"
+    expected = f"2 of 3 ranks have not reached {at}: rank 1 on node1, rank 2 on node2"
+    assert what_is_missing(spec) == expected
+    for rank in (1, 2):
+        store.set(f"clustertrain-reached/{rank}", "")
+    store.set("clustertrain-made/0", "")
+    assert what_is_missing(spec) == (
+        f"all ranks have reached {at}, and these are not connected to the others by nccl: "
+        "rank 1 on node1, rank 2 on node2"
+    )
+
+
+def test_a_message_names_eight_nodes():
+    hosts = [f"n{rank // 2}" for rank in range(40)]
+    text = ranks_by_node(range(1, 40), hosts)
+    assert text.startswith("rank 1 on n0, ranks 2, 3 on n1, ")
+    assert text.endswith("ranks 14, 15 on n7 and those on 12 more nodes")
