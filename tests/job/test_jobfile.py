@@ -477,6 +477,8 @@ def change(load, *sets: str, text: str = TASK) -> list[str]:
         ("train.batch_size=8", "train.batch_size: 4 → 8"),
         ("train.precision=bf16", 'train.precision: "fp32" → "bf16"'),
         ("train.lr.scaling=linear", 'train.lr.scaling: "none" → "linear"'),
+        ("train.matmul=highest", 'train.matmul: "tf32" → "highest"'),
+        ("train.channels_last=true", "train.channels_last: false → true"),
         ("train.accumulate=2", "train.accumulate: 1 → 2"),
         ("train.clip_norm=1", "train.clip_norm: null → 1.0"),
         ("train.compile=true", "train.compile: false → true"),
@@ -498,6 +500,7 @@ def test_what_makes_it_another_run(load, override, line):
         "train.log_every=1",
         "train.eval_every.epochs=2",
         "train.loader_workers=4",
+        "resources.bind_cpus=false",
         "train.early_stop={metric: loss, mode: min, patience: 3}",
         "checkpoint.keep_last=1",
         "resources.workers=4",
@@ -531,7 +534,7 @@ def test_every_key_of_train_is_decided():
         "compile",
     }
     arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
-    arithmetic |= {"loss", "strategy", "fsdp"}
+    arithmetic |= {"loss", "strategy", "fsdp", "matmul", "channels_last"}
     assert set(
         Job.model_validate(
             {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}
