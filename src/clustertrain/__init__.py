@@ -3,6 +3,7 @@
 The public names:
 
     Task         a training described by its parts (model, data, loss, metrics); see training/task.py
+    Shards       data in WebDataset shards, for a task; see training/shards.py
     session      the interface for a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
     __version__  the version of clustertrain
@@ -19,11 +20,16 @@ from clustertrain.version import __version__
 if _typing.TYPE_CHECKING:
     from clustertrain import session
     from clustertrain.job.file import load_job
+    from clustertrain.training.shards import Shards
     from clustertrain.training.task import Task
 
-__all__ = ["Task", "__version__", "load_job", "session"]
+__all__ = ["Shards", "Task", "__version__", "load_job", "session"]
 
-_HOMES = {"Task": "clustertrain.training.task", "load_job": "clustertrain.job.file"}
+_HOMES = {
+    "Shards": "clustertrain.training.shards",
+    "Task": "clustertrain.training.task",
+    "load_job": "clustertrain.job.file",
+}
 
 
 def __getattr__(name: str) -> _typing.Any:

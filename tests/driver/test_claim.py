@@ -1,5 +1,7 @@
 """What a start of the worker group gets: the arguments of a script, and the steps to repeat."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from clustertrain.driver.backend import KitTorchConfig, _claim
@@ -16,11 +18,14 @@ from small_job import job
 
 __all__ = ["job"]
 
+WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
+
 
 def started(attempt, job):
     """The plan of the next start of the group."""
     ref, text = AttemptRef.of(attempt), dump_job(job)
-    return _claim(attempt, ref, KitTorchConfig(ref=ref, job_yaml=text, is_script=job.script is not None))
+    config = KitTorchConfig(ref=ref, job_yaml=text, is_script=job.script is not None)
+    return _claim(attempt, ref, config, [WORKER])
 
 
 @pytest.fixture

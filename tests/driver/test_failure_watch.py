@@ -5,6 +5,7 @@ import signal
 import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
+from clustertrain.driver import retry_policy
 from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
 from clustertrain.errors import RunStopped
 from clustertrain.job.file import parse_job
@@ -49,7 +50,9 @@ def attempt(tmp_path):
 def watch_of(attempt, retries):
     """A watch over workers on this machine, which wait for no node."""
     job = parse_job("name: a\nfunction: m:f\n", "job.yaml")
-    return FailureWatch(AttemptRef.of(attempt), retries, LocalRay("unused", job.resources, 1.0), world_size=1)
+    return FailureWatch(
+        AttemptRef.of(attempt), retries, LocalRay("unused", job.resources, 1.0), world_sizes=(1,)
+    )
 
 
 def fails(attempt, watch, restart, **fields):
@@ -145,3 +148,24 @@ def test_a_failure_is_shown_with_its_restart_and_one_that_ends_the_run_is_in_the
 def shown_events(attempt):
     lines = map(line_of, read_events(attempt.run, attempt.events_key))
     return [line for line in lines if line is not None]
+
+
+def test_a_gpu_that_another_process_uses_is_waited_for(attempt, monkeypatch):
+    waited_s = []
+    monkeypatch.setattr(retry_policy, "wait_until", lambda stops, seconds, poll_s: waited_s.append(seconds))
+    watch = watch_of(attempt, retries=3)
+    fails(attempt, watch, 0)
+    fails(attempt, watch, 1, transient=True, retry_after_s=30.0)
+    assert waited_s == [30.0]
+
+
+def test_a_stop_ends_the_wait(attempt, monkeypatch):
+    watch = watch_of(attempt, retries=3)
+
+    def wait(condition, seconds, poll_s):
+        attempt.stop.write(StopRequest("user"))
+        condition()
+
+    monkeypatch.setattr(retry_policy, "wait_until", wait)
+    with pytest.raises(RunStopped):
+        fails(attempt, watch, 0, retry_after_s=30.0)

@@ -82,6 +82,23 @@ def test_a_function_trains(run_of):
     jobs = JOBS.parents[1] / "whole" / "jobs"
     run = run_of("function", code=str(jobs), function="own_loop:train", args={"steps": 4, "step_s": 0.0})
     assert "starting at step 0 of 4 with 1 workers" in finished(run)
+    found = [event["text"] for event in run.events if event["kind"] == "transport"]
+    assert [text.startswith("NCCL on ") for text in found] == [True] * IS_GPU, "Gloo has none"
+
+
+def test_a_rank_that_hangs_leaves_the_flight_record_of_nccl(run_of):
+    """The second step is longer than its limit."""
+    run = run_of(
+        "hangs",
+        code=str(JOBS.parents[1] / "whole" / "jobs"),
+        function="own_loop:train",
+        args={"steps": 4, "step_s": 15.0},
+        failures={"retries": 0, "watchdog": {"step": "3s"}},
+    )
+    output = run.start().end(1, within_s=END_S)
+    assert "no progress in phase 'step' for 3 s" in output
+    traces = [*run.attempt.path.glob("restarts/0/nccl/nccl_trace_rank_*")]
+    assert [path.name for path in traces] == ["nccl_trace_rank_0"] * IS_GPU, "Gloo has none"
 
 
 def test_a_script_trains_and_sees_the_gpu_of_its_rank(run_of):

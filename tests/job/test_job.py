@@ -595,6 +595,7 @@ TRAIN = merged(
             some(min_delta=st.floats(0, 1e6)),
         ),
         limit_batches=COUNTS,
+        profile=st.integers(1, 3).map(lambda last: {"steps": [1, last]}),
         log=st.lists(st.sampled_from(["tensorboard", "mlflow", "wandb"]), unique=True),
     ),
 )

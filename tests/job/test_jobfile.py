@@ -70,7 +70,7 @@ def refusal(load, tmp_path):
         (
             TASK + "zzz: 2",
             "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, module, "
-            "args, resume_args, data, train, checkpoint, resources, storage, failures, env, ",
+            "args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, env, ",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -89,6 +89,21 @@ def refusal(load, tmp_path):
         (
             f"{TASK.rstrip()[:-1]}, early_stop: {{metric: loss, mode: min}}}}\n",
             "job.yaml:3:35: train.early_stop: the key 'patience' is missing\nit has no default: add it",
+        ),
+        (
+            f"{TASK.rstrip()[:-1]}, profile: {{steps: [15, 10]}}}}\n",
+            "job.yaml:3:45: train.profile.steps: [15, 10] is not accepted\n"
+            "must be [first, last]: two steps, counted from 1, with 1 ≤ first ≤ last\nfor example: [10, 15]",
+        ),
+        (
+            f"{TASK.rstrip()[:-1]}, profile: {{steps: [1, 300]}}}}\n",
+            "job.yaml:3:45: train.profile.steps: [1, 300] are 300 steps\n"
+            "at most 100 are allowed: a profile has every operation of each step\nname fewer steps",
+        ),
+        (
+            "name: a\ntask: m:C\ntrain: {steps: 12, batch_size: 4, profile: {steps: [10, 15]}}\n",
+            "job.yaml:3:45: train.profile.steps: [10, 15] are not all steps of this run: it has 12\n"
+            "name steps from 1 to train.steps, or train longer",
         ),
         (
             TASK + "failures: {retries: -1}",
@@ -339,7 +354,9 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    assert "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the" in message
+    assert (
+        "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image" in message
+    )
 
 
 def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 
 import pytest
@@ -6,14 +7,16 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
-from clustertrain.observe.status import find_run
+from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.status import find_run, read_files, status_by_files
+from clustertrain.observe.status_json import StoredStatus, stored_status
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from sample_records import sample_restart_claim, sample_submission
 
@@ -49,6 +52,49 @@ def test_a_live_state_follows_from_the_events(run, events, state):
     for kind, fields in events:
         EventLog(attempt.events).write(kind, **fields)
     assert status_of(run).state == state
+
+
+GPU = {"pci": "00000000:1B:00.0", "name": "NVIDIA H100", "driver": "580.65.06", "capability": [9, 0]}
+
+
+def test_the_gpu_of_each_rank_is_shown(run, capsys):
+    attempt = claim_attempt(run)
+    ranks = [
+        {"rank": rank, "host": "node7", "pid": 10 + rank, "gpus": [{"uuid": f"GPU-{rank}", **GPU}]}
+        for rank in (0, 1)
+    ]
+    group = {"restart": 0, "world_size": 2, "ranks": ranks, "cuda": "13.0", "nccl": "2.29.7"}
+    EventLog(attempt.events).write("group_started", **group)
+    rows = dict(status_rows(status_of(run)))
+    assert rows["GPUs"] == "2 × NVIDIA H100, driver 580.65.06, CUDA 13.0, NCCL 2.29.7"
+    assert rows["rank 1"] == "node7: GPU-1 at 00000000:1B:00.0"
+    assert line_of({"kind": "group_started", **group}) == f"2 workers started\n{rows['GPUs']}"
+    printed = stored_status(run.uri)
+    assert json.loads(printed)["ranks"] == ranks
+    assert StoredStatus.parsed(printed.replace('{"attempt"', '{"attempt": 1, "later": 2, "attempt"')).ranks
+    write_result(attempt, Result("done", "finished", 0, step=40))
+    assert dict(status_rows(status_of(run)))["rank 0"] == "node7: GPU-0 at 00000000:1B:00.0"
+
+
+@pytest.mark.parametrize(
+    "ranks", [[], [{"rank": 0, "host": "a", "pid": 1, "gpus": []}], [{"gpus": [{}]}], [3], {"a": 1}, None]
+)
+def test_without_gpus_and_with_garbage_there_are_no_rows(run, ranks):
+    attempt = claim_attempt(run)
+    EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=ranks)
+    assert "GPUs" not in dict(status_rows(status_of(run)))
+    assert json.loads(stored_status(run.uri))["state"] == "running"
+
+
+def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
+    attempt = claim_attempt(run, world_size=8)
+    for number, workers in ((0, 8), (1, 4)):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0, workers))
+        rows = dict(status_rows(status_by_files(read_files(run))))
+        assert rows.get("workers") == (None if workers == 8 else "4 of 8")
+    write_result(attempt, stopped(attempt))
+    assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
 
 
 def test_a_dead_attempt_without_a_result_is_lost(run):

@@ -17,7 +17,7 @@ from clustertrain.errors import (
 )
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.records import Outcome, Result, StopRequest
+from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
@@ -47,6 +47,14 @@ def test_a_result_is_written_once(attempt):
 def test_a_cause_that_is_not_in_the_table_is_refused():
     with pytest.raises(ValueError, match="no cause of state 'done'"):
         Result("done", "error", 0)
+
+
+def test_the_number_of_workers_is_that_of_the_newest_start(attempt):
+    assert ended(attempt, "stopped", "user").world_size == 2, "of the claim: none has started"
+    start(attempt, 0, plan=ResumePoint(None, 0, 2))
+    start(attempt, 1, plan=ResumePoint(None, 0, 1))
+    start(attempt, 2)  # it ended before it had a plan
+    assert ended(attempt, "stopped", "user").world_size == 1
 
 
 def test_a_reader_ignores_fields_of_a_later_version(attempt):

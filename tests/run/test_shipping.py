@@ -102,6 +102,11 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     (attempt.tensorboard / "events.out").write_bytes(b"curve")
     reached = Reached(attempt.restart(0).reached)
     reached.set(17)
+    key = attempt.restart(0).profile_key(1)
+    profile = run.local_path(key)
+    profile.parent.mkdir(parents=True)
+    profile.write_bytes(b"trace")
+    profile.with_name(f".{profile.name}").write_bytes(b"unfinished")
     with Shipping(attempt, pytest.fail):
         pass
     reached.close()
@@ -110,6 +115,7 @@ def test_what_readers_cannot_join_goes_up_whole(run, elsewhere):
     (later.tensorboard / "events.out.2").write_bytes(b"more")
     with Shipping(later, pytest.fail):
         pass
+    assert run.store.list(key.rpartition("/")[0]) == ["rank-1.pt.trace.json.gz"]
     assert run.store.list(run.tensorboard_key) == ["events.out", "events.out.2"]  # one curve
     assert run.store.read_or_none(f"{run.key}/tensorboard/events.out") == b"curve"
     assert elsewhere(lambda r: reached_step(attempt.restart(0))) == 17

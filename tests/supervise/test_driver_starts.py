@@ -16,7 +16,7 @@ from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
 from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import ResumePoint, StopRequest
+from clustertrain.run.records import Outcome, ResumePoint, StopRequest
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
 from sample_records import sample_claim, sample_failure, sample_restart_claim
@@ -136,6 +136,15 @@ def test_a_new_checkpoint_renews_the_count(attempt):
         folder.mkdir(parents=True)
         (folder / "MANIFEST.json").touch()
         assert Patience.of(attempt, retries=2).in_a_row == in_a_row
+
+
+def test_a_start_that_returned_for_a_larger_one_is_no_failure(attempt):
+    for number in (0, 1, 2):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0))
+    assert Patience.of(attempt, retries=2).in_a_row == 3
+    attempt.restart(1).outcome.write(Outcome(False, 5))
+    assert Patience.of(attempt, retries=2).in_a_row == 1
 
 
 def test_the_end_of_ray_is_named(attempt, ends):

@@ -6,6 +6,7 @@ import copy
 import io
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.distributed import RankInfo
+from clustertrain.training.divided import map_state, whole
 from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import map_state, whole
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
 
@@ -118,6 +119,7 @@ class MemoryRun:
         self.phases: list[tuple[str, int]] = []
         self.reserved: list[dict[str, Any]] = []
         self.finished = False
+        self.trace = Path("/nowhere")  # its profile
 
     def requests(self) -> tuple[bool, bool]:
         self.calls += 1
@@ -152,6 +154,9 @@ class MemoryRun:
 
     def phase(self, name: str, step: int) -> None:
         self.phases.append((name, step))
+
+    def profile(self) -> tuple[Path, str]:
+        return self.trace, str(self.trace)
 
     def finish(self) -> None:
         self.finished = True

@@ -1,10 +1,8 @@
 """A function with its own loop, an unchanged script, and an existing Ray cluster."""
 
-import os
+import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import textwrap
 import time
 import venv
@@ -14,7 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from given_ray import cluster, end_ray, start_ray
 from whole_run import ONE_WORKER
+
+__all__ = ["cluster"]
 
 
 def rank_log(run, rank):
@@ -129,50 +130,6 @@ def test_a_module_of_several_folders_in_an_environment_of_its_own_gets_its_paths
     assert f"{where} ['${{now:%H}}', '1.1']\n" in log
 
 
-def start_ray(folder, name, environment, *arguments, within=()):
-    """A node of a Ray cluster under a guardian, which ends it whatever Ray does about it; returns it when the
-    node is up. `within`: a command that the node runs in."""
-    log = Path(folder) / f"{name}.log"
-    ray = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--object-store-memory=100000000"]
-    guardian = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "clustertrain.supervise.guardian", f"{folder}/{name}", str(log)),
-            *(*within, *ray, "--num-cpus=2", *arguments),
-        ],
-        stdin=subprocess.PIPE,
-        env={**os.environ, **environment},
-    )
-    ends = time.monotonic() + 90
-    while not log.exists() or "Ray runtime started" not in log.read_text():
-        assert time.monotonic() < ends and guardian.poll() is None, log.read_text()
-        time.sleep(0.05)
-    return guardian
-
-
-def end_ray(guardian):
-    guardian.stdin.close()
-    guardian.wait(10)
-
-
-@pytest.fixture
-def cluster():
-    """A Ray cluster of the test's own, with a token; yields the environment that reaches it."""
-    with tempfile.TemporaryDirectory(prefix="ct-test-") as folder:
-        token = Path(folder) / "token"
-        token.write_text("0123456789abcdef" * 4)
-        token.chmod(0o600)
-        environment = {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(token),
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
-        port = 20000 + os.getpid() % 10000
-        head = ["--head", f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
-        guardian = start_ray(folder, "ray", environment, *head, f"--temp-dir={folder}/ray")
-        yield {**environment, "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        end_ray(guardian)
-
-
 @pytest.mark.faults
 def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_training(
     make_run, cluster, tmp_path
@@ -209,6 +166,8 @@ def test_a_node_that_sees_another_file_system_at_the_path_is_found_before_traini
 @pytest.fixture
 def libraries(tmp_path):
     """A folder with two libraries."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "answer.c").write_text("int answer(void) { return 42; }\n")
@@ -229,7 +188,8 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         "DOLLAR": "a$$HOME",
         "PYTHONPATH": "/nowhere",
     }
-    args = {"names": [*env], "preloaded": "libearly.so", "library": "libanswer.so"}
+    interface = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}  # of the node's address
+    args = {"names": [*env, *interface], "preloaded": "libearly.so", "library": "libanswer.so"}
     run = make_run("clustered", function="started_with:train", args=args, env=env, **ONE_WORKER)
     beside = make_run("beside", script="torchrun_script.py", args=[], **ONE_WORKER)  # with its own Ray
     run.start(**cluster)
@@ -241,6 +201,8 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         assert f"{name}: {env[name]!r} at the start, {env[name]!r} now\n" in log
     assert "DOLLAR: None at the start, 'a$HOME' now\n" in log, "Ray would expand it"
     assert "PYTHONPATH: '/nowhere' at the start" not in log, "Ray's own Python does not start with it"
+    for name, value in interface.items():
+        assert f"{name}: None at the start, {value!r} now\n" in log
     assert "preloaded: True\nfound by its name: 42\n" in log
     addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
     assert addresses == [cluster["RAY_ADDRESS"], "local"]

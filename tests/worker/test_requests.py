@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.run.folder import RunDir
 from clustertrain.run.record_file import encoded
-from clustertrain.run.records import SaveRequest, StopRequest
+from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.worker import requests
 from clustertrain.worker.requests import RequestPoller, wait_for_all_s
 from fault_proxy import FaultProxy, stall
@@ -39,6 +39,14 @@ def test_each_save_request_is_returned_once(attempt):
         assert poller.take() == (False, False)
         attempt.save.write(SaveRequest(time=2.0))
         assert taken_within(poller) == (False, True)
+
+
+def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
+    starts = attempt.restart(0), attempt.restart(1)
+    with RequestPoller(attempt, starts[0]) as first, RequestPoller(attempt, starts[1]) as next_:
+        attempt.restart(0).resize.write(ResizeRequest(4))
+        assert taken_within(first) == (True, False)
+        assert next_.take() == (False, False)
 
 
 def test_ranks_that_find_a_stop_at_different_times_signal_their_scripts_together(attempt):

@@ -13,9 +13,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf
+from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, read_manifest
 from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
 from clustertrain.errors import JobError, StorageError
+
+FILE_BYTES = 5 << 30  # Hugging Face's limit for one file
 
 
 def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
@@ -24,27 +26,102 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     The names are those of the model's state_dict. Tensors that share memory (tied weights) are written once
     for each name: safetensors does not support sharing. The modes of the files follow the umask.
 
+    A divided model (FSDP) that is larger than `FILE_BYTES` becomes several files in the layout of Hugging
+    Face: <stem>-00001-of-00003.safetensors and so on, and <stem>.safetensors.index.json, which is returned
+    instead of `<to>`. At most one file is in memory at a time.
+
     Raises:
-        CheckpointDamaged: the manifest or the model file does not verify.
+        CheckpointDamaged: the manifest or a file of the model does not verify.
         JobError: it contains no model, an entry is not a tensor, or a file exists already.
         StorageError: the files cannot be written.
     """
     page = refuse_to_overwrite(to)
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
-        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", (MODEL_FILE,))
+        files = read_manifest(shelf, name).model_files
+        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", files)
         weights = _weights(checkpoint)
-    provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
-    try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        save_file(weights, to, metadata={"format": "pt"})
-        page.write_text(json.dumps(provenance, indent=1, sort_keys=True) + "\n")
-        to.chmod(page.stat().st_mode)  # save_file ignores the umask: only the owner could read its file
-    except (OSError, SafetensorError) as error:
-        for path in (to, page):
-            with suppress(OSError):
-                path.unlink()
-        raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
-    return to, page
+        provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
+        written: list[Path] = []
+        try:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            exported = _write(checkpoint, weights, to, written)
+            written.append(page)
+            page.write_text(json.dumps(provenance, indent=1, sort_keys=True) + "\n")
+            for path in written:  # save_file ignores the umask: only the owner could read its file
+                path.chmod(page.stat().st_mode)
+        except BaseException as error:
+            for path in written:
+                with suppress(OSError):
+                    path.unlink()
+            if isinstance(error, OSError | SafetensorError):
+                raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
+            raise
+    return exported, page
+
+
+def _write(
+    checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor], to: Path, written: list[Path]
+) -> Path:
+    """Write the weights in files of at most FILE_BYTES; returns the one to load them by.
+
+    Args:
+        weights: those that are divided among files of the checkpoint are on the meta device.
+        written: gets the path of each file before it is created.
+
+    Raises:
+        JobError: one of the files exists.
+    """
+    parts = _parts(weights)
+    if len(parts) == 1:
+        written.append(to)
+        save_file(_read(checkpoint, parts[0]), to, metadata={"format": "pt"})
+        return to
+    paths = [
+        to.with_name(f"{to.stem}-{i:05d}-of-{len(parts):05d}.safetensors") for i in range(1, len(parts) + 1)
+    ]
+    index = to.with_suffix(".safetensors.index.json")
+    _refuse([*paths, index])
+    for path, part in zip(paths, parts, strict=True):
+        written.append(path)
+        save_file(_read(checkpoint, part), path, metadata={"format": "pt"})
+    total_bytes = sum(tensor.nbytes for tensor in weights.values())
+    files = {name: path.name for path, part in zip(paths, parts, strict=True) for name in part}
+    written.append(index)
+    content = {"metadata": {"total_size": total_bytes}, "weight_map": files}
+    index.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    return index
+
+
+def _parts(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
+    """The weights in files: one, if none of them is divided."""
+    parts: list[dict[str, torch.Tensor]] = [{}]
+    if not any(tensor.is_meta for tensor in weights.values()):
+        return [weights]
+    size_bytes = 0
+    for name, tensor in weights.items():
+        if parts[-1] and size_bytes + tensor.nbytes > FILE_BYTES:
+            parts.append({})
+            size_bytes = 0
+        parts[-1][name] = tensor
+        size_bytes += tensor.nbytes
+    return parts
+
+
+def _read(checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of one file, all of them whole."""
+    divided = {name: torch.empty_like(w, device="cpu") for name, w in weights.items() if w.is_meta}
+    if divided:
+        from clustertrain.checkpoints.shards import fill  # it imports much of torch.distributed
+
+        fill(
+            checkpoint.path,
+            {f"model.{name}": tensor for name, tensor in divided.items()},
+            checkpoint.manifest.model_files,
+        )
+    return {
+        name: divided[name] if name in divided else tensor.contiguous().clone()
+        for name, tensor in weights.items()
+    }
 
 
 def refuse_to_overwrite(to: Path) -> Path:
@@ -54,9 +131,13 @@ def refuse_to_overwrite(to: Path) -> Path:
         JobError: one of the two exists.
     """
     page = to.with_suffix(".json")
-    if there := [path for path in (to, page) if path.exists()]:
-        raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
+    _refuse([to, page])
     return page
+
+
+def _refuse(paths: list[Path]) -> None:
+    if there := [path for path in paths if path.exists()]:
+        raise JobError(f"{there[0]} exists already, and export overwrites nothing.\nUse another file name.")
 
 
 def _weights(checkpoint: VerifiedCheckpoint) -> dict[str, torch.Tensor]:
@@ -74,4 +155,4 @@ def _weights(checkpoint: VerifiedCheckpoint) -> dict[str, torch.Tensor]:
             f"which is {type(state[odd[0]]).__name__}, not a tensor.\n"
             "safetensors can store only tensors."
         )
-    return {name: value.contiguous().clone() for name, value in state.items()}
+    return state

@@ -18,6 +18,7 @@ from clustertrain.version import __version__
 FORMAT_VERSION = 1
 MANIFEST = "MANIFEST.json"
 MODEL_FILE = "model.pt"
+SHARDS_OF_MODEL = "model.shard-"  # the prefix of the files with the parts of a divided model
 _OWN_SHA256 = "manifest_sha256"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"([0-9]{8,18})-([0-9]{1,18})\.([0-9]{1,18})\Z")
@@ -68,6 +69,11 @@ class Manifest:
     metrics: dict[str, float]
     files: dict[str, WrittenFile]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def model_files(self) -> list[str]:
+        """The names of the files with the model."""
+        return [file for file in self.files if file == MODEL_FILE or file.startswith(SHARDS_OF_MODEL)]
 
     def to_bytes(self) -> bytes:
         """The canonical form of this manifest, with a checksum of itself, which detects any change."""

@@ -19,8 +19,9 @@ import torch
 
 from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.pinned import PinnedMemory
-from clustertrain.checkpoints.write import Fenced, Writer
-from clustertrain.errors import StorageError
+from clustertrain.checkpoints.write import Commits, Fenced
+from clustertrain.errors import JobError, StorageError
+from clustertrain.training.divided import is_divided
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
@@ -33,7 +34,7 @@ class Saver:
 
     def __init__(
         self,
-        writer: Writer,
+        writer: Commits,
         *,
         background: bool,
         on_saved: Callable[..., None],
@@ -54,7 +55,8 @@ class Saver:
         several times as long, and otherwise the first save would wait for it. The copied values are not used.
         """
         if self._background and self._buffers is None:
-            self._thread = threading.Thread(target=self._reserve, args=(state,), name="checkpoint-buffers")
+            held = self._held(state)
+            self._thread = threading.Thread(target=self._reserve, args=(held,), name="checkpoint-buffers")
             self._thread.start()
 
     def _reserve(self, state: dict[str, Any]) -> None:
@@ -77,9 +79,10 @@ class Saver:
             Exception: a permanent error of an earlier save, such as a state that cannot be pickled.
         """
         started = time.monotonic()
+        held = self._held(state)
         self._join()
         self._raise_if_hopeless()
-        self._buffers = copy_to_host(state, self._buffers)
+        self._buffers = copy_to_host(held, self._buffers)
         blocking_s = time.monotonic() - started if self._background else None
         self._thread = threading.Thread(
             target=self._write, args=(self._buffers, progress, started, blocking_s), name="checkpoint"
@@ -107,12 +110,8 @@ class Saver:
     def _write(
         self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None
     ) -> None:
-        rest = {key: value for key, value in state.items() if key != "model"}
-        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(self._dump, rest)}
-        if "model" in state:
-            files = {MODEL_FILE: partial(self._dump, state["model"]), **files}
         try:
-            name, size_bytes = self._writer.commit(files, progress)
+            name, size_bytes = self._writer.commit(self._files(state), progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
             self._error = error
             self._failures += 1
@@ -130,14 +129,32 @@ class Saver:
             reason=progress["reason"],
         )
 
+    def _held(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The part of the state that this rank copies and writes.
+
+        Raises:
+            JobError: a tensor is divided among the ranks.
+        """
+        _refuse_divided(state)
+        return state
+
+    def _files(self, held: dict[str, Any]) -> dict[str, Callable[[Any], None]]:
+        """For each file a function that writes it."""
+        rest = {key: value for key, value in held.items() if key != "model"}
+        files: dict[str, Callable[[Any], None]] = {TRAINING_FILE: partial(self._dump, rest)}
+        return {MODEL_FILE: partial(self._dump, held["model"]), **files} if "model" in held else files
+
     def _dump(self, state: Any, file: Any) -> None:
         """torch.save; on a write error it raises the original error instead of torch's RuntimeError."""
         try:
-            torch.save(state, _Counted(file, self._count))
+            torch.save(state, self._counted(file))  # type: ignore[arg-type]  # it writes and flushes only
         except RuntimeError as error:
             if isinstance(error.__context__, OSError | StorageError):
                 raise error.__context__ from error
             raise
+
+    def _counted(self, file: Any) -> _Counted:
+        return _Counted(file, self._count)
 
     def _count(self, written_bytes: int) -> None:
         self._bytes += written_bytes
@@ -153,6 +170,18 @@ class Saver:
         may_pass = isinstance(self._error, StorageError)  # any other error: this state can never be saved
         if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
             raise self._error
+
+
+def _refuse_divided(state: Any, path: str = "state") -> None:
+    if is_divided(state):
+        raise JobError(
+            f"{path} is a DTensor: each rank has a part of it, and a save writes what rank 0 has.\n"
+            "Save whole tensors, for example those of torch.distributed.checkpoint.state_dict."
+            "get_model_state_dict with full_state_dict=True, or use a task with train.strategy: fsdp."
+        )
+    if isinstance(state, dict | list | tuple):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            _refuse_divided(value, f"{path}[{key!r}]")
 
 
 class _Counted:
@@ -224,6 +253,8 @@ class _Copy:
 
     def of(self, value: Any, buffer: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.is_meta:  # in another file
+                return value
             return self._tensor(value.detach(), buffer)
         if isinstance(value, dict):
             old = buffer if isinstance(buffer, dict) else {}

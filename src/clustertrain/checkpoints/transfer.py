@@ -1,7 +1,7 @@
 """Sends the model of a checkpoint through a pipe, from a cluster whose storage this machine cannot read.
 
-The stream is a tar archive: the manifest, then the model file. The receiver detects a stream that was cut,
-because the manifest contains the checksum of the model file.
+The stream is a tar archive: the manifest, then the files of the model. The receiver detects a stream that was
+cut, because the manifest contains their checksums.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import BinaryIO
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
     MODEL_FILE,
+    SHARDS_OF_MODEL,
     CheckpointDamaged,
     CheckpointName,
     Shelf,
@@ -22,12 +23,9 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.storage import PosixStore
 
-_NAMES = (MANIFEST, MODEL_FILE)
-
 
 def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
-    """Write the manifest and the model file of a checkpoint as a tar archive; without a model, only the
-    manifest.
+    """Write the manifest and the model of a checkpoint as a tar archive; without a model, only the manifest.
 
     Raises:
         CheckpointDamaged: the manifest does not verify, or the model file has another size.
@@ -37,13 +35,16 @@ def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
     with tarfile.open(fileobj=to, mode="w|") as archive:
         data = manifest.to_bytes()
         archive.addfile(_member(name, MANIFEST, len(data)), io.BytesIO(data))
-        if (entry := manifest.files.get(MODEL_FILE)) is None:
-            return
-        blocks = shelf.store.blocks(shelf.file_key(name, MODEL_FILE))
-        try:
-            archive.addfile(_member(name, MODEL_FILE, entry.size_bytes), _Reader(blocks))
-        except OSError as error:  # tarfile's, if the blocks end early
-            raise CheckpointDamaged(f"{shelf.uri(name, MODEL_FILE)} cannot be read: {error}") from error
+        for file in manifest.model_files:
+            blocks = shelf.store.blocks(shelf.file_key(name, file))
+            try:
+                archive.addfile(_member(name, file, manifest.files[file].size_bytes), _Reader(blocks))
+            except OSError as error:  # tarfile's, if the blocks end early
+                raise CheckpointDamaged(f"{shelf.uri(name, file)} cannot be read: {error}") from error
+
+
+def _is_expected(file: str) -> bool:
+    return file in (MANIFEST, MODEL_FILE) or (file.startswith(SHARDS_OF_MODEL) and file == Path(file).name)
 
 
 def _member(name: str, file: str, size_bytes: int) -> tarfile.TarInfo:
@@ -84,7 +85,7 @@ def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
             for member in archive:
                 received, _, file = member.name.partition("/")
                 source = archive.extractfile(member)
-                if CheckpointName.parse(received) is None or file not in _NAMES or source is None:
+                if CheckpointName.parse(received) is None or not _is_expected(file) or source is None:
                     raise CheckpointDamaged(f"{member.name!r} arrived, not a file of a checkpoint.")
                 (folder / received).mkdir(exist_ok=True)
                 with (folder / received / file).open("wb") as target:

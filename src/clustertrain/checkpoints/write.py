@@ -11,16 +11,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
+from clustertrain.storage.posix_tree import WrittenFile
 
 
 class Fenced(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
+
+
+class Commits(Protocol):
+    """What a save is written with."""
+
+    def commit(
+        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+    ) -> tuple[CheckpointName, int]: ...
+
+
+class Others(Protocol):
+    """The other ranks that write files of the same checkpoint; see checkpoints.group."""
+
+    def begin(self, handle: str | None) -> str | None: ...
+
+    def end(self, written: dict[str, WrittenFile] | str) -> dict[str, WrittenFile]: ...
 
 
 @dataclass
@@ -34,6 +51,7 @@ class Writer:
     versions: dict[str, str]
     retention: Retention
     still_newest: Callable[[], bool]  # the fence, checked right before the commit
+    others: Others | None = None
     collected: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -55,16 +73,19 @@ class Writer:
         """
         name = CheckpointName(progress["step"], self.attempt, self.restart)
         store = self.shelf.store
-        if store.size_or_none(self.shelf.file_key(name)) is not None:
-            return name, 0  # a stop right after a periodic save: the same state
+        handle = None
         try:
+            if store.size_or_none(self.shelf.file_key(name)) is not None:
+                return name, 0  # a stop right after a periodic save: the same state
             tree = store.new_tree(f"{self.shelf.key}/{name}")
+            handle = tree.handle
         except OSError as error:
             raise self._not_written(name, error) from error
+        finally:
+            if self.others is not None:
+                self.others.begin(handle)
         try:
-            for file_name, write in files.items():
-                with tree.create(file_name) as file:
-                    write(file)
+            self._write(tree, files)
             self._check_fence(name)
             tree.commit(MANIFEST, self._manifest(tree, progress).to_bytes())
         except OSError as error:
@@ -75,6 +96,16 @@ class Writer:
             raise
         self._prune(name)
         return name, sum(file.size_bytes for file in tree.files.values())
+
+    def _write(self, tree: Tree, files: dict[str, Callable[[Any], None]]) -> None:
+        """Write own files, and add those of the other ranks."""
+        try:
+            for file_name, write in files.items():
+                with tree.create(file_name) as file:
+                    write(file)
+        finally:
+            of_all = self.others.end(tree.files) if self.others is not None else {}
+        tree.files.update(of_all)
 
     def _not_written(self, name: CheckpointName, error: OSError) -> StorageError:
         return StorageError(

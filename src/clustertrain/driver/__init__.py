@@ -2,15 +2,20 @@
 
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
+elastic_cluster.py  a Ray cluster whose nodes come and go
+world_size.py    how many workers have room; why there are fewer or more
+ray_nodes.py     the nodes of the Ray cluster, and their free resources
 ray_node.py      starts Ray on this machine, within a deadline of the site
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     ends the driver when its Ray ends
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
+scaling.py       the number of workers of each start of the group
 backend.py       the steps before each start of the worker group
 failures.py      which rank failed, and the cause
 recurrence.py    whether an error is certain to occur again, is transient, or equals an earlier one
 diagnosis.py     which limit ended a worker, with its number
+gpu_diagnosis.py  what ended a worker on its GPU: another process, the hardware, memory of a library
 retry_policy.py  whether another start of the worker group can help
 outcome.py       the result of the attempt, from what rank 0 reported or Ray raised
 """

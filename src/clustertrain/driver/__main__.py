@@ -17,12 +17,12 @@ from typing import Any
 
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
-from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of
+from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.errors import EXIT_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
-from clustertrain.node.ray_settings import RAY_ENVIRONMENT, WORKER_SLOT
+from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
@@ -71,7 +71,8 @@ def main(ref_text: str) -> int:
     claim = claim_of(attempt)
     cluster = ray_cluster_of(claim.launcher, job)
     with Heartbeat(attempt):
-        code = _run(_Run(ref, attempt, job, job_yaml, cluster, claim.world_size))
+        sizes = _possible(job, claim.world_size) if cluster.is_elastic else (claim.world_size,)
+        code = _run(_Run(ref, attempt, job, job_yaml, cluster, sizes))
     if cluster.outlives_run:
         import ray
 
@@ -80,14 +81,21 @@ def main(ref_text: str) -> int:
     return code
 
 
+def _possible(job: Job, most: int) -> tuple[int, ...]:
+    """The numbers of workers that the start may have, ascending; the attempt was claimed with the largest."""
+    return tuple(size for size in job.world_sizes if size <= most) or (most,)
+
+
 @dataclass(frozen=True)
 class _Run:
+    """`world_sizes`: the numbers of workers that a start of the group may have, ascending."""
+
     ref: AttemptRef
     attempt: Attempt
     job: Job
     job_yaml: str
     cluster: RayCluster
-    world_size: int
+    world_sizes: tuple[int, ...]
 
     def late_ray(self, attempt: Attempt, text: str) -> Result:
         return self.cluster.result_of_late_ray(self.job, attempt, text)
@@ -117,19 +125,31 @@ def _fit(run: _Run) -> None:
     check.wait()
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
-    _trainer(run).fit()
+    while True:
+        _trainer(run).fit()
+        if not _ended_for_resize(run.attempt):
+            return
+
+
+def _ended_for_resize(attempt: Attempt) -> bool:
+    """Whether the workers saved and returned because more of them can continue (scaling.py)."""
+    restart = attempt.newest_restart()
+    if restart is None or attempt.stop.read() is not None or not restart.resize.exists():
+        return False
+    outcome = restart.outcome.read()
+    return outcome is not None and not outcome.finished
 
 
 def _connect(run: _Run, check: _CodeCheck) -> None:
     started = time.monotonic()
     if run.cluster.is_this_machine and run.job.resources.gpus_per_worker:
         check.wait()  # torch is imported by then
-        check_gpus(run.world_size, run.job.resources.gpus_per_worker)
+        check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
     deadline, logs = run.cluster.deadline, command_on(run.attempt.uri, "logs", "--driver")
     silent = f"{run.cluster.name} does not answer: a call to it did not return within {deadline}."
     silent += f"\n`{logs}` shows which one."
     with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent, run.late_ray):
-        address = run.cluster.connect(run.attempt, run.world_size)
+        address = run.cluster.connect(run.attempt, run.world_sizes)
     EventLog(run.attempt.events).write("ray_started", seconds=time.monotonic() - started, address=address)
 
 
@@ -146,11 +166,12 @@ def _trainer(run: _Run) -> Any:
 
     job, watch = run.job, run.job.failures.watchdog
     longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)
-    resources = {"CPU": job.resources.cpus_per_worker, "GPU": float(job.resources.gpus_per_worker)}
-    if job.resources.memory_per_worker_bytes:
-        resources["memory"] = float(job.resources.memory_per_worker_bytes)
-    if run.cluster.has_worker_slots:
-        resources[WORKER_SLOT] = 1.0
+    scaling = ScalingConfig(
+        num_workers=run.world_sizes[-1],
+        use_gpu=job.resources.gpus_per_worker > 0,
+        resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
+        placement_strategy="PACK",
+    )
     return KitTrainer(
         worker.train_loop_per_worker,
         outlives_run=run.cluster.outlives_run,
@@ -160,16 +181,13 @@ def _trainer(run: _Run) -> Any:
             ref=run.ref,
             job_yaml=run.job_yaml,
             is_script=job.is_script,
+            most_workers=run.world_sizes[-1],
             # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that
             # it fails.
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
         ),
-        scaling_config=ScalingConfig(
-            num_workers=run.world_size,
-            use_gpu=job.resources.gpus_per_worker > 0,
-            resources_per_worker={key: value for key, value in resources.items() if value},
-            placement_strategy="PACK",
-        ),
+        scaling_config=scaling,
+        scaling_policy=_scaling_policy(run, scaling),
         run_config=RunConfig(
             name="ray",
             storage_path=str(run.attempt.path),
@@ -180,11 +198,21 @@ def _trainer(run: _Run) -> Any:
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_size)],
+            callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_sizes)],
             logging_config=LoggingConfig(log_level="INFO"),
             worker_runtime_env={"env_vars": start_environment(job)},
         ),
     )
+
+
+def _scaling_policy(run: _Run, scaling: Any) -> Any:
+    """Ray Train's policy for a cluster whose nodes come and go; None for a fixed number of workers."""
+    from clustertrain.driver.elastic_cluster import ElasticCluster
+    from clustertrain.driver.scaling import ElasticPolicy
+
+    if not isinstance(run.cluster, ElasticCluster) or len(run.world_sizes) == 1:
+        return None
+    return ElasticPolicy(scaling, run.ref, run.cluster, run.world_sizes, grows=not run.job.is_script)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.failures import Group
+from clustertrain.driver.ray_nodes import alive_addresses
+from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
@@ -48,6 +50,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     ref: AttemptRef | None = None
     job_yaml: str = ""
     is_script: bool = False
+    most_workers: int = 1
 
     @property
     def backend_cls(self) -> type[_TorchBackend]:
@@ -68,7 +71,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 "KitTorchConfig has no attempt. This is a bug of clustertrain: please report it."
             )
         attempt = backend_config.ref.open()
-        plan = _claim(attempt, backend_config.ref, backend_config)
+        plan = _claim(attempt, backend_config.ref, backend_config, worker_group.get_workers())
         group = None
         try:
             group = Group(worker_group, attempt)
@@ -181,7 +184,7 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
+def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> Plan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
@@ -221,8 +224,18 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig) -> Plan:
             world_size=checkpoint.manifest.world_size if checkpoint else None,
             redone_steps=max(0, reached - step),
         )
-    restart.plan.write(ResumePoint(str(checkpoint.name) if checkpoint else None, step))
     name = str(checkpoint.name) if checkpoint else None
+    resume = ResumePoint(
+        name,
+        step,
+        world_size=len(workers),
+        hosts=tuple(w.metadata.hostname for w in workers),
+        addresses=tuple(w.metadata.node_ip for w in workers),
+    )
+    restart.plan.write(resume)
+    earlier = before.plan.read() if before is not None else None
+    if text := resize_text(earlier, resume, config.most_workers, alive_addresses):
+        events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     plan = Plan(ref, restart.number, config.job_yaml, name, resumes_script)
     if config.is_script and (restart.number > 0 or attempt.n > 1):

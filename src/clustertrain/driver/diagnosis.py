@@ -40,10 +40,12 @@ _CHILD_KILLED = re.compile(r"killed by signal: Killed")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`cause` is a cause of the state `failed`; `text` is the message, with two or three lines."""
+    """`cause` is a cause of the state `failed`; `text` is the message, with two to four lines. Another start
+    can help if `retry_after_s` is a number, after this time."""
 
     cause: str
     text: str
+    retry_after_s: float | None = None
 
 
 def diagnose(

@@ -6,6 +6,7 @@ A failure is written to the folder of the restart that failed; the event `worker
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -17,8 +18,10 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clustertrain.driver import recurrence
-from clustertrain.driver.diagnosis import diagnose
+from clustertrain.driver.diagnosis import Diagnosis, diagnose
+from clustertrain.driver.gpu_diagnosis import diagnose_gpu
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
+from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
 from clustertrain.run.command_line import command_on
@@ -28,6 +31,7 @@ from clustertrain.run.rank_log import start_line
 from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
 from clustertrain.worker.error_report import shortened
+from clustertrain.worker.gpus import RankGpus, gpus_of_rank
 from clustertrain.worker.lost_peer import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.script import ScriptFailed
 from clustertrain.worker.user_error import UserCodeFailed
@@ -36,6 +40,7 @@ _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
 _ANSWER_S = 5.0
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
+_OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
 _FATAL_SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -75,6 +80,23 @@ class Group:
         self._limits: dict[int, Limits] = dict(
             zip(self._workers, worker_group.execute(read_limits), strict=True)
         )
+        self._gpus: dict[int, RankGpus] = dict(
+            zip(self._workers, worker_group.execute(gpus_of_rank), strict=True)
+        )
+
+    def as_event(self) -> dict[str, Any]:
+        """The fields of the event `group_started` about the ranks."""
+        ranks = [
+            {
+                "rank": rank,
+                "host": worker.metadata.hostname,
+                "pid": worker.metadata.pid,
+                "gpus": [asdict(gpu) for gpu in self._gpus[rank].gpus],
+            }
+            for rank, worker in self._workers.items()
+        ]
+        of_first = self._gpus[min(self._gpus)]
+        return {"world_size": len(ranks), "ranks": ranks, "cuda": of_first.cuda, "nccl": of_first.nccl}
 
     def report(self, errors: Mapping[int, BaseException]) -> None:
         """Determine the cause from Ray Train's errors by rank, and record it."""
@@ -248,7 +270,7 @@ class Group:
         """The same failure; if a limit was reached, with its value, and marked as fatal."""
         rank = failure.rank
         before = self._limits[rank]
-        found = diagnose(
+        found = self._on_gpu(rank, message, tail) or diagnose(
             self._who(rank),
             message,
             tail=tail,
@@ -258,13 +280,32 @@ class Group:
         )
         if found is None:
             return failure
-        return replace(failure, cause=found.cause, text=found.text, fatal=True)
+        if found.retry_after_s is None:
+            return replace(failure, cause=found.cause, text=found.text, fatal=True)
+        wait_s, is_transient = found.retry_after_s, found.retry_after_s > 0
+        return replace(
+            failure, cause=found.cause, text=found.text, transient=is_transient, retry_after_s=wait_s
+        )
+
+    def _on_gpu(self, rank: int, message: str, tail: str) -> Diagnosis | None:
+        """The cause if it is the rank's GPU; the GPU is looked at only after an error that names CUDA."""
+        gpus = self._gpus[rank].gpus if _OF_GPU.search(message) else ()
+        host = self._limits[rank].host
+        pids = {w.metadata.pid for r, w in self._workers.items() if self._limits[r].host == host}
+        return diagnose_gpu(
+            self._who(rank),
+            message,
+            tail=tail,
+            host=self._workers[rank].metadata.hostname,
+            gpus=(self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else (),
+            own_pids=pids,
+        )
 
 
 def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:
     """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
     if failure.fatal or not is_certain:
-        return replace(failure, transient=is_transient)
+        return replace(failure, transient=failure.transient or is_transient)
     text = f"{failure.text}\nAnother start would fail in the same way, so the workers are not restarted."
     return replace(failure, text=text, fatal=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import ClassVar
@@ -11,6 +11,8 @@ from typing import ClassVar
 from clustertrain.driver.deadline import failed_cluster
 from clustertrain.errors import ClusterError, RunStopped
 from clustertrain.job.model import Job
+from clustertrain.job.sections import Resources
+from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.waiting import wait_until
@@ -40,12 +42,14 @@ class RayCluster(ABC):
         name: Ray, and where its head is, for messages.
         outlives_run: Ray keeps running when the driver ends, so the driver releases its resources there.
         is_this_machine: all workers run on the driver's machine.
+        is_elastic: its nodes come and go during a run, see elastic_cluster.py.
         has_worker_slots: each node offers as many WORKER_SLOTs as it gets workers.
     """
 
     name: str = "Ray"
     outlives_run: ClassVar[bool] = False
     is_this_machine: ClassVar[bool] = False
+    is_elastic: ClassVar[bool] = False
     has_worker_slots: ClassVar[bool] = False
 
     @property
@@ -54,8 +58,11 @@ class RayCluster(ABC):
         """How long `connect` may take."""
 
     @abstractmethod
-    def connect(self, attempt: Attempt, world_size: int) -> str:
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         """Connect this process to Ray, or start Ray, and wait for the nodes. Returns the address.
+
+        Args:
+            world_sizes: the allowed numbers of workers, ascending; one if the cluster is not elastic.
 
         Raises:
             RayNotUp: Ray did not start on all nodes in time; the launcher determines what follows.
@@ -67,8 +74,8 @@ class RayCluster(ABC):
         """The result of an attempt whose Ray was not up within the deadline."""
         return failed_cluster(attempt, text)
 
-    def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:  # noqa: B027  most have no wait
-        """Wait, after a failure, until there is room for all workers again. Raises as `connect`.
+    def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:  # noqa: B027  most have no wait
+        """Wait, after a failure, until there is room for the workers again. Raises as `connect`.
 
         Returns at once if a lost node is not replaced during the run.
         """
@@ -76,6 +83,17 @@ class RayCluster(ABC):
     def is_gone(self) -> bool:
         """Whether Ray has ended before the driver; the launcher then knows the cause of an error."""
         return False
+
+
+def worker_resources(resources: Resources, *, has_slots: bool = False) -> dict[str, float]:
+    """The resources that one worker requests from Ray."""
+    each: dict[str, float] = {
+        "CPU": resources.cpus_per_worker,
+        "GPU": float(resources.gpus_per_worker),
+        "memory": float(resources.memory_per_worker_bytes or 0),
+        WORKER_SLOT: float(has_slots),
+    }
+    return {kind: value for kind, value in each.items() if value}
 
 
 def ray_cluster_of(launcher: str, job: Job) -> RayCluster:

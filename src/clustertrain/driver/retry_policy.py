@@ -7,6 +7,7 @@ without a new checkpoint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Failure
+from clustertrain.waiting import wait_until
 
 
 class StopRetrying(ClusterTrainError):
@@ -33,10 +35,12 @@ class StopRetrying(ClusterTrainError):
 class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
     """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
 
-    def __init__(self, ref: AttemptRef, retries: int, cluster: RayCluster, world_size: int) -> None:
+    def __init__(
+        self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
+    ) -> None:
         self._ref = ref
         self._retries = retries
-        self._cluster, self._world_size = cluster, world_size
+        self._cluster, self._world_sizes = cluster, tuple(world_sizes)
         self._patience = Patience.of(ref.open(), retries)
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
@@ -44,14 +48,9 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         attempt = self._ref.open()
-        ranks = [
-            {"rank": w.distributed_context.world_rank, "host": w.metadata.hostname, "pid": w.metadata.pid}
-            for w in worker_group.get_workers()
-        ]
-        EventLog(attempt.events).write(
-            "group_started", restart=newest_restart(attempt).number, world_size=len(ranks), ranks=ranks
-        )
         self._group = Group(worker_group, attempt)
+        restart = newest_restart(attempt).number
+        EventLog(attempt.events).write("group_started", restart=restart, **self._group.as_event())
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         if worker_group_status.errors and self._group is not None:
@@ -63,8 +62,8 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             return
         attempt = self._ref.open()
         failure = self._new_failure(attempt)
-        if (failure is None or not failure.fatal) and attempt.stop.read() is not None:
-            raise RunStopped("A worker ended after the stop request.", checkpointed=False)
+        if failure is None or not failure.fatal:
+            _check_stop(attempt)
         if failure is not None and (cause := self._same_again(attempt, failure)):
             write_failure(attempt, replace(failure, cause=cause))
             raise StopRetrying(failure.text)
@@ -86,11 +85,13 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             text=text,
             of_script=of_script,
         )
+        if failure is not None and failure.retry_after_s:
+            _wait(attempt, failure.retry_after_s)
         self._wait_for_workers(attempt, failure)
 
     def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
         try:
-            self._cluster.wait_for_workers(attempt, self._world_size)
+            self._cluster.wait_for_workers(attempt, self._world_sizes)
         except ClusterError as error:
             if failure is not None:
                 text = f"{failure.text}\n{error}"
@@ -116,3 +117,18 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
             return "same_error_twice"
         self._seen.add(seen)
         return None
+
+
+def _check_stop(attempt: Attempt) -> bool:
+    """
+    Raises:
+        RunStopped: a stop was requested.
+    """
+    if attempt.stop.read() is not None:
+        raise RunStopped("A worker ended after the stop request.", checkpointed=False)
+    return False
+
+
+def _wait(attempt: Attempt, seconds: float) -> None:
+    """Wait before the next start, unless a stop is requested."""
+    wait_until(lambda: _check_stop(attempt), seconds, poll_s=1.0)

@@ -61,10 +61,19 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     Args:
         outlives_run: as RayCluster's; the controller is an actor then.
+        scaling_policy: for a Ray that outlives the run; None if the number of workers is fixed.
     """
 
-    def __init__(self, *args: Any, outlives_run: bool, start_deadline: StartDeadline, **fields: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        outlives_run: bool,
+        start_deadline: StartDeadline,
+        scaling_policy: Any = None,
+        **fields: Any,
+    ) -> None:
         super().__init__(*args, **fields)
+        self._scaling_policy = scaling_policy
         self._outlives_run = outlives_run
         self._start_deadline = start_deadline
 
@@ -77,6 +86,8 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     def _initialize_and_run_controller(self, **fields: Any) -> Any:
         if self._outlives_run:
+            if self._scaling_policy is not None:
+                fields["scaling_policy"] = self._scaling_policy
             return super()._initialize_and_run_controller(**fields)
         controller = _Controller(**{**fields, "scaling_policy": _NodesAreThere(self.scaling_config)})
         asyncio.run(controller.run())

@@ -264,5 +264,10 @@ class Failures(Section):
     """How long Ray may take to start on this machine, or to answer at `RAY_ADDRESS`. A start that fails is
     repeated within this time. Clusters have `slurm.nodes_wait` and `kubernetes.start_deadline` instead."""
 
+    resize_after_s: Seconds = Field(default=120.0, alias="resize_after")
+    """With `workers: [min, max]` on Kubernetes or at `RAY_ADDRESS`: how long to wait for a lost node before
+    fewer workers continue, and how long there must be room for more before the workers save and restart with
+    more. On one machine and on SLURM the number of workers changes only between two starts."""
+
     grace_s: Seconds = Field(default=30.0, alias="grace")
     """Time for the last save after a request to stop."""

@@ -23,7 +23,7 @@ from clustertrain.job.values import (
     Refused,
     Text,
 )
-from clustertrain.units import shortened
+from clustertrain.units import integer, shortened
 
 
 class LearningRate(Section):
@@ -109,6 +109,35 @@ def _part(value: object) -> object:
 PartOrName = Annotated[Part, BeforeValidator(_part, json_schema_input_type=DottedName | Part)]
 
 
+MOST_PROFILED_STEPS = 100
+
+
+def _first_and_last(value: object) -> object:
+    rule = "must be [first, last]: two steps, counted from 1"
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError(rule)
+    first, last = (integer(step) for step in value)
+    given = shortened(str([first, last]))
+    if not 1 <= first <= last:
+        raise Refused(f"{given} is not accepted\n{rule}, with 1 ≤ first ≤ last\nfor example: [10, 15]")
+    if last - first >= MOST_PROFILED_STEPS:
+        raise Refused(
+            f"{given} are {last - first + 1} steps\n"
+            f"at most {MOST_PROFILED_STEPS} are allowed: a profile has every operation of each step\n"
+            "name fewer steps"
+        )
+    return first, last
+
+
+class Profile(Section):
+    """A profile of a few steps: what each worker did when, as a trace for Perfetto and TensorBoard."""
+
+    steps: Annotated[
+        tuple[int, int], BeforeValidator(_first_and_last, json_schema_input_type=tuple[Count, Count])
+    ]
+    """The first and the last optimizer step to record, counted from 1: `[10, 15]` records six steps."""
+
+
 class Train(Section):
     """clustertrain's training loop. Only for `task`: a function or a script has its own loop."""
 
@@ -190,6 +219,9 @@ class Train(Section):
     loader_workers: CountOrZero = 0
     """Loader processes per worker; with 0 the worker itself loads the data."""
 
+    profile: Profile | None = None
+    """Records a few steps in a file per worker, in the run's folder; the log shows where."""
+
     limit_batches: Count | None = None
     """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
     results are then not those of the whole data, so a run with another value is another run."""
@@ -216,6 +248,17 @@ class Train(Section):
         if "loss" in self.metrics:
             raise Refused(
                 "every evaluation reports its loss under this name\nuse another name", "metrics", "loss"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _profile_is_within_the_run(self) -> Train:
+        if self.profile is not None and self.steps is not None and self.profile.steps[1] > self.steps:
+            raise Refused(
+                f"{list(self.profile.steps)} are not all steps of this run: it has {self.steps}\n"
+                "name steps from 1 to train.steps, or train longer",
+                "profile",
+                "steps",
             )
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from clustertrain.observe.gpus import gpus_text
 from clustertrain.observe.printed import plain
 from clustertrain.units import size_text
 
@@ -33,7 +34,12 @@ def _stage_line(e: Record) -> str | None:
 
 def _group_line(e: Record) -> str:
     workers = "1 worker" if e["world_size"] == 1 else f"{e['world_size']} workers"
-    return f"{workers} started" + (f", restart {e['restart']}" if e["restart"] else "")
+    gpus = gpus_text(e)
+    return (
+        f"{workers} started"
+        + (f", restart {e['restart']}" if e["restart"] else "")
+        + f"\n{gpus}" * bool(gpus)
+    )
 
 
 def _resumed_line(e: Record) -> str:
@@ -70,6 +76,7 @@ _LINES: dict[str, Callable[[Record], str | None]] = {
     "stage": _stage_line,
     "ray_started": lambda e: f"Ray started in {e['seconds']:.1f} s",
     "group_started": _group_line,
+    "resized": lambda e: str(e["text"]),
     "resumed": _resumed_line,
     "fallback": lambda e: f"warning: checkpoint {e['checkpoint']} is damaged, using an older one: {e['why']}",
     "restarting": _restarting_line,

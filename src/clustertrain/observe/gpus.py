@@ -16,13 +16,19 @@ def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
     return next(reversed(list(groups)), None)
 
 
+def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
+    """The ranks in the event of a start; other programs may have written something else there."""
+    ranks = group.get("ranks") if group is not None else None
+    return tuple(rank for rank in ranks if isinstance(rank, dict)) if isinstance(ranks, list) else ()
+
+
 def gpus_text(group: Mapping[str, Any]) -> str:
     """All GPUs of a start of the workers in one line; empty without GPUs.
 
     Raises:
         KeyError, TypeError: the event lacks a field.
     """
-    gpus = [gpu for rank in group["ranks"] for gpu in rank.get("gpus", ())]
+    gpus = [gpu for rank in ranks_of(group) for gpu in rank.get("gpus", ())]
     if not gpus:
         return ""
     kinds = Counter((gpu["name"], gpu["driver"]) for gpu in gpus)
@@ -40,7 +46,7 @@ def gpu_rows(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         if group is None or not (text := gpus_text(group)):
             return []
         rows = [("GPUs", text)]
-        for rank in group["ranks"]:
+        for rank in ranks_of(group):
             places = ", ".join(f"{gpu['uuid']} at {gpu['pci']}" for gpu in rank["gpus"])
             rows.append((f"rank {rank['rank']}", f"{rank['host']}: {places}"))
     except (KeyError, TypeError):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.observe.status import NotStarted, Row, find_run, read_files, status_by_files
 from clustertrain.observe.tables import status_rows
 
@@ -19,6 +22,7 @@ class StoredStatus:
         over, of_result: as in standing.Standing.
         exit_code: None while the run has not ended.
         rows: the table that `status` prints there.
+        ranks: rank, host, pid and GPUs of each worker that was started last, as in the event `group_started`.
     """
 
     attempt: int | None = None
@@ -31,6 +35,7 @@ class StoredStatus:
     exit_code: int | None = None
     step: int | None = None
     rows: tuple[Row, ...] = ()
+    ranks: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
@@ -38,7 +43,8 @@ class StoredStatus:
         lines."""
         for line in reversed(printed.splitlines()):
             if line.startswith('{"attempt":'):
-                values = json.loads(line)
+                known = {each.name for each in fields(cls)}  # a later version may print more
+                values = {key: value for key, value in json.loads(line).items() if key in known}
                 return cls(**{**values, "rows": tuple((name, text) for name, text in values["rows"])})
         return None
 
@@ -56,7 +62,7 @@ def stored_status(target: str) -> str:
     if status.attempt is None:
         return json.dumps(asdict(StoredStatus()))
     claim = status.attempt.claim.read()
-    standing = status.standing
+    standing, group = status.standing, newest_group(status.attempt)
     stored = StoredStatus(
         attempt=status.attempt.n,
         began_at=claim.time if claim is not None else 0.0,
@@ -68,5 +74,6 @@ def stored_status(target: str) -> str:
         exit_code=status.exit_code,
         step=status.step,
         rows=tuple(status_rows(status)),
+        ranks=ranks_of(group),
     )
     return json.dumps(asdict(stored))

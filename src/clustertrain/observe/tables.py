@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from clustertrain.errors import EXIT_STOPPED
+from clustertrain.observe.gpus import gpu_rows, newest_group
 from clustertrain.observe.status import Row, Status
 from clustertrain.run.changes import change_lines
 from clustertrain.run.command_line import CommandLine, to_type
@@ -87,7 +88,14 @@ def status_rows(status: Status) -> list[Row]:
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
         attempt = ("attempt", _attempt_text(status))
-        rows[-1:-1] = [attempt, *_change_rows(status), *status.job_rows, *_notes(status)]
+        rows[-1:-1] = [
+            attempt,
+            *_worker_rows(status),
+            *_change_rows(status),
+            *status.job_rows,
+            *_gpu_rows(status),
+            *_notes(status),
+        ]
         return _cause_first(rows, status.state, status.result.text)
     standing = status.standing
     rows = [
@@ -95,11 +103,11 @@ def status_rows(status: Status) -> list[Row]:
         ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
         ("attempt", _attempt_text(status)),
     ]
-    rows += _change_rows(status)
+    rows += [*_worker_rows(status), *_change_rows(status)]
     rows += status.job_rows
     if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _why_no_runner(status)))
-    rows += _notes(status)
+    rows += [*_gpu_rows(status), *_notes(status)]
     if status.last is not None:
         figures = {k: v for k, v in status.last.items() if k in ("step", "epoch", "loss", "samples_per_s")}
         rows.append(("last figures", ", ".join(f"{k} {v:.6g}" for k, v in figures.items() if v is not None)))
@@ -124,9 +132,24 @@ def _attempt_text(status: Status) -> str:
     return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
 
 
+def _worker_rows(status: Status) -> list[Row]:
+    """The number of workers of the newest start, if it is not the number that the attempt could have."""
+    if status.attempt is None or (claim := status.attempt.claim.read()) is None:
+        return []
+    newest = status.attempt.newest_restart()
+    plan = newest.plan.read() if newest is not None else None
+    if plan is None or plan.world_size in (None, claim.world_size):
+        return []
+    return [("workers", f"{plan.world_size} of {claim.world_size}")]
+
+
 def _change_rows(status: Status) -> list[Row]:
     """Where the job was changed, and how; a row for each key."""
     return [("" if n else "changes", line) for n, line in enumerate(change_lines(status.run))]
+
+
+def _gpu_rows(status: Status) -> list[Row]:
+    return gpu_rows(newest_group(status.attempt) if status.attempt is not None else None)
 
 
 def _notes(status: Status) -> list[Row]:

@@ -19,7 +19,8 @@ from clustertrain.units import LARGEST_INTEGER, LATEST_S
 KINDS = {
     "stage": "name, phase, bytes, total_bytes, seconds",
     "ray_started": "seconds, address",
-    "group_started": "restart, world_size, ranks",
+    "group_started": "restart, world_size, cuda, nccl; ranks: rank, host, pid, gpus (node.gpus.Gpu)",
+    "resized": "world_size, of, text",
     "resumed": "restart, step, epoch, checkpoint, world_size, redone_steps",
     "fallback": "checkpoint, why",
     "worker_died": "the fields of records.Failure",

@@ -13,7 +13,8 @@
           restarts/<r>/           one start of the worker group; only its newest one may write
             claim.json            the process that claimed it; plan.json: what it resumes from
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
-            reached, stacks/      the last finished step; which ranks have written their stacks
+            reached, resize       the last finished step; a request to change the number of workers
+            stacks/, profile/     which ranks have written their stacks; the ranks' profiles
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; the file exists if the request was made
@@ -49,7 +50,7 @@ RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
 _TENSORBOARD = "tensorboard"
-WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached")
+WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/profile/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
@@ -69,19 +70,24 @@ class Restart:
 
     @property
     def claim(self) -> RecordFile[records.RestartClaim]:
-        return RecordFile(self._store, f"{self.key}/claim.json", records.RestartClaim)
+        return RecordFile(self.attempt.run.store, f"{self.key}/claim.json", records.RestartClaim)
 
     @property
     def plan(self) -> RecordFile[records.ResumePoint]:
-        return RecordFile(self._store, f"{self.key}/plan.json", records.ResumePoint)
+        return RecordFile(self.attempt.run.store, f"{self.key}/plan.json", records.ResumePoint)
 
     @property
     def failure(self) -> RecordFile[records.Failure]:
-        return RecordFile(self._store, f"{self.key}/failure.json", records.Failure)
+        return RecordFile(self.attempt.run.store, f"{self.key}/failure.json", records.Failure)
 
     @property
     def outcome(self) -> RecordFile[records.Outcome]:
-        return RecordFile(self._store, f"{self.key}/outcome.json", records.Outcome)
+        return RecordFile(self.attempt.run.store, f"{self.key}/outcome.json", records.Outcome)
+
+    @property
+    def resize(self) -> RequestFile[records.ResizeRequest]:
+        run = self.attempt.run
+        return RequestFile(run.store, f"{self.key}/resize", records.ResizeRequest, run.spool)
 
     @property
     def reached_key(self) -> str:
@@ -106,7 +112,10 @@ class Restart:
         return f"{self.key}/stacks"
 
     def stacks(self, rank: int) -> RecordFile[Process]:
-        return RecordFile(self._store, f"{self.stacks_key}/{rank}", Process)
+        return RecordFile(self.attempt.run.store, f"{self.stacks_key}/{rank}", Process)
+
+    def profile_key(self, rank: int) -> str:
+        return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
 
     def flight_record_key(self, rank: int) -> str:
         """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""
@@ -119,10 +128,6 @@ class Restart:
     def probe_key(self, node_rank: int) -> str:
         """The file that a node writes for the others to read, to check that all see the same storage."""
         return f"{self.key}/probe-{node_rank}"
-
-    @property
-    def _store(self) -> Store:
-        return self.attempt.run.store
 
 
 @dataclass(frozen=True)
@@ -144,8 +149,6 @@ class Attempt:
     def path(self) -> Path:
         """Where this node writes the attempt's streams."""
         return self.run.local_path(self.key)
-
-    # -- records ---------------------------------------------------------------------------------
 
     @property
     def claim(self) -> RecordFile[records.Claim]:
@@ -180,16 +183,13 @@ class Attempt:
 
     def arrived(self) -> list[int]:
         """The ranks of the nodes that have arrived."""
-        names = self.run.store.list(f"{self.key}/nodes")
-        ranks = (name.removesuffix(".json") for name in names)
+        ranks = (name.removesuffix(".json") for name in self.run.store.list(f"{self.key}/nodes"))
         return sorted(int(rank) for rank in ranks if _NUMBER.match(rank))
 
     @property
     def job_key(self) -> str:
         """The job as this attempt runs it."""
         return f"{self.key}/{JOB_YAML}"
-
-    # -- streams ---------------------------------------------------------------------------------
 
     @property
     def logs_key(self) -> str:
@@ -384,8 +384,8 @@ class RunDir:
         return Attempt(self, n)
 
     def attempts(self) -> list[Attempt]:
-        names = self.store.list(self.attempts_key)
-        return [Attempt(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
+        numbers = (int(name) for name in self.store.list(self.attempts_key) if _NUMBER.match(name))
+        return [Attempt(self, n) for n in sorted(numbers)]
 
     def newest_attempt(self) -> Attempt | None:
         return next(reversed(self.attempts()), None)

@@ -19,7 +19,7 @@ class Patience:
 
     @classmethod
     def of(cls, attempt: Attempt, retries: int) -> Patience:
-        """The count after the starts of the group so far, all of which have failed."""
+        """The count after the starts of the group so far. All have failed but those that returned."""
         return cls(retries, committed_step(attempt.run), _failed_in_a_row(attempt))
 
     @property
@@ -52,9 +52,12 @@ class Patience:
 
 
 def _failed_in_a_row(attempt: Attempt) -> int:
-    """The newest starts of the group, back to the one in which the newest checkpoint was written."""
+    """The newest starts of the group that failed, back to the one in which the newest checkpoint was written
+    or that returned, for a restart with more workers."""
     committed, count = committed_step(attempt.run), 0
     for restart in reversed(attempt.restarts()):
+        if restart.outcome.exists():
+            break
         count += 1
         plan = restart.plan.read()  # None if it failed before it had one
         if plan is not None and plan.step < committed:

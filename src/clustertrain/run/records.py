@@ -202,10 +202,28 @@ class RestartClaim:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The point from which a start of the worker group resumes: None and 0 if there is no checkpoint."""
+    """The plan of a start of the worker group: where it resumes, and its workers.
+
+    Attributes:
+        checkpoint, step: None and 0 if there is no checkpoint.
+        world_size: the number of workers; None in files of versions that did not write it.
+        hosts, addresses: the name and the address of the node of each rank.
+    """
 
     checkpoint: str | None
     step: int
+    world_size: int | None = None
+    hosts: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResizeRequest:
+    """A request to one start of the worker group to save and return, because there is room for `world_size`
+    workers."""
+
+    world_size: int
+    time: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True)
@@ -221,6 +239,7 @@ class Failure:
         cause: one of state `failed`.
         fatal: another start would fail in the same way.
         transient: it may come from the network, the storage or the machine, so it may occur twice.
+        retry_after_s: how long the next start waits.
         restart, step: the start that failed, and the last step that it finished.
     """
 
@@ -234,6 +253,7 @@ class Failure:
     cause: str = "error"
     fatal: bool = False
     transient: bool = False
+    retry_after_s: float = 0.0
     host: str = ""
     pid: int | None = None
     restart: int = 0

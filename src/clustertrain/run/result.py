@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName, Shelf, names, read_manifest
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.events import read_events
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.states import CAUSE_OF_CODE
@@ -29,7 +31,6 @@ def ended(
     outcome = restarts[-1].outcome.read() if restarts else None
     reached = [reached_step(restart) for restart in restarts]
     resumed = [e for e in read_events(attempt.run, attempt.events_key) if e["kind"] == "resumed"]
-    claim = attempt.claim.read()
     checkpoints = names(attempt.run.checkpoints)
     if exit_code is None:
         exit_code = _exit_code(attempt, state)
@@ -46,9 +47,17 @@ def ended(
         restarts=restarts[-1].number if restarts else 0,
         redone_steps=None if of_script else sum(int(e.get("redone_steps", 0)) for e in resumed),
         skipped_steps=outcome.skipped_steps if outcome else None,
-        world_size=claim.world_size if claim else None,
+        world_size=_world_size(attempt, restarts),
         train_s=outcome.train_ended - outcome.train_started if outcome else None,
     )
+
+
+def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
+    """The number of workers of the newest start of the group; without one, that of the claim."""
+    plans = (restart.plan.read() for restart in reversed(restarts))
+    sizes = (plan.world_size for plan in plans if plan is not None and plan.world_size is not None)
+    claim = attempt.claim.read()
+    return next(sizes, claim.world_size if claim is not None else None)
 
 
 def _exit_code(attempt: Attempt, state: str) -> int:

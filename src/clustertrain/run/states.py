@@ -64,6 +64,7 @@ STATES: dict[str, State] = {
                 "not_finite",
                 "out_of_memory",
                 "limit",
+                "gpu",
                 "job",
                 "cluster",
                 "data",

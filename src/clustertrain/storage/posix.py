@@ -101,6 +101,9 @@ class PosixStore:
     def new_tree(self, key: str) -> PosixTree:
         return PosixTree(self._path(key))
 
+    def join_tree(self, key: str, handle: str) -> PosixTree:
+        return PosixTree(self._path(key), handle=handle)
+
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
         return [name for name in self.list(prefix) if (self._path(prefix) / name).is_dir()]
 

@@ -65,10 +65,14 @@ class PosixTree:
 
     target: Path
     files: dict[str, WrittenFile] = field(default_factory=dict)
+    handle: str = ""  # the name of the hidden folder; given, it exists already
 
     def __post_init__(self) -> None:
-        self._work = self.target.parent / f"{HIDDEN}{self.target.name}.{uuid.uuid4().hex[:8]}.tmp"
-        self._work.mkdir(parents=True)
+        is_new = not self.handle
+        self.handle = self.handle or f"{HIDDEN}{self.target.name}.{uuid.uuid4().hex[:8]}.tmp"
+        self._work = self.target.parent / self.handle
+        if is_new:
+            self._work.mkdir(parents=True)
 
     @contextmanager
     def create(self, name: str) -> Iterator[_HashingFile]:

@@ -31,6 +31,8 @@ def part_bytes(number: int) -> int:
 class S3Tree:
     """Files under `key`. A killed writer leaves files without a marker, which readers ignore."""
 
+    handle = "final"
+
     def __init__(self, bucket: Bucket, key: str, create: Callable[[str, bytes], bool]) -> None:
         self.files: dict[str, WrittenFile] = {}
         self._bucket, self._key, self._create = bucket, key, create

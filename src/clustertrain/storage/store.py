@@ -33,6 +33,11 @@ class Tree(Protocol):
 
     files: dict[str, WrittenFile]
 
+    @property
+    def handle(self) -> str:
+        """For `Store.join_tree` of other processes."""
+        ...
+
     def create(self, name: str) -> AbstractContextManager[TreeFile]:
         """A new file of the tree; it is durable (on disk, or uploaded) when the block ends."""
         ...
@@ -106,6 +111,11 @@ class Store(Protocol):
 
     def new_tree(self, key: str) -> Tree:
         """A tree that will be visible under `key`. Raises OSError if a file system refuses."""
+        ...
+
+    def join_tree(self, key: str, handle: str) -> Tree:
+        """The tree that another process has begun, to add files: pass `files` to that process, which commits.
+        It must be given their names before `commit`. Files of one name must not be created twice."""
         ...
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:

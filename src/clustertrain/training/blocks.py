@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +20,7 @@ from clustertrain.training.task import Task
 _MOST, _LEAST = 8, 1000
 # Their forward() uses the weights of children without calling the children.
 _WHOLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+_OF_FSDP = ("DTensor", "FSDP", "fully_shard")  # words in its errors
 _REMEDY = "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
 
 
@@ -188,3 +190,23 @@ def _check_parameters(model: nn.Module, blocks: list[Block]) -> None:
                 "their gradients are exchanged together.\n"
                 "Give the parameters of a block one dtype in model(), or make each part a block of its own."
             )
+
+
+@contextmanager
+def naming_block(task: Task) -> Iterator[None]:
+    """Inside, around the first pass: an error that comes from FSDP becomes one that names the rule.
+
+    Raises:
+        JobError: in place of FSDP's error.
+    """
+    try:
+        yield
+    except (RuntimeError, AssertionError, AttributeError, ValueError, NotImplementedError) as error:
+        if not any(word in str(error) for word in _OF_FSDP):
+            raise
+        raise JobError(
+            f"FSDP cannot run {type(task).__name__}.model(): {str(error).splitlines()[0][:300]}\n"
+            "A block's parameters are whole only inside its forward(): the loss must call the model itself, "
+            "and a module may not use the weights of another block.\n"
+            "Name larger blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
+        ) from error

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clustertrain.errors import JobError
+from clustertrain.training.blocks import naming_block
 from clustertrain.training.compiling import compiled
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.divided import is_sharded
+from clustertrain.training.feeding import size_of
+from clustertrain.training.file_memory import FileMemory
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import exchange, is_sharded, naming_block, shard_model
+from clustertrain.training.shards import Shards
 from clustertrain.training.task import Task
 from clustertrain.training.unused import AwaitedGradients
 
@@ -32,7 +36,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     Raises:
         JobError: it is not a module, has no trainable parameters, or its normalization cannot be converted.
     """
-    model = task.model()
+    is_divided = settings.strategy == "fsdp" and rank_info.world_size > 1
+    with FileMemory() if is_divided else nullcontext():
+        model = task.model()
     name = f"{type(task).__name__}.model()"
     if not isinstance(model, nn.Module):
         raise JobError(f"{name} returned {type(model).__name__}, not an nn.Module.\nReturn the model itself.")
@@ -47,7 +53,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
-    if settings.strategy == "ddp" or rank_info.world_size == 1:
+    if not is_divided:
         model.to(rank_info.device)  # FSDP moves it block by block
     return model.train()  # a pretrained model is often in evaluation mode
 
@@ -82,13 +88,18 @@ def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: Rank
     """
     if settings.strategy == "ddp" or rank_info.world_size == 1:
         return ""
+    from clustertrain.training.sharding import shard_model  # it imports much of torch.distributed
+
     return shard_model(task, model, settings, rank_info)
 
 
 def exchange_if(last: bool, wrapped: nn.Module) -> AbstractContextManager[None]:
-    """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step."""
+    """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step. With FSDP
+    ranks that hold different parts do so in each, because no rank has the memory for all gradients; with
+    `hybrid` the nodes do so only in the last one."""
     if is_sharded(wrapped):
-        return exchange(wrapped, last)
+        cast(Any, wrapped).set_requires_all_reduce(last)
+        return nullcontext()
     if last or not isinstance(wrapped, DistributedDataParallel):
         return nullcontext()
     return wrapped.no_sync()
@@ -116,16 +127,24 @@ def settle_buckets(
     """
     if not isinstance(wrapped, DistributedDataParallel) and not is_sharded(wrapped):
         return
+    awaited = AwaitedGradients(task, model, wrapped)
+    with discarding(model, device):
+        for _ in range(1 if is_sharded(wrapped) else SETTLING_PASSES):
+            with naming_block(task) if is_sharded(wrapped) else nullcontext():
+                with precision.autocast():
+                    loss = task.loss(wrapped, map_tensors(batch, torch.clone))
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+            awaited.check()
+            wrapped.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Discard the gradients, the buffers and the random numbers of the passes inside."""
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
-    awaited = AwaitedGradients(task, model, wrapped)
-    for _ in range(1 if is_sharded(wrapped) else SETTLING_PASSES):
-        with naming_block(task) if is_sharded(wrapped) else nullcontext():
-            with precision.autocast():
-                loss = task.loss(wrapped, map_tensors(batch, torch.clone))
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
-        awaited.check()
-        wrapped.zero_grad(set_to_none=True)
+    yield
+    model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, saved in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(saved)
@@ -160,16 +179,23 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> tuple[Any, Any]:
-    """(training data, evaluation data or None).
+def load_datasets(
+    task: Task, data: Mapping[str, Path], rank_info: RankInfo, epochs: int | None
+) -> tuple[Any, Any, int]:
+    """(training data, evaluation data or None, the number of training samples).
 
     Raises:
         JobError: one of them has no length or no items, or ranks have different lengths.
     """
     training, evaluation = task.train_data(data), task.eval_data(data)
+    for dataset in (training, evaluation):
+        if isinstance(dataset, Shards):
+            dataset.count(rank_info)
     sizes = [
-        dataset_size(training, f"{type(task).__name__}.train_data()"),
-        0 if evaluation is None else dataset_size(evaluation, f"{type(task).__name__}.eval_data()"),
+        size_of(training, f"{type(task).__name__}.train_data()", epochs=epochs, is_evaluation=False),
+        0
+        if evaluation is None
+        else size_of(evaluation, f"{type(task).__name__}.eval_data()", epochs=epochs, is_evaluation=True),
     ]
     of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
     if any(other != of_ranks[0] for other in of_ranks):
@@ -177,23 +203,4 @@ def load_datasets(task: Task, data: Mapping[str, Path], rank_info: RankInfo) -> 
             f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
             "Every rank must return all of the data; clustertrain splits it among the ranks."
         )
-    return training, evaluation
-
-
-def dataset_size(dataset: Any, name: str) -> int:
-    """The number of samples of a data set that `name` returned.
-
-    Raises:
-        JobError: it has no length or no items.
-    """
-    if not (
-        hasattr(dataset, "__len__") and (hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"))
-    ):
-        raise JobError(
-            f"{name} returned {type(dataset).__name__}, which lacks __len__ or __getitem__.\n"
-            "Return a map-style dataset: the order of samples, and so an exact resume, needs their number."
-        )
-    size = len(dataset)
-    if size == 0:
-        raise JobError(f"{name} returned a data set of 0 samples.\nCheck its path under `data`.")
-    return size
+    return training, evaluation, sizes[0]

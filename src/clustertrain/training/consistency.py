@@ -15,7 +15,7 @@ from torch import nn
 
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
-from clustertrain.training.sharding import is_sharded
+from clustertrain.training.divided import is_sharded
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PART = 1 << 22  # elements that are compared at once: 64 MiB beside the weights

@@ -15,15 +15,15 @@ from torch import nn
 
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.divided import is_sharded
+from clustertrain.training.feeding import batch_fetch, evaluation_keys, evaluation_processes, sample_batch
 from clustertrain.training.images import images_of
-from clustertrain.training.loading import Collate, Fetch, Loader, to_device
+from clustertrain.training.loading import Collate, Loader, to_device
 from clustertrain.training.metrics import Metrics, joined
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import described, first_batch, refusing
 from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
-from clustertrain.training.sampling import evaluation_order, spread_batch
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import is_sharded
 from clustertrain.training.task import Task
 
 
@@ -52,13 +52,13 @@ class Evaluation:
         # With fewer samples than ranks some ranks would have none, and torchmetrics cannot gather states
         # without a dtype: every rank then evaluates all of these samples by itself.
         self._counted = rank_info if len(dataset) >= rank_info.world_size else self._alone
-        own = evaluation_order(len(dataset), batch_size, self._counted.rank, self._counted.world_size)
-        most = evaluation_order(len(dataset), batch_size, 0, self._counted.world_size)
+        own = evaluation_keys(dataset, batch_size, self._counted.rank, self._counted.world_size)
+        most = evaluation_keys(dataset, batch_size, 0, self._counted.world_size)
         self._passes_of_others = len(most) - len(own) if is_sharded(model) else 0
         self._loader = Loader(
-            Fetch(dataset, collate),
+            batch_fetch(dataset, collate, f"{type(task).__name__}.eval_data()"),
             own,
-            processes=settings.loader_workers,
+            processes=evaluation_processes(dataset, settings.loader_workers),
             device=rank_info.device,
             reuse=True,
         )
@@ -72,14 +72,14 @@ class Evaluation:
     def of_one_batch(self) -> dict[str, float]:
         """Loss and metrics of one batch, computed by this rank without the others, before the first step.
 
-        The names are those that `run` returns. The samples are spread evenly over the data set, because a
-        batch of a sorted data set could contain a single class, for which a metric may be undefined.
+        The names are those that `run` returns. The samples are spread evenly over a map-style data set,
+        because a batch of a sorted one could contain a single class, for which a metric may be undefined.
 
         Raises:
             JobError: a sample, `eval_step` or a metric raises; names the line of the user's code.
         """
         name = type(self._task).__name__
-        key = spread_batch(len(self._dataset), self._batch_size)
+        key = sample_batch(self._dataset, self._batch_size)
         batch = first_batch(self._task, "eval_data", self._dataset, self._collate, key)
         with self._evaluating(step=0, rank=0):
             with refusing(

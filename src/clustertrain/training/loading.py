@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.training.rng import private_rng
 from clustertrain.training.sampling import MicroBatch
 
@@ -56,37 +56,52 @@ class Loader:
     """Iterates over (micro-batch, batch on the device), in the order of `keys`.
 
     Args:
+        fetch: Fetch, or another object whose `fetch[key]` is a batch on the CPU.
         processes: 0 loads in this process; a GPU computes the previous step meanwhile, because nothing waits
             for it. Each loader process prepares two batches ahead.
         reuse: keep the processes for repeated iterations.
     """
 
     def __init__(
-        self, fetch: Fetch, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
+        self, fetch: Any, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
     ) -> None:
         self._fetch = fetch
         self._keys = keys
         self._device = device
-        self._loader = _loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
+        self._loader = loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
 
     def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
         if self._loader is None:
             for key in self._keys:
                 yield key, to_device(self._fetch[key], self._device)
             return
-        for batch, key in zip(_started(self._loader), self._keys, strict=True):
+        for batch, key in zip(loaded(self._loader), self._keys, strict=True):
             yield key, to_device(batch, self._device)
 
 
-def _loader_with_processes(
-    fetch: Fetch, keys: Iterable[MicroBatch], processes: int, device: torch.device, reuse: bool
+class _Sent:
+    """A fetch whose errors of clustertrain are values: DataLoader would put a traceback in their text."""
+
+    def __init__(self, fetch: Any) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._fetch[key]
+        except ClusterTrainError as error:
+            return error
+
+
+def loader_with_processes(
+    fetch: Any, keys: Iterable[Any], processes: int, device: torch.device, reuse: bool
 ) -> DataLoader[Any]:
+    """A DataLoader of `fetch[key]` for each key; `loaded` iterates over it."""
     # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a locked
     # lock. The server starts without threads, imports torch once, and forks the loader processes.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
     return DataLoader(
-        fetch,  # type: ignore[arg-type]  # the sampler yields keys, not numbers
+        _Sent(fetch),  # type: ignore[arg-type]  # the sampler yields keys, not numbers
         batch_size=None,
         sampler=keys,
         num_workers=processes,
@@ -115,6 +130,14 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
+def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The values of a loader with processes; an error that a process sent is raised here."""
+    for value in _started(loader):
+        if isinstance(value, ClusterTrainError):
+            raise value
+        yield value
+
+
 def _started(loader: DataLoader[Any]) -> Iterator[Any]:
     try:
         return iter(loader)
@@ -122,7 +145,7 @@ def _started(loader: DataLoader[Any]) -> Iterator[Any]:
         raise _unpicklable(loader.num_workers, error) from error
 
 
-def check_pickles(fetch: Fetch, processes: int) -> None:
+def check_pickles(fetch: Any, processes: int) -> None:
     """Check that the data set and the collate function can be sent to loader processes.
 
     Raises:

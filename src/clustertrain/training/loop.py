@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from clustertrain.training.consistency import check_same_model, check_same_weigh
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.loading import Fetch, Loader
+from clustertrain.training.feeding import evaluated_part, loader_of, order_of
 from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
@@ -36,9 +37,10 @@ from clustertrain.training.refusals import check_loss
 from clustertrain.training.restoring import with_tensors
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.run import Run
-from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder, limited
+from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step_watch import StepWatch
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.unused import AwaitedGradients
 
@@ -74,18 +76,9 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
-    training_data, eval_data = load_datasets(task, data, rank_info)
-    sizes = BatchSizes.of(settings, rank_info.world_size, len(training_data))
-    order = TrainOrder(
-        sizes=sizes,
-        samples=len(training_data),
-        seed=settings.seed,
-        rank=rank_info.rank,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        start=Position.of(state),
-        limit_batches=settings.limit_batches,
-    )
+    training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
+    sizes = BatchSizes.of(settings, rank_info.world_size, size)
+    order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
     early_stopping = EarlyStopping(settings.early_stop, rank_info, state)
     done = order.done(order.settle(order.start))
     if state is not None and (done or early_stopping.text):
@@ -96,19 +89,21 @@ def train(
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
-    loader = Loader(
-        Fetch(training_data, collate),
+    loader = loader_of(
+        training_data,
+        collate,
         order,
-        processes=settings.loader_workers,
-        device=rank_info.device,
-        reuse=False,
+        settings,
+        rank_info,
+        name=f"{type(task).__name__}.train_data()",
+        note=partial(_note, run, order.start),
     )
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(
             task=task,
             model=model,
-            dataset=limited(eval_data, settings.limit_batches, sizes),
+            dataset=evaluated_part(eval_data, settings.limit_batches, sizes),
             collate=collate,
             batch_size=sizes.batch_size,
             settings=settings,
@@ -145,6 +140,7 @@ def train(
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
+        loop.watch.count_flops(model, first, precision)
         loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding,))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
@@ -153,6 +149,12 @@ def train(
     why = "" if order.done(loop.position) else early_stopping.text
     skipped = precision.scaler.skipped_steps
     return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
+
+
+def _note(run: Run, start: Position, text: str) -> None:
+    """A line of the log about the data."""
+    if run.rank == 0:
+        run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
 
 class _Loop:
@@ -184,6 +186,7 @@ class _Loop:
         self._evaluation_due = False  # a stop request came before it
         self._awaited = AwaitedGradients(task, model, wrapped)
         self._meter = Meter(rank_info)
+        self.watch = StepWatch(task, settings, rank_info, order, profile=run.profile, log=self._log)
         self._line = StopLine(rank_info, self._requests)
         self._saved_at_s = time.monotonic()
 
@@ -220,12 +223,13 @@ class _Loop:
         self._meter.start_clock()
         ended = self._make_up_evaluation()
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
-        for key, batch in batches if not ended else ():
+        for key, batch in self.watch.batches(batches) if not ended else ():
             loss = loss + self._accumulate(key, batch)
             if key.after is None:
                 continue
             self._optimization.step(key.after.step)
             self.position = key.after
+            self.watch.step_done(self.position.step)
             self._run.phase("step", self.position.step)
             call_after_step(self._task, self.position, loss, self._optimization)
             loss = 0.0
@@ -265,6 +269,7 @@ class _Loop:
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)
             share = loss * key.share
+            self.watch.backward(loss, exchanges=key.after is not None)
             self._optimization.backward(share)
         if key.after is not None:
             self._awaited.check()
@@ -320,11 +325,11 @@ class _Loop:
 
     def _log_training(self) -> None:
         loss, samples_per_s = self._meter.read()
+        record = {"loss": loss, "lr": self._optimization.lr, **self.watch.figures(samples_per_s)}
         if self._evaluation is None:
             self.metrics = {"loss": loss}
         if self._rank_info.rank != 0:
             return
-        record = {"loss": loss, "samples_per_s": samples_per_s, "lr": self._optimization.lr}
         record |= self._compression.figures() | self._precision.scaler.figures()
         if text := self._compression.note():
             self._log("note", text=text)

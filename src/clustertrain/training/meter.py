@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
-from clustertrain.training.sharding import is_sharded, local
+from clustertrain.training.divided import is_sharded, local
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
 

@@ -11,10 +11,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from clustertrain.errors import JobError
+from clustertrain.training.divided import whole
 from clustertrain.training.precision import LossScaler
 from clustertrain.training.sampling import BatchSizes
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import whole
 from clustertrain.training.task import Task
 
 

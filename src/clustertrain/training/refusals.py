@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.training.loading import Collate, Fetch
+from clustertrain.training.feeding import batch_fetch
+from clustertrain.training.loading import Collate
 from clustertrain.training.rng import private_rng
 from clustertrain.training.sampling import MicroBatch
+from clustertrain.training.streaming import is_stream
 from clustertrain.training.task import Task
 from clustertrain.training.user_frames import OWN, places_of
 
@@ -60,7 +62,7 @@ def first_batch(task: Task, method: str, dataset: Any, collate: Collate, key: Mi
         JobError: a sample cannot be read, or the samples do not collate; names the sample.
     """
     try:
-        return Fetch(dataset, collate)[key]
+        return batch_fetch(dataset, collate, _name(task, method))[key]
     except (ClusterTrainError, *_OF_THE_MACHINE):
         raise
     except Exception as error:
@@ -68,6 +70,12 @@ def first_batch(task: Task, method: str, dataset: Any, collate: Collate, key: Mi
 
 
 def _why_no_batch(error: Exception, task: Task, method: str, dataset: Any, key: MicroBatch) -> str:
+    if is_stream(dataset):
+        part = "collate" if type(task).collate is not Task.collate else method
+        return (
+            f"The first batch of {_name(task, method)} raised {_said(error)}\n"
+            f"At {_place(error, task, part)}.\nCorrect the data set, or override collate."
+        )
     shapes = []
     with private_rng(key.seed):
         for i in key.ids:

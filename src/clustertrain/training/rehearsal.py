@@ -15,15 +15,17 @@ from typing import Any
 import torch
 
 from clustertrain.training.blocks import find_blocks
-from clustertrain.training.building import dataset_size, make_model
+from clustertrain.training.building import make_model
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.loading import Fetch, check_pickles, to_device
+from clustertrain.training.feeding import batch_fetch, order_of, size_of
+from clustertrain.training.loading import check_pickles, to_device
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
+from clustertrain.training.profiling import check_profile
 from clustertrain.training.refusals import check_loss, described, first_batch, refusing
 from clustertrain.training.rng import pack_rng, restore_rng, seed_all
-from clustertrain.training.sampling import BatchSizes, Position, TrainOrder
+from clustertrain.training.sampling import BatchSizes, Position
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task, collate_of
 from clustertrain.training.unused import check_gradients
@@ -79,18 +81,10 @@ def _rehearse(
         model = make_model(task, settings, rank_info)
         if settings.strategy == "fsdp" and world_size > 1:
             find_blocks(task, model, settings)
-    training_data, eval_data = _datasets(task, data)
-    sizes = BatchSizes.of(settings, world_size, len(training_data))
-    order = TrainOrder(
-        sizes=sizes,
-        samples=len(training_data),
-        seed=settings.seed,
-        rank=0,
-        epochs=settings.epochs,
-        steps=settings.steps,
-        start=Position(),
-        limit_batches=settings.limit_batches,
-    )
+    training_data, eval_data, size = _datasets(task, data, settings.epochs)
+    sizes = BatchSizes.of(settings, world_size, size)
+    order = order_of(training_data, size, settings, sizes, rank=0, start=Position())
+    check_profile(settings.profile_steps, order)
     with refusing(task, "optimizer", "scheduler", remedy="Build it from the given model or optimizer."):
         optimization = Optimization(
             task=task,
@@ -102,7 +96,7 @@ def _rehearse(
         )
     built = time.perf_counter()
     if settings.loader_workers:
-        check_pickles(Fetch(training_data, collate_of(task)), settings.loader_workers)
+        check_pickles(batch_fetch(training_data, collate_of(task), ""), settings.loader_workers)
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, collate_of(task), key)
     remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."
@@ -136,14 +130,16 @@ def _rehearse(
     return Rehearsal(names or (), built - started, trained - built, time.perf_counter() - trained)
 
 
-def _datasets(task: Task, data: Mapping[str, Path]) -> tuple[Any, Any]:
-    """(training data, evaluation data or None)."""
-    found = []
+def _datasets(task: Task, data: Mapping[str, Path], epochs: int | None) -> tuple[Any, Any, int]:
+    """(training data, evaluation data or None, the number of training samples)."""
+    found, sizes = [], []
     for method in ("train_data", "eval_data"):
         remedy = f"Its argument has the paths of the job's `data`: {', '.join(data) or 'none'}."
         with refusing(task, method, remedy=remedy):
             dataset = getattr(task, method)(data)
             if dataset is not None or method == "train_data":
-                dataset_size(dataset, f"{type(task).__name__}.{method}()")
+                name = f"{type(task).__name__}.{method}()"
+                size = size_of(dataset, name, epochs=epochs, is_evaluation=method == "eval_data")
+                sizes.append(size)
         found.append(dataset)
-    return found[0], found[1]
+    return found[0], found[1], sizes[0]

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
 
-from clustertrain.training.sharding import divided_like, map_state
+from clustertrain.training.divided import is_divided, map_state
 
 
 def with_tensors(
@@ -39,7 +38,7 @@ def with_tensors(
         if not isinstance(like, torch.Tensor) or (like.shape, like.dtype) != (saved.shape, saved.dtype):
             return saved
         if not saved.is_meta:
-            return divided_like(saved, like)
+            return _divided_like(saved, like)
         targets[path] = torch.empty_like(like)
         return targets[path]
 
@@ -47,7 +46,7 @@ def with_tensors(
         number = int(path.split(".")[2])
         like = parameters[number] if number < len(parameters) else saved
         if not saved.is_meta:
-            return divided_like(saved, like)
+            return _divided_like(saved, like)
         targets[path] = _empty(saved, like)
         return targets[path]
 
@@ -61,11 +60,23 @@ def with_tensors(
     return of_all
 
 
-def _empty(saved: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    if not isinstance(like, DTensor):
+def _divided_like(value: torch.Tensor, like: Any) -> torch.Tensor:
+    """A tensor that every rank has whole, divided as `like`; unchanged if `like` is not divided, or has
+    another shape."""
+    if not is_divided(like) or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def _empty(saved: torch.Tensor, like: Any) -> torch.Tensor:
+    if not is_divided(like):
         return torch.empty_like(saved, device=like.device if not like.is_meta else "cpu")
     if saved.shape == like.shape:
         return torch.empty_like(like, dtype=saved.dtype)
+    from torch.distributed.tensor import DTensor, Replicate
+
     mesh = like.device_mesh  # such as the row and column means of Adafactor
     values = torch.empty_like(saved, device=like.to_local().device)
     return DTensor.from_local(values, mesh, [Replicate()] * mesh.ndim, run_check=False)

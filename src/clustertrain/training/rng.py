@@ -46,8 +46,7 @@ def seed_all(seed: int, rank: int) -> None:
 def private_rng(seed: int) -> Iterator[None]:
     """Inside, Python's, numpy's and torch's CPU generators start from `seed`; afterwards they are
     restored."""
-    of_python, of_torch = random.getstate(), torch.default_generator.get_state()
-    of_numpy: Any = np.random.get_state() if np is not None else None
+    outer = _cpu_states()
     random.seed(seed)
     torch.default_generator.manual_seed(seed)
     if np is not None:
@@ -55,10 +54,39 @@ def private_rng(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        random.setstate(of_python)
-        torch.default_generator.set_state(of_torch)
-        if np is not None:
-            np.random.set_state(of_numpy)
+        _set_cpu_states(outer)
+
+
+class KeptRng:
+    """Python's, numpy's and torch's CPU generators, for a stream that is read in parts. Between the parts
+    their states are kept here, and the process has its own."""
+
+    def __init__(self, seed: int) -> None:
+        with private_rng(seed):
+            self._states = _cpu_states()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        outer = _cpu_states()
+        _set_cpu_states(self._states)
+        try:
+            yield
+        finally:
+            self._states = _cpu_states()
+            _set_cpu_states(outer)
+
+
+def _cpu_states() -> tuple[Any, Any, Any]:
+    of_numpy: Any = np.random.get_state() if np is not None else None
+    return random.getstate(), torch.default_generator.get_state(), of_numpy
+
+
+def _set_cpu_states(states: tuple[Any, Any, Any]) -> None:
+    of_python, of_torch, of_numpy = states
+    random.setstate(of_python)
+    torch.default_generator.set_state(of_torch)
+    if np is not None:
+        np.random.set_state(of_numpy)
 
 
 def pack_rng(device: torch.device) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +46,9 @@ class Run(Protocol):
     def phase(self, name: str, step: int) -> None:
         """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished
         step."""
+
+    def profile(self) -> tuple[Path, str]:
+        """The file for this rank's profile, and the place where people find it."""
 
     def finish(self) -> None:
         """Wait for the last save; called on all ranks, at the end."""

@@ -8,10 +8,10 @@ in the same order, and no sample is used twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import Subset
@@ -19,6 +19,9 @@ from torch.utils.data import Subset
 from clustertrain.errors import JobError
 from clustertrain.training.rng import derive_seed
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.shard_order import Dealing, Dealt, ShardOrder
+
+UNKNOWN = 1 << 62  # the number of samples of a stream without a length
 
 
 @lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
@@ -36,13 +39,17 @@ class Position:
     offset: int = 0  # samples of the current epoch's order that are consumed
     step: int = 0  # optimizer steps done
     samples_seen: int = 0  # over all ranks and epochs
+    dealt: tuple[Dealt, ...] = ()  # of shards: how the offset was dealt; their order depends on it
 
     @classmethod
     def of(cls, state: dict[str, Any] | None) -> Position:
-        return cls(**state["position"]) if state else cls()
+        if state is None:
+            return cls()
+        saved = state["position"]
+        return cls(**{**saved, "dealt": tuple(Dealt(*part) for part in saved.get("dealt", ()))})
 
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "dealt": [list(part) for part in self.dealt]}
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,27 @@ class MicroBatch(NamedTuple):
     seed: int  # for random operations during the fetch
     share: float  # of the step's gradient; the shares of a step add up to 1
     after: Position | None  # on the last one of a step: the position after the step
+    epoch: int = 0
+
+
+class Taking(Protocol):
+    """The samples of a rank in the rest of an epoch."""
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` ids."""
+        ...
+
+
+class _InTurn:
+    """Takes from a sequence of ids."""
+
+    def __init__(self, ids: Sequence[int] | torch.Tensor) -> None:
+        self._ids, self._at = ids, 0
+
+    def take(self, count: int) -> list[int]:
+        taken = self._ids[self._at : self._at + count]
+        self._at += count
+        return taken.tolist() if isinstance(taken, torch.Tensor) else list(taken)
 
 
 @dataclass(frozen=True)
@@ -106,6 +134,9 @@ class TrainOrder:
 
     With `limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its order, so
     at most limit_batches steps.
+
+    With `shards` the samples of a rank are those of shard_order.py. With `is_stream` the order is that of the
+    data itself, and `samples` may be UNKNOWN.
     """
 
     sizes: BatchSizes
@@ -116,39 +147,64 @@ class TrainOrder:
     steps: int | None
     start: Position
     limit_batches: int | None = None
+    shards: ShardOrder | None = None
+    is_stream: bool = False
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        position = self.settle(self.start)
+        position, mine = self.settle(self.start), None
         while not self.done(position):
-            order = epoch_order(self.seed, position.epoch, self.samples)
-            ids = order[position.offset : self.epoch_samples]
-            parts = [
-                part[: len(part) // self.sizes.world_size * self.sizes.world_size]
-                for part in torch.split(ids[: self.sizes.global_batch_size], self.sizes.of_ranks)
-                if len(part) >= self.sizes.world_size
-            ]
-            taken = sum(len(part) for part in parts)
+            if mine is None or position.offset == 0:
+                mine = self._mine(position)
+            pieces = self._pieces(position)
+            taken = sum(pieces)
             after = self._after(position, taken)
-            for i, part in enumerate(parts):
+            for i, piece in enumerate(pieces):
                 yield MicroBatch(
-                    ids=part[self.rank :: self.sizes.world_size].tolist(),
+                    ids=mine.take(piece // self.sizes.world_size),
                     seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
-                    share=len(part) / taken,
-                    after=after if i == len(parts) - 1 else None,
+                    share=piece / taken,
+                    after=after if i == len(pieces) - 1 else None,
+                    epoch=position.epoch,
                 )
             position = after
 
+    def _mine(self, position: Position) -> Taking:
+        world_size, end = self.sizes.world_size, self.epoch_samples
+        if self.shards is not None:
+            to = Dealing(world_size, self.sizes.batch_size)
+            return self.shards.batches(position.epoch, position.dealt, self.rank, to)
+        if self.is_stream:
+            return _InTurn(range(position.offset + self.rank, end, world_size))
+        order = epoch_order(self.seed, position.epoch, self.samples)
+        return _InTurn(order[position.offset + self.rank : end : world_size])
+
+    def _pieces(self, position: Position) -> list[int]:
+        """The numbers of samples of the next step's forward passes, over all ranks."""
+        world_size = self.sizes.world_size
+        left = min(self.epoch_samples - position.offset, self.sizes.global_batch_size)
+        full, rest = divmod(left, self.sizes.of_ranks)
+        return [self.sizes.of_ranks] * full + (
+            [rest // world_size * world_size] if rest >= world_size else []
+        )
+
     def _after(self, position: Position, taken: int) -> Position:
+        dealt = position.dealt
+        if self.shards is not None:
+            dealt = _extended(dealt, Dealt(self.sizes.world_size, self.sizes.batch_size, taken))
         return self.settle(
             Position(
-                position.epoch, position.offset + taken, position.step + 1, position.samples_seen + taken
+                position.epoch,
+                position.offset + taken,
+                position.step + 1,
+                position.samples_seen + taken,
+                dealt,
             )
         )
 
     def settle(self, position: Position) -> Position:
         """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
         if self.epoch_samples - position.offset < self.sizes.world_size:
-            return replace(position, epoch=position.epoch + 1, offset=0)
+            return replace(position, epoch=position.epoch + 1, offset=0, dealt=())
         return position
 
     def done(self, position: Position) -> bool:
@@ -183,9 +239,10 @@ class TrainOrder:
         """The warning that limit_batches is set; empty without it."""
         if self.limit_batches is None:
             return ""
+        of_all = "" if self.samples == UNKNOWN else f" of {self.samples}"
         return (
             f"train.limit_batches is {self.limit_batches}: an epoch has {self.steps_per_epoch} steps "
-            f"({self.epoch_samples} of {self.samples} samples), an evaluation at most {self.limit_batches} "
+            f"({self.epoch_samples}{of_all} samples), an evaluation at most {self.limit_batches} "
             "batches per worker; the results are of these samples, not of the whole data"
         )
 
@@ -196,6 +253,12 @@ class TrainOrder:
     def _steps_in(self, samples: int) -> int:
         full, rest = divmod(samples, self.sizes.global_batch_size)
         return full + (rest >= self.sizes.world_size)
+
+
+def _extended(dealt: tuple[Dealt, ...], part: Dealt) -> tuple[Dealt, ...]:
+    if not dealt or dealt[-1][:2] != part[:2]:
+        return (*dealt, part)
+    return (*dealt[:-1], part._replace(samples=dealt[-1].samples + part.samples))
 
 
 def limited(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
@@ -221,6 +284,17 @@ def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) 
         MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
         for i in range(0, len(ids), batch_size)
     ]
+
+
+def shard_evaluation_order(
+    order: ShardOrder, batch_size: int, rank: int, world_size: int
+) -> list[MicroBatch]:
+    """As `evaluation_order`, for shards: the samples of a rank are consecutive."""
+    lanes = order.evaluation(rank, Dealing(world_size, batch_size))
+    found: list[MicroBatch] = []
+    while ids := lanes.take(batch_size):
+        found.append(MicroBatch(ids, derive_seed(rank, len(found)), 1.0, None))
+    return found
 
 
 def spread_batch(samples: int, batch_size: int) -> MicroBatch:

@@ -63,6 +63,7 @@ class TrainSettings:
     save_every_steps: int | None = None
     save_every_epochs: int | None = None
     save_every_minutes: float | None = None
+    profile_steps: tuple[int, int] | None = None  # the first and the last one, counted from 1
     keep_best: str | None = (
         None  # the metric of an evaluation by which the launcher keeps the best checkpoint
     )

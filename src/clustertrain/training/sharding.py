@@ -6,9 +6,7 @@ whole parameters, and frees them afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -16,7 +14,6 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clustertrain.errors import ClusterError, JobError
@@ -25,8 +22,6 @@ from clustertrain.training.compiling import check_compiler
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
-
-_OF_FSDP = ("DTensor", "FSDP", "fully_shard")
 
 
 def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
@@ -80,11 +75,6 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
                     setattr(parent, name, new)
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Whether FSDP has divided the model."""
-    return isinstance(model, FSDPModule)
-
-
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:
     """All ranks in one dimension; with `hybrid` (nodes, ranks of a node), sharded within a node."""
     device, world_size = rank_info.device.type, rank_info.world_size
@@ -108,62 +98,3 @@ def ranks_per_node(local_ranks: list[int]) -> int:
         f"train.fsdp.shard is hybrid, which needs equally many ranks on each node; the local ranks in their "
         f"order are {local_ranks}.\nUse nodes with equally many workers, or set train.fsdp.shard: full."
     )
-
-
-@contextmanager
-def naming_block(task: Task) -> Iterator[None]:
-    """Inside, around the first pass: an error that comes from FSDP becomes one that names the rule.
-
-    Raises:
-        JobError: in place of FSDP's error.
-    """
-    try:
-        yield
-    except (RuntimeError, AssertionError, AttributeError, ValueError, NotImplementedError) as error:
-        if not any(word in str(error) for word in _OF_FSDP):
-            raise
-        raise JobError(
-            f"FSDP cannot run {type(task).__name__}.model(): {str(error).splitlines()[0][:300]}\n"
-            "A block's parameters are whole only inside its forward(): the loss must call the model itself, "
-            "and a module may not use the weights of another block.\n"
-            "Name larger blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
-        ) from error
-
-
-@contextmanager
-def exchange(model: nn.Module, last: bool) -> Iterator[None]:
-    """Around a forward and backward pass: ranks with different parts always exchange gradients, because a
-    rank has no memory for all of them; with `hybrid` the nodes do so only in the `last` pass of a step."""
-    cast(FSDPModule, model).set_requires_all_reduce(last)
-    yield
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor; the tensor itself if it is not divided."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor on every rank; a collective if it is divided."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def divided_like(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor that every rank has whole, divided as `like`; unchanged if `like` is not divided, or has
-    another shape."""
-    if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
-        return value
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def map_state(state: Any, change: Callable[[str, torch.Tensor], Any], path: str = "") -> Any:
-    """Nested dicts, lists and tuples with `change(path, tensor)` in place of each tensor; a path has the keys
-    with dots between them."""
-    if isinstance(state, torch.Tensor):
-        return change(path, state)
-    if isinstance(state, dict):
-        return {k: map_state(v, change, f"{path}.{k}" if path else str(k)) for k, v in state.items()}
-    if isinstance(state, list | tuple):
-        items = [map_state(v, change, f"{path}.{i}") for i, v in enumerate(state)]
-        return items if isinstance(state, list) else tuple(items)
-    return state

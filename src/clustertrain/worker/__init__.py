@@ -19,8 +19,10 @@ printed_traceback.py  reads a report from a printed traceback: of a script, or o
 check.py          checks a job's code before a start: import, args, a rehearsal of a task
 debug.py          `run --debug`: rank 0 in this process, without Ray
 one_rank.py       one rank outside Ray: its environment, device and process group
+shard_source.py   how a worker opens the shards of Shards: local files, S3, the web
+shard_index.py    a command that counts the samples of shards and prints their index
 local_data.py     the data sets on this machine, outside a run
-gpus.py           whether torch can use the GPUs of this node
+gpus.py           the GPUs of a rank, and whether torch can use them
 storage_probe.py  tests that every node can write the storage and read the files of the others
 parent_watch.py   ends a rank with the raylet that started it
 watchdog.py       ends a rank that makes no progress, so that Ray restarts the group

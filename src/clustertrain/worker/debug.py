@@ -165,5 +165,9 @@ class _NoFiles:
     def phase(self, name: str, step: int) -> None:
         """There is no watchdog."""
 
+    def profile(self) -> tuple[Path, str]:
+        path = Path.cwd() / "debug.pt.trace.json.gz"
+        return path, str(path)
+
     def finish(self) -> None:
         """Nothing is saved."""

@@ -22,11 +22,15 @@ Keys = tuple[str, ...]
 
 
 def make_task(cls: type[Task], job: Job) -> Task:
-    """The Task with the job's args, and with the loss and the metrics of the job file.
+    """The Task with the job's args, and with the loss and the metrics of the job file. Its Shards read S3 and
+    the web.
 
     Raises:
         JobError: its __init__ does not take the args, or `bind_parts` refuses the others.
     """
+    from clustertrain.worker.shard_source import read_shards_of  # torch takes time to import
+
+    read_shards_of(job)
     args = args_by_name(job)
     parameters_of(cls).check(args)
     try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from clustertrain.checkpoints.manifest import CheckpointName
+from clustertrain.checkpoints.manifest import CheckpointName, read_manifest
 from clustertrain.checkpoints.save import Saver, load
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
@@ -40,11 +41,13 @@ class WorkerRun:
         self.last_metrics: dict[str, float] = {}
         self.saves_in_background = job.checkpoint.async_
         # The ranks of a loop agree on the step to stop at; each process of a script gets its own signal.
-        self._requests = RequestPoller(self.attempt) if rank == 0 or job.is_script else None
+        resizable = restart if len(job.world_sizes) > 1 and not job.is_script else None
+        has_poller = rank == 0 or job.is_script
+        self._requests = RequestPoller(self.attempt, resizable) if has_poller else None
         self._metrics = EventLog(restart.metrics) if rank == 0 else None
         self._curve = self._make_curve(job) if rank == 0 else None
         self._reached = Reached(restart.reached) if rank == 0 else None
-        self._saver = self._make_saver(job) if rank == 0 else None
+        self._saver = self._make_saver(job)
         watch = job.failures.watchdog
         limits_s = {
             "first_step": watch.first_step_s,
@@ -68,19 +71,38 @@ class WorkerRun:
             note=lambda text: self._note("note", text=text),
         )
 
-    def _make_saver(self, job: Job) -> Saver:
+    def _make_saver(self, job: Job) -> Saver | None:
+        """Rank 0's; with FSDP one for each rank, because each has a part of the state."""
+        shelf = self.attempt.run.checkpoints
+        is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
+        saver, group = Saver, None
+        if is_divided:  # the imports take a second of processor time
+            from clustertrain.checkpoints.group import PartWriter, SaveGroup
+            from clustertrain.checkpoints.shards import ShardSaver
+
+            saver, group = ShardSaver, SaveGroup()
+        if self.rank != 0:
+            if group is None:
+                return None
+            return saver(
+                PartWriter(shelf, self.plan.ref.attempt, self.plan.restart, group),
+                background=job.checkpoint.async_,
+                on_saved=lambda **fields: None,  # rank 0 reports the whole
+                on_failed=lambda text: None,
+            )
         writer = Writer(
-            shelf=self.attempt.run.checkpoints,
+            shelf=shelf,
             attempt=self.plan.ref.attempt,
             restart=self.plan.restart,
             job_sha256=job_hash(job),
             versions=versions(),
             retention=retention_of(job),
             still_newest=self._still_newest,
+            others=group,
         )
         for name in writer.collected:
             self._note("warning", text=f"removed {name}: an unfinished checkpoint of an earlier start")
-        return Saver(
+        return saver(
             writer,
             background=job.checkpoint.async_,
             on_saved=lambda **fields: self._note("checkpoint", **fields),
@@ -133,12 +155,18 @@ class WorkerRun:
     def restore(self) -> dict[str, Any] | None:
         if self.plan.checkpoint is None:
             return None
-        shelf = self.attempt.run.checkpoints
-        folder = shelf.store.local_folder(f"{shelf.key}/{self.plan.checkpoint}")
-        return load(folder or self.attempt.checkpoint_copy / self.plan.checkpoint)
+        return load(self._restored_folder())
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
-        raise NotImplementedError
+        from clustertrain.checkpoints.shards import fill
+
+        name = self.plan.checkpoint or ""
+        fill(self._restored_folder(), tensors, read_manifest(self.attempt.run.checkpoints, name).files)
+
+    def _restored_folder(self) -> Path:
+        """The folder of the checkpoint to resume from, on this node."""
+        shelf, name = self.attempt.run.checkpoints, self.plan.checkpoint or ""
+        return shelf.store.local_folder(f"{shelf.key}/{name}") or self.attempt.checkpoint_copy / name
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
@@ -172,6 +200,10 @@ class WorkerRun:
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)
+
+    def profile(self) -> tuple[Path, str]:
+        run, key = self.attempt.run, self.attempt.restart(self.plan.restart).profile_key(self.rank)
+        return run.local_path(key), run.store.uri(key)
 
     def finish(self) -> None:
         if self._saver:

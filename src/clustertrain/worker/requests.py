@@ -1,4 +1,5 @@
-"""Requests to a running training: `stop` and `save`, files in the attempt's folder."""
+"""Requests to a running training, which are files: `stop` and `save` in the attempt's folder, and `resize` in
+that of one start of the workers, which then save and return as for a stop."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import time
 from contextlib import suppress
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import Attempt, Restart
 
 POLL_S = 0.2
 POLL_S_ON_S3 = 2.0
@@ -32,12 +33,15 @@ def wait_for_all_s(attempt: Attempt) -> float:
 class RequestPoller:
     """Polls for requests in a separate thread, so that a slow or unreachable storage delays no step.
 
+    `resizable`: the start of the workers that may get a request to return, because there is room for more.
     A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
     """
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, resizable: Restart | None = None) -> None:
         run = attempt.run
         self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
+        if resizable is not None:
+            self._keys["resize"] = resizable.resize.key
         self._local = run.spool
         self._remote = run.with_patience(0).store if run.is_spooled else None
         self._remote_requests: dict[str, bytes | None] = {}
@@ -57,14 +61,16 @@ class RequestPoller:
         self._thread.join()
 
     def take(self) -> tuple[bool, bool]:
-        """(stop, save): whether a stop was requested, and whether a save was requested since the last call.
-        Reads no file."""
+        """(stop, save): whether a stop of this start of the workers was requested, and whether a save was
+        requested since the last call. Reads no file."""
         save, self._save = self._save, False
         return self._stop, save
 
     def _watch(self) -> None:
         while not self._ended.wait(POLL_S):
-            self._stop = self._stop or self._poll("stop") is not None
+            self._stop = self._stop or any(
+                self._poll(name) is not None for name in self._keys if name != "save"
+            )
             request = self._poll("save")
             if request is not None and request != self._served_save:
                 self._served_save, self._save = request, True

@@ -130,6 +130,7 @@ def settings_of(job: Job) -> TrainSettings:
         early_stop=EarlyStop(**train.early_stop.model_dump()) if train.early_stop else None,
         compare_weights_every=train.compare_weights_every,
         loader_workers=train.loader_workers,
+        profile_steps=train.profile.steps if train.profile is not None else None,
         limit_batches=train.limit_batches,
         save_every_steps=job.checkpoint.every.steps,
         save_every_epochs=job.checkpoint.every.epochs,

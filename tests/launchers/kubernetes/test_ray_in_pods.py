@@ -27,14 +27,15 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 ray.init(num_cpus=1, resources={WORKER_SLOT: 1}, log_to_driver=False, include_dashboard=False)
 ref = AttemptRef.from_text(sys.argv[1])
 attempt = ref.open()
+stop = lambda: attempt.stop.write(StopRequest("user"))
 address = ray.get_runtime_context().gcs_address
-PodRay(address, 0.0).wait_for_workers(attempt, 1)
+PodRay(address, 0.0, 0.0).wait_for_workers(attempt, (1,))
 said = []
-watch = FailureWatch(ref, 3, PodRay(address, 0.4), world_size=2)
+watch = FailureWatch(ref, 3, PodRay(address, 0.4, 0.0), world_sizes=(2,))
 for wait in (
-    lambda: PodRay(address, 0.3).wait_for_workers(attempt, 2),
+    lambda: PodRay(address, 0.3, 0.0).wait_for_workers(attempt, (2,)),
     lambda: watch.before_controller_execute_failure_decision(FailureDecision.RETRY),
-    lambda: attempt.stop.write(StopRequest("user")) or PodRay(address, 60.0).wait_for_workers(attempt, 2),
+    lambda: stop() or PodRay(address, 60.0, 0.0).wait_for_workers(attempt, (2,)),
 ):
     try:
         wait()

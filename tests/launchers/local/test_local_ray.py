@@ -27,16 +27,16 @@ def test_ray_address_alone_decides_between_a_given_ray_and_one_on_this_machine(
     assert cluster.is_this_machine != is_given
     resources = job().resources
     assert cluster == (
-        GivenRay(address, resources, 300.0) if is_given else LocalRay(str(tmp_path), resources, 300.0)
+        GivenRay(address, resources, 300.0, 0.0) if is_given else LocalRay(str(tmp_path), resources, 300.0)
     )
     assert str(cluster.deadline) == "300 s (failures.ray_start)"
 
 
 def test_a_cluster_that_is_too_small_is_an_arithmetic():
     with pytest.raises(ClusterError) as caught:
-        GivenRay("127.0.0.1:6379", job("{workers: 3}").resources, 300.0).check_resources(3, {"CPU": 2.0})
+        GivenRay("127.0.0.1:6379", job("{workers: 3}").resources, 300.0, 0.0).check_resources(3, {"CPU": 2.0})
     assert "3 workers × 1 CPU = 3 CPUs, and the Ray cluster at 127.0.0.1:6379 has 2" in str(caught.value)
     with_gpus = job("{workers: 2, gpus_per_worker: 1}").resources
     with pytest.raises(ClusterError, match="1 GPU = 2 GPUs"):
-        GivenRay("here", with_gpus, 300.0).check_resources(2, {"CPU": 8.0})
-    GivenRay("here", job("{workers: 2}").resources, 300.0).check_resources(2, {"CPU": 2.0})
+        GivenRay("here", with_gpus, 300.0, 0.0).check_resources(2, {"CPU": 8.0})
+    GivenRay("here", job("{workers: 2}").resources, 300.0, 0.0).check_resources(2, {"CPU": 2.0})

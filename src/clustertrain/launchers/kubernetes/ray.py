@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -14,15 +16,16 @@ from clustertrain.run.folder import Attempt
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
-    return PodRay(os.environ["RAY_ADDRESS"], job.kubernetes.start_deadline_s)
+    return PodRay(os.environ["RAY_ADDRESS"], job.kubernetes.start_deadline_s, job.failures.resize_after_s)
 
 
 @dataclass(frozen=True)
-class PodRay(RayCluster):
+class PodRay(ElasticCluster):
     """Ray in pods. KubeRay replaces a pod that is lost; the new pod may wait long for a node."""
 
     address: str
     start_deadline_s: float
+    resize_after_s: float
     outlives_run = True
     has_worker_slots = True
 
@@ -30,7 +33,11 @@ class PodRay(RayCluster):
     def deadline(self) -> Deadline:
         return Deadline(self.start_deadline_s, "kubernetes.start_deadline")
 
-    def connect(self, attempt: Attempt, world_size: int) -> str:
+    @property
+    def per_worker(self) -> Mapping[str, float]:
+        return {WORKER_SLOT: 1.0}
+
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         from clustertrain.driver.connection import connect_to
 
         connect_to(
@@ -38,11 +45,12 @@ class PodRay(RayCluster):
             f"Ray of this pod at {self.address}",
             "`kubectl logs` of the head's pod shows what Ray printed.",
         )
-        self.wait_for_workers(attempt, world_size)
+        self.wait_for_workers(attempt, world_sizes)
         return self.address
 
-    def wait_for_workers(self, attempt: Attempt, world_size: int) -> None:
-        """Wait until the pods have a slot for each worker.
+    def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:
+        """Wait until the pods have a slot for each worker of the largest group or, after `resize_after_s`, of
+        a smaller one.
 
         Ray Train's own wait ends after two minutes, and counts as a failure each time.
 
@@ -55,9 +63,13 @@ class PodRay(RayCluster):
         def slots() -> float:
             return float(ray.cluster_resources().get(WORKER_SLOT, 0))
 
-        if not all_there(attempt, lambda: slots() >= world_size, "pods", self.start_deadline_s):
+        if len(world_sizes) > 1:
+            are_there = self.has_room_in_time(attempt, world_sizes, "pods", self.start_deadline_s)
+        else:
+            are_there = all_there(attempt, lambda: slots() >= world_sizes[0], "pods", self.start_deadline_s)
+        if not are_there:
             raise ClusterError(
-                f"Waiting for pods of {world_size} workers, have {slots():g} after "
+                f"Waiting for pods of {world_sizes[0]} workers, have {slots():g} after "
                 f"{self.start_deadline_s:g} s (kubernetes.start_deadline).\n"
                 "`kubectl describe pod` shows what the others wait for."
             )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver import ray_watch
-from clustertrain.driver.ray_cluster import Deadline, RayCluster
+from clustertrain.driver.elastic_cluster import ElasticCluster
+from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resources
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
@@ -23,7 +24,8 @@ _KEY = "failures.ray_start"
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of RAY_ADDRESS if that is set; else Ray on this machine."""
     if address := ray_address():
-        return GivenRay(address, job.resources, job.failures.ray_start_s)
+        resize_after_s = job.failures.resize_after_s if len(job.world_sizes) > 1 else 0.0
+        return GivenRay(address, job.resources, job.failures.ray_start_s, resize_after_s)
     return LocalRay(os.environ[variables.RAY_DIR], job.resources, job.failures.ray_start_s)
 
 
@@ -48,17 +50,19 @@ class LocalRay(RayCluster):
     def deadline(self) -> Deadline:
         return Deadline(self.start_s, _KEY)
 
-    def connect(self, attempt: Attempt, world_size: int) -> str:
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
         import ray._private.node
 
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
+        workers = world_sizes[-1]
+
         def start() -> None:
             ray.init(
                 address="local",
-                num_cpus=max(1, round(world_size * self.resources.cpus_per_worker + 0.5)),
-                num_gpus=world_size * self.resources.gpus_per_worker,
+                num_cpus=max(1, round(workers * self.resources.cpus_per_worker + 0.5)),
+                num_gpus=workers * self.resources.gpus_per_worker,
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=False,
@@ -87,19 +91,25 @@ def _processes() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class GivenRay(RayCluster):
-    """An existing Ray cluster, which other users may share."""
+class GivenRay(ElasticCluster):
+    """An existing Ray cluster, which other users may share.
+
+    `resize_after_s` is 0 for a fixed number of workers.
+    """
 
     address: str
     resources: Resources
     start_s: float
+    resize_after_s: float
     outlives_run = True
 
     @property
     def deadline(self) -> Deadline:
-        return Deadline(self.start_s, _KEY)
+        if not self.resize_after_s:
+            return Deadline(self.start_s, _KEY)
+        return Deadline(self.start_s + self.resize_after_s, f"{_KEY} + failures.resize_after")
 
-    def connect(self, attempt: Attempt, world_size: int) -> str:
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
 
         from clustertrain.driver.connection import connect_to
@@ -109,8 +119,31 @@ class GivenRay(RayCluster):
             f"RAY_ADDRESS={self.address}",
             "Start that cluster, set RAY_AUTH_TOKEN_PATH to its token file, or unset RAY_ADDRESS.",
         )
-        self.check_resources(world_size, ray.cluster_resources())
+        self.check_resources(world_sizes[0], ray.cluster_resources())
+        self.wait_for_workers(attempt, world_sizes)
         return self.address
+
+    @property
+    def per_worker(self) -> Mapping[str, float]:
+        return worker_resources(self.resources)
+
+    def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:
+        """Wait until the nodes have room for the largest group or, after `resize_after_s`, for a smaller one.
+
+        A fixed number of workers has no wait: Ray Train waits for their resources itself.
+
+        Raises:
+            ClusterError: there is no room for the smallest group within the deadline.
+            RunStopped: a stop was requested during the wait.
+        """
+        timeout_s = self.deadline.seconds
+        if len(world_sizes) == 1 or self.has_room_in_time(attempt, world_sizes, "nodes", timeout_s):
+            return
+        raise ClusterError(
+            f"The Ray cluster at {self.address} has room for {self.room(attempt)} workers "
+            f"after {self.deadline}, and the job needs at least {world_sizes[0]}.\n"
+            "Add nodes, wait for other users of the cluster, or lower the minimum of resources.workers."
+        )
 
     def check_resources(self, world_size: int, available: Mapping[str, float]) -> None:
         """Check that the cluster has CPUs and GPUs for all workers.

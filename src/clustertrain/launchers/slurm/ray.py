@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clustertrain import variables
@@ -43,7 +44,7 @@ class SlurmRay(RayCluster):
     def deadline(self) -> Deadline:
         return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
 
-    def connect(self, attempt: Attempt, world_size: int) -> str:
+    def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
 
         from clustertrain.driver.connection import Head, connect_to

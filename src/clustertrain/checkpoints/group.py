@@ -1,0 +1,77 @@
+"""The ranks that write one checkpoint together: rank 0 begins it, and commits what all have written.
+
+It has a process group of its own, because it is used by threads while the training uses the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from clustertrain.checkpoints.manifest import CheckpointName, Shelf
+from clustertrain.errors import StorageError
+from clustertrain.storage.posix_tree import WrittenFile
+
+_TIMEOUT = timedelta(days=1)  # the watchdog ends a write without progress much earlier
+
+
+class SaveGroup:
+    """All ranks call `begin`, write, and call `end`, in this order for every save."""
+
+    def __init__(self) -> None:
+        self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+
+    def begin(self, handle: str | None) -> str | None:
+        """The handle of rank 0's tree, on every rank; None if it does not write."""
+        handles = [handle]
+        dist.broadcast_object_list(handles, src=0, group=self._group)
+        return handles[0]
+
+    def end(self, written: dict[str, WrittenFile] | str) -> dict[str, WrittenFile]:
+        """Pass on what this rank has written, or its error. Returns the files of all ranks; only on rank 0.
+
+        Raises:
+            StorageError: on rank 0, if another rank could not write.
+        """
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        is_first = dist.get_rank() == 0
+        dist.gather_object(written, of_ranks if is_first else None, dst=0, group=self._group)
+        if not is_first:
+            return {}
+        failed = [f"rank {rank}: {error}" for rank, error in enumerate(of_ranks) if isinstance(error, str)]
+        if failed:
+            raise StorageError(
+                f"A part of the checkpoint could not be written by {'; '.join(failed)}\n"
+                "Earlier checkpoints were not changed. Free space or make it writable, then run again."
+            )
+        return {name: file for files in of_ranks for name, file in files.items()}
+
+
+class PartWriter:
+    """Writes the files of one rank other than 0 into the checkpoint that rank 0 commits."""
+
+    def __init__(self, shelf: Shelf, attempt: int, restart: int, group: SaveGroup) -> None:
+        self._shelf, self._attempt, self._restart, self._group = shelf, attempt, restart, group
+
+    def commit(
+        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+    ) -> tuple[CheckpointName, int]:
+        """Write the files; as Writer.commit, but an error is raised on rank 0."""
+        name = CheckpointName(progress["step"], self._attempt, self._restart)
+        handle = self._group.begin(None)
+        if handle is None:
+            return name, 0
+        written: dict[str, WrittenFile] | str = "it ended"
+        try:
+            tree = self._shelf.store.join_tree(f"{self._shelf.key}/{name}", handle)
+            for file_name, write in files.items():
+                with tree.create(file_name) as file:
+                    write(file)
+            written = tree.files
+        except Exception as error:  # noqa: BLE001  rank 0 raises it
+            written = f"{type(error).__name__}: {error}"
+        self._group.end(written)
+        return name, 0

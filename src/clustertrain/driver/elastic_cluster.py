@@ -1,0 +1,96 @@
+"""A Ray cluster whose nodes come and go during a run: it trains with as many workers as there is room for."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from clustertrain.driver.ray_cluster import RayCluster, all_there
+from clustertrain.driver.world_size import RayNode, largest, room_on
+from clustertrain.node.network import is_listening
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import Attempt
+
+_NOTICED_WITHIN_S = 60.0  # Ray calls a lost node alive for up to 30 s
+_LOOK_EVERY_S = 1.0
+
+
+class ElasticCluster(RayCluster):
+    """A Ray cluster whose nodes come and go.
+
+    Attributes:
+        resize_after_s: how long missing nodes are waited for, and how long new ones must have been there.
+    """
+
+    is_elastic: ClassVar[bool] = True
+    resize_after_s: float
+
+    @property
+    @abstractmethod
+    def per_worker(self) -> Mapping[str, float]:
+        """The resources that decide how many workers fit on a node."""
+
+    def room(self, attempt: Attempt) -> int:
+        """The number of workers that the nodes have room for now, with those that this run uses."""
+        return room_on(_alive_nodes(), self.per_worker, _own(attempt))
+
+    def world_size_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> int:
+        """The largest of these numbers for which there is room, otherwise the smallest."""
+        return largest(world_sizes, self.room(attempt)) or world_sizes[0]
+
+    def has_room_in_time(
+        self, attempt: Attempt, world_sizes: Sequence[int], what: str, timeout_s: float
+    ) -> bool:
+        """Wait until there is room for the largest number of workers or, after `resize_after_s`, for a
+        smaller one that the job allows. False if there is none after `timeout_s` seconds.
+
+        Raises:
+            RunStopped: a stop was requested meanwhile.
+        """
+        started = looked = time.monotonic() - _LOOK_EVERY_S
+        enough = said = False
+
+        def is_enough() -> bool:
+            nonlocal looked, enough, said
+            now = time.monotonic()
+            if now - looked < _LOOK_EVERY_S:
+                return enough
+            looked, nodes, waited_s = now, _alive_nodes(), now - started - _LOOK_EVERY_S
+            room = room_on(nodes, self.per_worker, _own(attempt))
+            if waited_s < _NOTICED_WITHIN_S and any(map(_is_silent, nodes)):
+                return False
+            size = largest(world_sizes, room)
+            enough = size == world_sizes[-1] or (size is not None and waited_s >= self.resize_after_s)
+            if not enough and not said:
+                said = True
+                self._report(attempt, world_sizes, room, what)
+            return enough
+
+        return all_there(attempt, is_enough, what, timeout_s)
+
+    def _report(self, attempt: Attempt, world_sizes: Sequence[int], room: int, what: str) -> None:
+        text = f"waiting for {what}: there is room for {room} of {world_sizes[-1]} workers"
+        if len(world_sizes) > 1:
+            text += (
+                f"; after {self.resize_after_s:g} s (failures.resize_after) at least {world_sizes[0]} start"
+            )
+        EventLog(attempt.events).write("note", text=text)
+
+
+def _alive_nodes() -> list[RayNode]:
+    from clustertrain.driver.ray_nodes import alive_nodes  # it needs Ray, which the submit side does not load
+
+    return alive_nodes()
+
+
+def _is_silent(node: RayNode) -> bool:
+    return not is_listening(node.address, node.port)
+
+
+def _own(attempt: Attempt) -> Sequence[str]:
+    """The addresses of the workers of the newest start of the group; none if it has returned."""
+    restart = attempt.newest_restart()
+    plan = restart.plan.read() if restart is not None and not restart.outcome.exists() else None
+    return plan.addresses if plan is not None else ()

@@ -1,0 +1,194 @@
+"""The GPUs of this process by NVML: NVIDIA's library for what the driver knows, which needs no CUDA context.
+
+Where NVML does not answer (no driver, another vendor, a container that hides it, no package nvidia-ml-py),
+there is nothing to know, and the results are empty.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.\d)?\): (\d+)")
+_KERNEL_LOG_S = 600.0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, or the part of one that MIG makes.
+
+    Attributes:
+        uuid: "GPU-…", or "MIG-…" for a part.
+        pci: its PCI address, "00000000:1B:00.0"; that of the whole GPU for a part.
+        name: "NVIDIA H100 80GB HBM3".
+        driver: the version of the driver.
+        capability: the compute capability, (9, 0).
+    """
+
+    uuid: str
+    pci: str
+    name: str
+    driver: str
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.uuid} at PCI address {self.pci} ({self.name})"
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that has memory of a GPU. `name` is empty and `used_bytes` None where the driver hides them,
+    as it does for processes of other containers."""
+
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU after a failure: the processes that have memory of it, the largest first, and the numbers of the
+    errors (Xid) that the kernel has logged for it in the last minutes, as far as they can be read."""
+
+    gpu: Gpu
+    processes: tuple[GpuProcess, ...]
+    xids: tuple[int, ...]
+
+
+def gpu_states(gpus: Sequence[Gpu]) -> tuple[GpuState, ...]:
+    """Of GPUs of the node that this is called on."""
+    lines = _kernel_lines()
+    return tuple(GpuState(gpu, processes_on(gpu.uuid), xids_of(gpu.pci, lines)) for gpu in gpus)
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this process, in its order; all of the node without it.
+
+    A number counts in the order of the PCI addresses, as CUDA counts GPUs of one kind.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and not named.strip():
+        return ()
+    with _nvml() as nvml:
+        return () if nvml is None else tuple(_gpu(nvml, handle) for handle in _handles(nvml, named))
+    return ()
+
+
+def driver_version() -> str | None:
+    """The version of NVIDIA's driver on this node; None if NVML does not answer."""
+    with _nvml() as nvml:
+        return None if nvml is None else _text(nvml.nvmlSystemGetDriverVersion())
+    return None
+
+
+def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
+    """The processes that have memory of the GPU, the largest first."""
+    with _nvml() as nvml:
+        if nvml is None:
+            return ()
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        found = [
+            GpuProcess(int(each.pid), _process_name(nvml, each.pid), each.usedGpuMemory) for each in running
+        ]
+        return tuple(sorted(found, key=lambda process: -(process.used_bytes or 0)))
+    return ()
+
+
+def xids_of(pci: str, kernel_lines: Iterable[str]) -> tuple[int, ...]:
+    """The numbers of NVIDIA's errors in lines such as "NVRM: Xid (PCI:0000:1b:00): 79, pid=…", each once."""
+    domain, bus, device = pci.lower().partition(".")[0].split(":")
+    own = (int(domain, 16), int(bus, 16), int(device, 16))
+    found = (_XID.search(line) for line in kernel_lines)
+    matches = [m for m in found if m and tuple(int(m[part], 16) for part in (1, 2, 3)) == own]
+    return tuple(dict.fromkeys(int(m[4]) for m in matches))
+
+
+def _kernel_lines() -> list[str]:
+    """The kernel's log of the last minutes; empty where it may not be read, as in most containers. A record
+    begins with "priority,number,microseconds since the boot,…;"."""
+    try:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return []
+    since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - _KERNEL_LOG_S) * 1e6
+    lines = []
+    try:
+        while record := os.read(log, 8192).decode(errors="replace"):
+            head, _, text = record.partition(";")
+            if int(head.split(",")[2]) >= since_us:
+                lines.append(text)
+    except (OSError, ValueError, IndexError):  # there is no more, or it was overwritten while it was read
+        return lines
+    finally:
+        os.close(log)
+    return lines
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The library, ready for calls; None if it does not answer. An error of a call ends the block."""
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    except pynvml.NVMLError:  # such as "not supported" by this GPU, or "GPU is lost"
+        return
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _handles(nvml: Any, named: str | None) -> list[Any]:
+    """CUDA stops at the first entry that names no GPU; so does this."""
+    if named is None:
+        return [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    found = []
+    for entry in map(str.strip, named.split(",")):
+        try:
+            by_index = entry.isdecimal()
+            handle = (
+                nvml.nvmlDeviceGetHandleByIndex(int(entry))
+                if by_index
+                else nvml.nvmlDeviceGetHandleByUUID(entry)
+            )
+        except nvml.NVMLError:
+            break
+        found.append(handle)
+    return found
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(whole)
+    return Gpu(
+        uuid=uuid,
+        pci=_text(nvml.nvmlDeviceGetPciInfo(whole).busId),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        driver=_text(nvml.nvmlSystemGetDriverVersion()),
+        capability=(int(major), int(minor)),
+    )
+
+
+def _process_name(nvml: Any, pid: int) -> str:
+    try:
+        return _text(nvml.nvmlSystemGetProcessName(pid))
+    except nvml.NVMLError:
+        return ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,47 @@
+"""Tensors that are divided among ranks (DTensors), recognized without the import of torch.distributed.tensor.
+
+That import takes 0.7 s of processor time, which a run without FSDP does not spend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def is_divided(value: object) -> bool:
+    """Whether it is a DTensor."""
+    return isinstance(value, torch.Tensor) and type(value).__name__ == "DTensor"
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP has divided the model."""
+    return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """This rank's part of a tensor; the tensor itself if it is not divided."""
+    part: torch.Tensor = tensor.to_local() if is_divided(tensor) else tensor
+    return part
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """The whole of a tensor on every rank; a collective if it is divided."""
+    everything: torch.Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
+    return everything
+
+
+def map_state(state: Any, change: Callable[[str, torch.Tensor], Any], path: str = "") -> Any:
+    """Nested dicts, lists and tuples with `change(path, tensor)` in place of each tensor; a path has the keys
+    with dots between them."""
+    if isinstance(state, torch.Tensor):
+        return change(path, state)
+    if isinstance(state, dict):
+        return {k: map_state(v, change, f"{path}.{k}" if path else str(k)) for k, v in state.items()}
+    if isinstance(state, list | tuple):
+        items = [map_state(v, change, f"{path}.{i}") for i, v in enumerate(state)]
+        return items if isinstance(state, list) else tuple(items)
+    return state

@@ -1,0 +1,156 @@
+"""What ended a worker on its GPU, from the texts of the libraries.
+
+They are from `strings` on libc10_cuda.so (torch 2.13), libcudart.so.13, libcudnn_graph.so.9 and libnccl.so.2
+(2.29.7); the tests at the end look for their constant parts there.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clustertrain.driver.diagnosis import LIMIT, OUT_OF_MEMORY
+from clustertrain.driver.gpu_diagnosis import GPU, RETRY_AFTER_S, diagnose_gpu
+from clustertrain.node import gpus as node_gpus
+from clustertrain.run.states import STATES
+
+WHO = "rank 1 (pid 4711 on node7)"
+H100 = node_gpus.Gpu("GPU-a", "00000000:1B:00.0", "NVIDIA H100 80GB HBM3", "580.65.06", (9, 0))
+PLACE = "GPU-a at PCI address 00000000:1B:00.0 (NVIDIA H100 80GB HBM3)"
+OTHER = node_gpus.GpuProcess(99, "/usr/bin/python3", 40 << 30)
+OWN = node_gpus.GpuProcess(4711, "python", 30 << 30)
+
+
+def found(message, *processes, xids=(), **more):
+    states = [node_gpus.GpuState(H100, processes, xids)]
+    return diagnose_gpu(WHO, message, **{"host": "node7", "gpus": states, "own_pids": {4711}, **more})
+
+
+def out_of_memory(*, free="4.00 GiB", own="34.00 GiB", others="Process 99 has 40.00 GiB memory in use. "):
+    return (
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
+        f"79.15 GiB of which {free} is free. {others}Including non-PyTorch memory, this process has {own} "
+        "memory in use. Of the allocated memory 32.11 GiB is allocated by PyTorch, and 1.20 GiB is reserved "
+        "by PyTorch but unallocated."
+    )
+
+
+def test_memory_of_another_process_is_waited_for_and_the_process_is_named():
+    diagnosis = found(out_of_memory(), OTHER, OWN)
+    assert (diagnosis.cause, diagnosis.retry_after_s) == (OUT_OF_MEMORY, RETRY_AFTER_S)
+    assert "20.00 GiB were requested, and other processes have 41.1 GiB of 79.15 GiB" in diagnosis.text
+    assert f"on GPU {PLACE}: /usr/bin/python3 (pid 99) with 40.0 GiB.\n" in diagnosis.text
+    assert "started again after 30 s" in diagnosis.text and len(diagnosis.text.splitlines()) == 2
+
+
+def test_without_nvml_the_process_is_the_one_that_torch_lists():
+    assert "GPU 0: process 99 with 40.00 GiB" in found(out_of_memory(), gpus=[]).text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        out_of_memory(own="78.00 GiB", free="0.50 GiB", others=""),
+        out_of_memory(others="Process 4711 has 40.00 GiB memory in use. "),  # another rank on this GPU
+        "RuntimeError: CUDA error: out of memory",
+        "ValueError: the GPU is busy",
+        "",
+    ],
+    ids=["its own memory", "another rank", "no numbers", "a user's text", "nothing"],
+)
+def test_other_texts_are_none_of_these(message):
+    assert found(message, OTHER) is None
+
+
+@pytest.mark.parametrize("processes", [[OTHER], []], ids=["taken", "by nobody known"])
+def test_a_gpu_that_is_taken_is_waited_for(processes):
+    text = "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    diagnosis = found(text, *processes)
+    assert (diagnosis.cause, diagnosis.retry_after_s) == (GPU, RETRY_AFTER_S)
+    assert f"busy or unavailable: GPU {PLACE}." in diagnosis.text
+    assert ("(pid 99) with 40.0 GiB" in diagnosis.text) == bool(processes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "uncorrectable ECC error encountered",
+        "uncorrectable NVLink error detected during the execution",
+        "Invalid access of peer GPU memory over nvlink or a hardware error",
+    ],
+)
+def test_a_broken_gpu_is_named_with_its_node(text):
+    log = f"[rank1]: Process group watchdog thread terminated with exception: CUDA error: {text}\n"
+    diagnosis = found(log, xids=(48, 63))
+    assert (diagnosis.cause, diagnosis.retry_after_s) == (GPU, 0.0)
+    assert diagnosis.cause in STATES["failed"].causes
+    assert f"{text}: a hardware error of GPU {PLACE}. The kernel's log has Xid 48, 63.\n" in diagnosis.text
+    assert "node7 cannot be left out" in diagnosis.text and "--exclude=node7" in diagnosis.text
+    assert "Xid" not in found(log).text
+    assert "GPU of unknown number" in found(log, gpus=[]).text
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "cuDNN"),
+        (
+            "DistBackendError: NCCL error in: NCCLUtils.cpp:94, unhandled cuda error (run with "
+            "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\n"
+            "ncclUnhandledCudaError: Call to CUDA function failed.\n"
+            "Last error:\nCuda failure 2 'out of memory'",
+            "NCCL",
+        ),
+    ],
+)
+def test_memory_that_a_library_did_not_get(text, library):
+    diagnosis = found(text)
+    assert (diagnosis.cause, diagnosis.retry_after_s) == (OUT_OF_MEMORY, None)
+    assert f"{WHO}: {library} could not allocate memory on the GPU" in diagnosis.text
+    assert "expandable_segments" in diagnosis.text
+
+
+SHM = (
+    "Error while creating shared memory segment /dev/shm/nccl-gJ0Y5q (size 9637888), "
+    "error: No space left on device (28)"
+)
+
+
+@pytest.mark.parametrize("where", ["message", "tail"])
+def test_the_shared_memory_of_nccl(where):
+    in_log = {"tail": f"a\n{SHM}\nb"} if where == "tail" else {}
+    diagnosis = found("DistBackendError: NCCL error" if in_log else SHM, **in_log)
+    assert (diagnosis.cause, diagnosis.retry_after_s) == (LIMIT, None)
+    assert "NCCL could not use /dev/shm (Error while creating" in diagnosis.text
+    assert "--shm-size" in diagnosis.text and "loader" not in diagnosis.text
+
+
+LIBRARIES = {
+    "libc10_cuda.so": [
+        "CUDA out of memory. Tried to allocate ",
+        " has a total capacity of ",
+        " memory in use. ",
+        "Including non-PyTorch memory, this process",
+    ],
+    "libcudart.so.13": [
+        "CUDA-capable device(s) is/are busy or unavailable",
+        "uncorrectable ECC error encountered",
+        "uncorrectable NVLink error detected during the execution",
+        "Invalid access of peer GPU memory over nvlink or a hardware error",
+    ],
+    "libcudnn_graph.so.9": ["CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"],
+    "libnccl.so.2": [
+        "Cuda failure %d '%s'",
+        "Error while %s shared memory segment %s (size %ld), error: %s (%d)",
+    ],
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_texts_are_those_of_the_library(library):
+    packages = Path(torch.__file__).parents[1]
+    files = [*packages.glob(f"torch/lib/{library}"), *packages.glob(f"nvidia/*/lib/{library}")]
+    if not files:
+        pytest.skip(f"this torch brings no {library}")
+    content = files[0].read_bytes()
+    assert [text for text in LIBRARIES[library] if text.encode() not in content] == []

@@ -1,0 +1,158 @@
+"""The parts of a step, measured on real ranks whose slow parts are known."""
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from clustertrain.errors import JobError
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.flops import count_flops, peak_flops_per_s
+from clustertrain.training.loop import train
+from clustertrain.training.precision import Precision
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step_times import StepTimes, Times
+from clustertrain.training.stragglers import Stragglers, straggler_text
+from training.tasks import Classify, MemoryRun, Plain, run_task
+
+CPU = torch.device("cpu")
+
+
+def test_the_parts_of_a_step_add_up():
+    """Two micro-batches in each of two steps; what happens between two steps is none of the parts."""
+    times = StepTimes(CPU)
+
+    def slow():
+        for _ in range(4):
+            time.sleep(0.02)
+            yield
+
+    for n, _ in enumerate(times.batches(slow())):
+        time.sleep(0.01)
+        if n % 2:
+            times.step_done()
+            time.sleep(0.05)  # an evaluation
+    found = times.read()
+    assert found.steps == 2 and found.communication_s == 0
+    assert found.data_wait_s == pytest.approx(0.04, abs=0.01)
+    assert found.compute_s == pytest.approx(0.02, abs=0.01)
+    assert times.read() == Times(0, 0.0, 0.0, 0.0)
+
+
+class Uneven(Plain):
+    """Rank 1 computes for 40 ms longer in each step."""
+
+    def loss(self, model, batch):
+        if torch.distributed.get_rank() == 1:
+            time.sleep(0.04)
+        return super().loss(model, batch)
+
+
+def _uneven(rank_info):
+    settings = TrainSettings(steps=9, batch_size=2, log_every=3)
+    task = Uneven()
+    task.flops_per_sample, task.tokens_per_sample = 1e6, 8
+    return run_task(rank_info, task, settings).logs
+
+
+def test_a_slow_rank_is_named_once_and_the_others_wait_in_the_exchange(ranks):
+    logs, none = ranks(2).results(_uneven)
+    assert none == []
+    (warning,) = [log for log in logs if log["kind"] == "warning"]
+    assert warning["step"] == 6  # slow in two lines in a row
+    assert (
+        warning["text"].startswith("rank 1 on ") and "times the median of the other ranks" in warning["text"]
+    )
+    last = [log for log in logs if log["kind"] == "train"][-1]
+    assert last["compute_s"] == pytest.approx(0.02, abs=0.015)  # the mean of both ranks
+    assert last["communication_s"] > 0.012  # rank 0 waits 40 ms for rank 1
+    assert last["data_wait_s"] < 0.01
+    assert last["tokens_per_s"] == 8 * last["samples_per_s"]
+    assert last["flops_per_s"] == 1e6 * last["samples_per_s"] and "mfu" not in last
+
+
+def of(*own_s):
+    return [Times(10, 0.0, seconds, 0.0) for seconds in own_s]
+
+
+def test_a_rank_is_slow_in_two_lines_in_a_row_and_is_named_once():
+    stragglers = Stragglers()
+    lines = [of(0.1, 0.1, 0.1), of(0.1, 0.2, 0.1), of(0.1, 0.1, 0.1), of(0.1, 0.2, 0.1), of(0.1, 0.2, 0.1)]
+    assert [stragglers.new(line) for line in [*lines, lines[-1]]] == [[], [], [], [], [1], []]
+
+
+@pytest.mark.parametrize("own_s", [[0.1], [0.001, 0.005], [0.1, 0.14]], ids=["one rank", "short", "near"])
+def test_no_rank_is_slow(own_s):
+    times, stragglers = of(*own_s), Stragglers()
+    assert [stragglers.new(times) for _ in range(4)] == [[]] * 4
+
+
+def test_the_warning_has_the_numbers_and_the_part_that_is_slow():
+    slow = Times(10, 0.3, 0.112, 0.0)
+    text = straggler_text(1, "node7", [*of(0.217), slow, *of(0.199)])
+    assert text.startswith(
+        "rank 1 on node7 is slow: it takes 412 ms per step (waiting for data 300 ms, computing 112 ms), "
+        "2.0 times the median of the other ranks, 208 ms.\n"
+    )
+    assert "train.loader_workers" in text and len(text.splitlines()) == 2
+    assert "nvidia-smi" in straggler_text(0, "node7", of(0.4, 0.1))
+
+
+def test_operations_are_counted_and_the_pass_leaves_nothing():
+    torch.manual_seed(1)
+    task = Plain()
+    model = task.model()
+    dataset = task.train_data({})
+    batch = torch.utils.data.default_collate([dataset[i] for i in range(4)])
+    before = torch.random.get_rng_state()
+    flops = count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU)
+    with FlopCounterMode(display=False) as counter:
+        task.loss(model, batch)
+    assert counter.get_total_flops() < flops <= 3 * counter.get_total_flops()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "tf32", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bf16", False, 989e12),
+        ("NVIDIA H100 PCIe", "fp16", False, 756e12),
+        ("NVIDIA A100-SXM4-80GB", "fp32", True, 156e12),
+        ("NVIDIA A100-SXM4-80GB", "fp32", False, 19.5e12),
+        ("NVIDIA B200", "fp32", True, None),
+        ("NVIDIA GeForce RTX 9999", "bf16", False, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16", False, None),
+    ],
+)
+def test_the_peak_depends_on_the_gpu_and_the_number_format(gpu, precision, tf32, peak):
+    assert peak_flops_per_s(gpu, precision, tf32=tf32) == peak
+
+
+def _profiled(rank_info, folder):
+    run = MemoryRun(rank_info.rank)
+    run.trace = folder / f"{rank_info.rank}.gz"
+    settings = TrainSettings(steps=6, batch_size=2, eval_every_steps=2, profile_steps=(3, 4))
+    train(Classify(), settings, rank_info, run, {})
+    return run.logs
+
+
+def test_each_rank_writes_a_profile_of_the_steps(ranks, tmp_path):
+    logs, _ = ranks(2).results(_profiled, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.gz", "1.gz"]
+    (note,) = [log for log in logs if "profile" in log.get("text", "")]
+    assert note["step"] == 4
+    assert f"the profile of steps 3 to 4 is {tmp_path}/0.gz; those of the other ranks" in note["text"]
+    with gzip.open(tmp_path / "1.gz") as file:
+        events = json.load(file)["traceEvents"]
+    steps = [event for event in events if event.get("name", "").startswith("Optimizer.step")]
+    assert len(steps) == 2
+
+
+def test_a_profile_beyond_the_last_step_is_refused():
+    settings = TrainSettings(steps=9, batch_size=2, profile_steps=(8, 10))
+    with pytest.raises(JobError, match=r"train.profile.steps is \[8, 10\], but the run has 9 steps"):
+        run_task(RankInfo(0, 0, 1, CPU), Plain(), settings)

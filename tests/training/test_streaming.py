@@ -1,0 +1,131 @@
+"""Training on an IterableDataset: split among ranks, resumed exactly, its end known to all ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clustertrain.errors import DataError, JobError
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.rehearsal import rehearse
+from clustertrain.training.settings import TrainSettings
+from training.ranks import Ranks
+from training.streamed import OnStream
+from training.tasks import run_task, same
+
+SETTINGS = TrainSettings(steps=12, batch_size=3, seed=3, save_every_steps=1)
+ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
+CPU = torch.device("cpu")
+
+
+def flat(lists):
+    return [i for ids in lists for i in ids]
+
+
+@pytest.mark.parametrize(("world_size", "processes", "accumulate"), [(1, 1, 1), (2, 0, 2)])
+def test_a_resume_is_bit_identical(ranks, world_size, processes, accumulate):
+    settings = replace(SETTINGS, accumulate=accumulate)
+    group = ranks(world_size)
+    whole = group.results(run_task, OnStream(40), settings)
+    middle = 5
+    assert whole[0].state(middle)["position"]["offset"] > 0, "the middle of an epoch"
+    resumed = group.results(
+        run_task, OnStream(40), replace(settings, loader_workers=processes), whole[0].saves[middle]
+    )
+    assert same(resumed[0].state(12), whole[0].state(12))
+    for before, after in zip(whole, resumed, strict=True):
+        assert before.ids[middle * accumulate :] == after.ids
+
+
+def test_ranks_take_each_sample_once_and_the_rest_of_a_step_is_left_out(ranks):
+    outcomes = ranks(2).results(run_task, OnStream(40), SETTINGS)
+    for epoch in range(2):
+        seen = Counter(i for rank in outcomes for ids in rank.ids[6 * epoch : 6 * epoch + 6] for i in ids)
+        assert set(seen.values()) == {1} and len(seen) == 36
+    positions = [outcomes[0].state(step)["position"] for step in (5, 6, 7)]
+    assert [(p["epoch"], p["offset"]) for p in positions] == [(0, 30), (1, 0), (1, 6)]
+    notes = [log["text"] for log in outcomes[0].logs if log["kind"] == "note"]
+    assert (
+        "epoch 0 of OnStream.train_data() ended after 40 samples; the last 4 are fewer than a step"
+        in notes[1]
+    )
+
+
+def test_another_number_of_ranks_continues_the_stream(ranks):
+    settings = replace(SETTINGS, steps=None, epochs=1, batch_size=None, global_batch_size=6)
+    first = ranks(2).results(run_task, OnStream(40, 40), settings)
+    rest = run_task(ALONE, OnStream(40, 40), settings, first[0].saves[3])
+    seen = flat(first[0].ids[:3]) + flat(first[1].ids[:3]) + flat(rest.ids)
+    assert sorted(seen) == list(range(40)) and rest.result.epoch == 1
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_stream_that_is_shorter_than_its_length_ends_its_epochs_early(processes):
+    settings = replace(SETTINGS, steps=None, epochs=2, loader_workers=processes)
+    outcome = run_task(ALONE, OnStream(20, 30), settings)
+    assert outcome.result.epoch == 2 and outcome.result.step == 12
+    notes = [log["text"] for log in outcome.logs if log["kind"] == "note"]
+    assert sum("ended after 20 samples, although its length is 30" in note for note in notes) == 2
+    assert any("one loader process reads it, not 2" in note for note in notes) == (processes == 2)
+    assert outcome.ids[:6] != outcome.ids[6:], "each epoch has an order of its own"
+
+
+def test_an_evaluation_counts_each_sample_of_a_stream_once(ranks):
+    settings = replace(SETTINGS, steps=4, eval_every_steps=2, save_every_steps=None)
+    one = run_task(ALONE, OnStream(40, evaluated=11), replace(settings, batch_size=6))
+    two = ranks(2).results(run_task, OnStream(40, evaluated=11), settings)
+    assert two[0].result.metrics == pytest.approx(one.result.metrics)
+    assert rehearse(OnStream(40, evaluated=11), settings, CPU, {}).metrics == ("loss",)
+
+
+@pytest.fixture
+def two_ranks(tmp_path):
+    """A group of their own, because a rank that fails leaves the other one in a collective."""
+    group = Ranks(2, tmp_path)
+    yield group
+    group.close()
+
+
+def test_a_rank_whose_stream_ends_early_is_an_error_and_no_hang(two_ranks):
+    settings = replace(SETTINGS, steps=None, epochs=2)
+    answers = two_ranks.call(run_task, OnStream(40, 40, ended={1: 14}), settings)
+    for answer in answers:
+        assert isinstance(answer, DataError) and "the stream of one rank ended before" in str(answer)
+    answers = two_ranks.call(run_task, OnStream(40, 40, ended={1: 0}), settings)
+    assert isinstance(answers[1], DataError) and "yielded no sample on rank 1" in str(answers[1])
+
+
+class Split(OnStream):
+    """Splits itself by rank, which would train each sample half as often."""
+
+    def train_data(self, data):
+        dataset = super().train_data(data)
+        rank = torch.distributed.get_rank()
+        return _Every(dataset, rank)
+
+
+class _Every(torch.utils.data.IterableDataset):
+    def __init__(self, dataset, rank):
+        self.dataset, self.rank = dataset, rank
+
+    def __iter__(self):
+        yield from list(self.dataset)[self.rank :: 2]
+
+
+def test_a_stream_that_splits_itself_by_rank_is_refused(two_ranks):
+    answers = two_ranks.call(run_task, Split(40), SETTINGS)
+    assert all(isinstance(answer, DataError) for answer in answers)
+    assert "yields other samples on other ranks: they differ at sample 0 of epoch 0" in str(answers[0])
+
+
+def test_what_cannot_be_trained_is_refused_before_the_first_step():
+    epochs = replace(SETTINGS, steps=None, epochs=1)
+    with pytest.raises(JobError, match=r"train\.epochs is 1, but OnStream\.train_data\(\) returned a stream"):
+        rehearse(OnStream(40), epochs, CPU, {})
+    with pytest.raises(JobError, match="ended after 0 samples; 3 are needed"):
+        rehearse(OnStream(0), SETTINGS, CPU, {})
+    with pytest.raises(DataError, match="ended after 2 samples; a step takes 3, so an epoch has no step"):
+        run_task(ALONE, OnStream(2), SETTINGS)
