@@ -9,7 +9,7 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision
 from clustertrain.driver import elastic_cluster, scaling
 from clustertrain.driver.__main__ import _ended_for_resize
 from clustertrain.driver.world_size import RayNode
-from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
 from clustertrain.run.attempt_ref import AttemptRef
@@ -102,6 +102,24 @@ def test_a_group_grows_once_there_was_room_for_a_while(attempt, nodes):
     policy.poll(6, 4)
     texts = [event["text"] for event in read_events(attempt.run, attempt.events_key)]
     assert texts == ["there is room for 8 workers: the present 4 will save, and 8 continue"]
+
+
+def test_an_unreachable_storage_delays_the_request_and_ends_nothing(attempt, nodes, monkeypatch):
+    policy = Policy(attempt)
+    restart = started(attempt, 0, 4)
+    with monkeypatch.context() as broken:
+        broken.setattr(GivenRay, "room", raising(StorageError("S3 does not answer")))
+        policy.poll(20, 4)
+    policy.poll(6, 4)
+    policy.poll(12, 4)
+    assert restart.resize.exists()
+
+
+def raising(error):
+    def raise_it(*args):
+        raise error
+
+    return raise_it
 
 
 def test_a_script_and_a_whole_group_do_not_grow(attempt, nodes):

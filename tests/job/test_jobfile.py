@@ -70,7 +70,7 @@ def refusal(load, tmp_path):
         (
             TASK + "zzz: 2",
             "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, module, "
-            "args, resume_args, data, train, checkpoint, resources, storage, failures, env, ",
+            "args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, env, ",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -354,7 +354,9 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    assert "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the" in message
+    assert (
+        "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image" in message
+    )
 
 
 def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):

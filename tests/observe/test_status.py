@@ -8,7 +8,7 @@ from clustertrain.job.file import parse_job
 from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.event_lines import line_of
-from clustertrain.observe.status import find_run
+from clustertrain.observe.status import find_run, read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus, stored_status
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
@@ -16,7 +16,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Result, SchedulerStart
+from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
 from sample_records import sample_restart_claim, sample_submission
 
@@ -84,6 +84,17 @@ def test_without_gpus_and_with_garbage_there_are_no_rows(run, ranks):
     EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=ranks)
     assert "GPUs" not in dict(status_rows(status_of(run)))
     assert json.loads(stored_status(run.uri))["state"] == "running"
+
+
+def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
+    attempt = claim_attempt(run, world_size=8)
+    for number, workers in ((0, 8), (1, 4)):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0, workers))
+        rows = dict(status_rows(status_by_files(read_files(run))))
+        assert rows.get("workers") == (None if workers == 8 else "4 of 8")
+    write_result(attempt, stopped(attempt))
+    assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
 
 
 def test_a_dead_attempt_without_a_result_is_lost(run):

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 CHUNK_BYTES = 64 << 20
-_OWN_CHUNK_BYTES = (
-    8 << 20
-)  # a tensor of this size has its own chunk; so at most an eighth of one stays unused
+# A tensor of this size has its own chunk, so at most an eighth of a shared one stays unused.
+_OWN_CHUNK_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 64
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
 
@@ -90,4 +89,4 @@ def _unregister(address: int) -> None:
 
 
 def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch's own lacks types
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no type for it

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, NoopDecision, ResizeDecision
 
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.world_size import largest
+from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
@@ -65,7 +67,9 @@ class ElasticPolicy(FixedScalingPolicy):  # type: ignore[misc]  # ray ships no t
         size, now = worker_group_state.num_workers, self._clock()
         if self._grows and size < self._world_sizes[-1] and now - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = now
-            self._look_for_room(self._ref.open(), size, now)
+            attempt = self._ref.open()
+            with suppress(StorageError):  # an unreachable storage delays the request, and never the training
+                self._look_for_room(attempt.run.with_patience(0).attempt(attempt.n), size, now)
         return NoopDecision()
 
     def _look_for_room(self, attempt: Attempt, size: int, now: float) -> None:

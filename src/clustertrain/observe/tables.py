@@ -88,7 +88,14 @@ def status_rows(status: Status) -> list[Row]:
     if status.result is not None:
         rows = summary_rows(status.run, status.result)
         attempt = ("attempt", _attempt_text(status))
-        rows[-1:-1] = [attempt, *_change_rows(status), *status.job_rows, *_gpu_rows(status), *_notes(status)]
+        rows[-1:-1] = [
+            attempt,
+            *_worker_rows(status),
+            *_change_rows(status),
+            *status.job_rows,
+            *_gpu_rows(status),
+            *_notes(status),
+        ]
         return _cause_first(rows, status.state, status.result.text)
     standing = status.standing
     rows = [
@@ -96,7 +103,7 @@ def status_rows(status: Status) -> list[Row]:
         ("state", f"{status.state} ({standing.cause})" + (f": {standing.text}" if standing.text else "")),
         ("attempt", _attempt_text(status)),
     ]
-    rows += _change_rows(status)
+    rows += [*_worker_rows(status), *_change_rows(status)]
     rows += status.job_rows
     if not status.where or status.runner is None:
         rows.append(("runs as", status.runner or _why_no_runner(status)))
@@ -123,6 +130,17 @@ def _attempt_text(status: Status) -> str:
     if status.ended is None or status.result is not None:
         return str(status.attempt.n)
     return f"{status.attempt.n}, which ended as {status.ended.state} ({status.ended.cause})"
+
+
+def _worker_rows(status: Status) -> list[Row]:
+    """The number of workers of the newest start, if it is not the number that the attempt could have."""
+    if status.attempt is None or (claim := status.attempt.claim.read()) is None:
+        return []
+    newest = status.attempt.newest_restart()
+    plan = newest.plan.read() if newest is not None else None
+    if plan is None or plan.world_size in (None, claim.world_size):
+        return []
+    return [("workers", f"{plan.world_size} of {claim.world_size}")]
 
 
 def _change_rows(status: Status) -> list[Row]:

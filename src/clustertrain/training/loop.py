@@ -91,7 +91,8 @@ def train(
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
-    loader, settings = loader_of(task, training_data, order, settings, rank_info, note=partial(_note, run))
+    note = partial(_note, run, order.start)
+    loader, settings = loader_of(task, training_data, order, settings, rank_info, note=note)
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(
@@ -145,10 +146,10 @@ def train(
     return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
 
 
-def _note(run: Run, text: str) -> None:
-    """A line of the log about the data, before or between two steps."""
+def _note(run: Run, start: Position, text: str) -> None:
+    """A line of the log about the data."""
     if run.rank == 0:
-        run.log({"kind": "note", "text": text})
+        run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
 
 class _Loop:

@@ -115,7 +115,7 @@ def stage_data(per: str) -> None:
                     plan.job.data_location(name),
                     sha256=entry.sha256,
                     extract=entry.extract,
-                    into=data_folder(attempt.run.data_path, per),
+                    into=data_folder(attempt.run.data_path, per, plan.job.scratch),
                     on_event=on_event,
                     should_stop=lambda: requests.take()[0],
                 )
@@ -136,7 +136,7 @@ def find_data() -> None:
             plan.job.data_location(name),
             sha256=entry.sha256,
             extract=entry.extract,
-            into=data_folder(attempt.run.data_path, entry.per),
+            into=data_folder(attempt.run.data_path, entry.per, plan.job.scratch),
         )
 
 
