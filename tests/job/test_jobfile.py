@@ -601,3 +601,18 @@ def test_a_job_file_is_a_regular_file(tmp_path, make):
     make(tmp_path / "job.yaml")
     with pytest.raises(JobError, match="not a regular file\n"):
         load_job(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (("fsdp.shard=hybrid",), "train.fsdp: is given, but strategy is ddp\n"),
+        (("strategy=fsdp", "precision=fp16"), "train.precision: is fp16, and strategy is fsdp\n"),
+        (("strategy=fsdp", "gradient_compression=bf16"), "train.gradient_compression: is bf16, and strategy"),
+        (("strategy=fsdp", "compare_weights_every=5"), "train.compare_weights_every: is 5, and strategy is"),
+    ],
+)
+def test_what_fsdp_does_not_support_is_refused(refusal, load, keys, message):
+    assert message in refusal(TASK, *(f"train.{key}" for key in keys))
+    allowed = load(TASK, "train.strategy=fsdp", "train.fsdp={blocks: [Layer], shard: hybrid}")
+    assert allowed.train.fsdp.blocks == ("Layer",)

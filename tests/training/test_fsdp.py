@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.sharding import ranks_per_node
 from training.tasks import Classify, run_task
 
 SETTINGS = TrainSettings(
@@ -77,3 +79,62 @@ def test_fifty_steps_have_the_losses_of_ddp(ranks, task, world_size, accumulate)
     notes = [record["text"] for record in fsdp[0].logs if record["kind"] == "note"]
     assert notes[0].startswith(f"FSDP (full, {world_size} ranks): ")
     assert " parameters in blocks: " in notes[0]
+
+
+def _short(rank_info, task, settings, local_rank=None):
+    if local_rank is not None:
+        rank_info = replace(rank_info, local_rank=local_rank)
+    return run_task(rank_info, task, replace(settings, steps=6, eval_every_steps=None))
+
+
+def test_hybrid_and_activation_checkpointing_change_no_loss(ranks):
+    settings = replace(SETTINGS, accumulate=2)
+    ddp = _logged(ranks(2).results(_short, Normalized(54), settings)[0], "train")
+    hybrid = replace(settings, strategy="fsdp", shard="hybrid")
+    two_nodes = ranks(2).results(_short, Normalized(54), hybrid, 0)
+    assert _logged(two_nodes[0], "train") == pytest.approx(ddp, rel=0, abs=1e-6)
+    recomputed = replace(settings, strategy="fsdp", activation_checkpointing=True, fsdp_blocks=("Linear",))
+    outcome = ranks(2).results(_short, Normalized(54), recomputed)[0]
+    assert _logged(outcome, "train") == pytest.approx(ddp, rel=0, abs=1e-6)
+    assert outcome.weights().keys() == Normalized().model().state_dict().keys()
+    bf16 = replace(settings, strategy="fsdp", precision="bf16")
+    low = _logged(ranks(2).results(_short, BatchNormalized(54), bf16)[0], "train")
+    of_ddp = replace(bf16, strategy="ddp")
+    ddp_low = _logged(ranks(2).results(_short, BatchNormalized(54), of_ddp)[0], "train")
+    assert low == pytest.approx(ddp_low, abs=0.05)
+    full = replace(of_ddp, precision="fp32")
+    assert low != _logged(ranks(2).results(_short, BatchNormalized(54), full)[0], "train")
+
+
+@pytest.mark.parametrize(
+    ("local_ranks", "per_node"), [([0, 1, 0, 1], 2), ([0, 0, 0], 1), ([0, 1, 2], 3), ([0, 1, 0], None)]
+)
+def test_the_ranks_of_a_node(local_ranks, per_node):
+    if per_node is not None:
+        assert ranks_per_node(local_ranks) == per_node
+        return
+    with pytest.raises(ClusterError, match=r"the local ranks in their order are \[0, 1, 0\]"):
+        ranks_per_node(local_ranks)
+
+
+class Borrowing(Normalized):
+    """The second layer is used with the weights of the first, which nobody gathers for it."""
+
+    def model(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+
+            def forward(self, x):
+                return self.second(nn.functional.linear(x, self.first.weight))
+
+        return Net()
+
+
+def test_weights_used_outside_their_block_are_refused_before_the_first_step(ranks):
+    settings = replace(SETTINGS, strategy="fsdp")
+    for answer in ranks(2).call(run_task, Borrowing(), settings):
+        assert isinstance(answer, JobError)
+        assert "FSDP cannot run Borrowing.model(): " in str(answer)
+        assert "Name larger blocks in train.fsdp.blocks or Task.blocks()" in str(answer)

@@ -17,9 +17,9 @@ from clustertrain.checkpoints.export import export
 from clustertrain.checkpoints.manifest import CheckpointName, Shelf, names, read_manifest
 from clustertrain.checkpoints.read import newest_verified, verify
 from clustertrain.checkpoints.retention import Retention
-from clustertrain.checkpoints.save import load
+from clustertrain.checkpoints.save import Saver, load
 from clustertrain.checkpoints.write import Writer
-from clustertrain.errors import StorageError
+from clustertrain.errors import JobError, StorageError
 from clustertrain.storage import PosixStore
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
@@ -218,6 +218,26 @@ def test_a_missing_shard_is_named_and_the_checkpoint_before_is_used(ranks, tmp_p
     with pytest.raises(StorageError, match=f"{shard.name} is missing: the manifest") as raised:
         fill(shard.parent, {}, read_manifest(shelf, "00000006-1.0").files)
     assert "Restore the file" in str(raised.value)
+
+
+def save_divided(rank_info, folder):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    weight = distribute_tensor(torch.zeros(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    shelf = Shelf(PosixStore(folder), f"of-{rank_info.rank}")
+    writer = Writer(shelf, 1, 0, "job", {}, Retention(1), lambda: True)
+    saver = Saver(writer, background=True, on_saved=lambda **fields: None, on_failed=lambda text: None)
+    saver.save({"model": {"layers": [{"weight": weight}]}}, {"step": 1})
+
+
+def test_a_plain_save_refuses_a_divided_tensor(ranks, tmp_path):
+    for answer in ranks(2).call(save_divided, tmp_path):
+        assert isinstance(answer, JobError)
+        assert str(answer).startswith(
+            "state['model']['layers'][0]['weight'] is a DTensor: each rank has a part"
+        )
+        assert "get_model_state_dict with full_state_dict=True" in str(answer)
 
 
 def test_a_rank_that_cannot_write_leaves_no_checkpoint(ranks, tmp_path):

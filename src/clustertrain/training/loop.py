@@ -91,8 +91,9 @@ def train(
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
-    note = partial(_note, run, order.start)
-    loader, settings = loader_of(task, training_data, order, settings, rank_info, note=note)
+    loader, settings = loader_of(
+        task, training_data, order, settings, rank_info, note=partial(_note, run, order.start)
+    )
     evaluation = None
     if eval_data is not None:
         evaluation = Evaluation(

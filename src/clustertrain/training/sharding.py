@@ -46,6 +46,8 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
                     fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
         for block in blocks:
             module = block.module
+            if isinstance(module, FSDPModule):
+                continue
             if settings.activation_checkpointing:
                 module = checkpoint_wrapper(module)
                 _replace(model, block.module, module)

@@ -8,7 +8,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.pod_layout import divided, with_nodes
+from clustertrain.launchers.kubernetes.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 
 JOB = """
@@ -176,3 +176,32 @@ def test_pods_with_the_network_of_their_node_share_none(make):
     assert group.one_per_node
     assert "one on a node (kubernetes.host_network)" in why_no_nodes([group], [EIGHT])
     assert why_no_nodes([group], [EIGHT, NONE]) is None
+
+
+RANGES = [
+    ("workers: [2, 8], gpus_per_worker: 1", [FOUR], (2, 4), (1, 2)),
+    ("workers: [2, 8], gpus_per_worker: 1", [FOUR, ONE, TAINTED], (2, 4), (1, 2)),
+    ("workers: [2, 8], gpus_per_worker: 1", [node("2")], 2, 1),
+    ("workers: [2, 8], gpus_per_worker: 1", [EIGHT], (2, 8), (1, 4)),
+    ("workers: [4, 8], nodes: [1, 2], gpus_per_worker: 1", [FOUR], 4, 1),
+    ("nodes: [1, 4], gpus_per_node: 4", [EIGHT], None, (1, 2)),
+    ("workers: [4, 8], nodes: [1, 2], gpus_per_worker: 1", [ONE], (4, 8), (1, 2)),  # the preflight refuses it
+    ("workers: [2, 8]", [node(None, cpu="20")], (2, 8), None),
+]
+
+
+@pytest.mark.parametrize(("resources", "nodes", "workers", "pods"), RANGES)
+def test_a_range_of_workers_ends_at_what_the_nodes_have_room_for(make, resources, nodes, workers, pods):
+    class Cluster(Kubectl):
+        def list(self, kind):
+            return nodes
+
+    job, notes = with_nodes(make(resources), Cluster())
+    assert (job.resources.workers, job.resources.nodes) == (workers, pods)
+    is_less = job.resources.max_workers < make(resources).resources.max_workers
+    assert is_less == any("resources.workers is taken as [" in note for note in notes)
+
+
+def test_a_range_stays_where_the_cluster_adds_nodes_or_no_allowed_number_fits(make):
+    job = make("workers: [2, 8], nodes: [1, 4], gpus_per_worker: 1", ", autoscaled: true")
+    assert fitted(job, [FOUR]) == (job, [])

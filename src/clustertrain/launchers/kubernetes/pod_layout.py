@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clustertrain.errors import ClusterError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
@@ -41,16 +41,55 @@ def with_nodes(job: Job, kubectl: Kubectl, command: CommandLine = UNKNOWN) -> tu
         JobError: the nodes cannot be read, or the workers cannot be divided among them.
         ClusterError: no node can hold one worker.
     """
-    if not needs_nodes(job):
+    if not needs_nodes(job) and job.resources.min_workers == job.resources.max_workers:
         return job, []
     try:
         nodes = kubectl.list("nodes")
-    except Forbidden as error:
-        raise nodes_missing(job, f"this account may not {error.what}") from None
-    except (CommandMissing, NoAnswer) as error:
-        first = str(error).splitlines()[0].rstrip(".")
-        raise nodes_missing(job, f"the nodes of the cluster cannot be read ({first})") from None
-    return divided(job, nodes, command)
+    except (Forbidden, CommandMissing, NoAnswer) as error:
+        if not needs_nodes(job):
+            return job, []
+        raise _unreadable(job, error) from None
+    job, notes = divided(job, nodes, command) if needs_nodes(job) else (job, [])
+    job, fewer = fitted(job, nodes)
+    return job, [*notes, *fewer]
+
+
+def _unreadable(job: Job, error: Forbidden | CommandMissing | NoAnswer) -> JobError:
+    if isinstance(error, Forbidden):
+        return nodes_missing(job, f"this account may not {error.what}")
+    first = str(error).splitlines()[0].rstrip(".")
+    return nodes_missing(job, f"the nodes of the cluster cannot be read ({first})")
+
+
+def fitted(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
+    """The job with a range of workers that ends at the number for which these nodes have room, and a note.
+
+    KubeRay starts a run only when all of its pods run. Unchanged if all have room, if fewer than the minimum
+    have, or if the cluster adds nodes; also without GPUs, because the head's pod needs a part of the CPUs.
+    """
+    shape = job.resources
+    if not shape.gpus_per_worker:
+        return job, []
+    pods = _worker_pods(job)
+    held = sum(how_many_fit(pods, node) for node in eligible_nodes(pods, nodes))
+    per_pod = shape.workers_per_node if shape.nodes is not None else 1
+    most = held * per_pod
+    if job.kubernetes.autoscaled or not shape.min_workers <= most < shape.max_workers:
+        return job, []
+    sizes = [size for size in job.world_sizes if size <= most and size % per_pod == 0]
+    if not sizes:
+        return job, []
+    update: dict[str, object] = {}
+    if shape.workers is not None:
+        update["workers"] = _range(shape.min_workers, sizes[-1])
+    if shape.nodes is not None:
+        update["nodes"] = _range(shape.min_nodes, sizes[-1] // per_pod)
+    note = (
+        f"note: resources.workers is taken as [{shape.min_workers}, {sizes[-1]}] instead of "
+        f"[{shape.min_workers}, {shape.max_workers}]: the nodes of the cluster have room for "
+        f"{counted('worker', most)}, and KubeRay starts a run when all of its pods run"
+    )
+    return job.model_copy(update={"resources": shape.model_copy(update=update)}), [note]
 
 
 def divided(job: Job, nodes: Sequence[Object], command: CommandLine = UNKNOWN) -> tuple[Job, list[str]]:
@@ -76,6 +115,10 @@ def divided(job: Job, nodes: Sequence[Object], command: CommandLine = UNKNOWN) -
     shown = [*given] if isinstance(given, tuple) else given
     product = f"{counted('worker', workers)} × {counted('GPU', each)} = {counted('GPU', workers * each)}"
     return found.job, [f"note: resources.nodes is taken as {shown}: {product} in each pod, and {has}"]
+
+
+def _range(least: int, most: int) -> int | tuple[int, int]:
+    return least if least == most else (least, most)
 
 
 @dataclass(frozen=True)

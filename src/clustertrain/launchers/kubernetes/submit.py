@@ -7,7 +7,7 @@ pods ─▶ kubectl apply
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -70,7 +70,10 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
     kubectl = Kubectl.of(job.kubernetes)
+    given = job
     job, layout = with_nodes(job, kubectl, options.command)
+    if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
+        options = replace(options, allow_world_size_change=True)
     objects = manifests(job, options)
     findings, notes = check_in_namespaces(objects, kubectl)
     for note in [*layout, *notes, *advice(findings)]:
