@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+OPTIONAL = ("kubernetes", "mlflow", "wandb", "webdataset")  # imported by the code where they are installed
 # Parts of a dependency, which it pins itself.
 BROUGHT_BY = {
     "botocore": "boto3",
@@ -42,7 +43,7 @@ def imported():
 
 def test_the_code_imports_what_an_installation_brings_and_no_tool():
     run_time = names(PROJECT["dependencies"]) | names(EXTRAS["train"])
-    optional = names(EXTRAS["kubernetes"]) | names(EXTRAS["mlflow"]) | names(EXTRAS["wandb"])
+    optional = set().union(*(names(EXTRAS[extra]) for extra in OPTIONAL))
     assert imported() - optional <= run_time
     assert {"torch", "ray", "click"} <= imported()  # the search finds something
 
@@ -55,6 +56,6 @@ def test_an_installation_for_submitting_is_light():
 def test_tools_are_in_the_extra_dev_only():
     tools = names(EXTRAS["dev"]) - {"clustertrain"}
     assert {"pytest", "ruff", "mypy", "moto", "hypothesis", "import-linter"} <= tools
-    for extra in ("train", "kubernetes", "mlflow", "wandb"):
+    for extra in ("train", *OPTIONAL):
         assert not names(EXTRAS[extra]) & tools
     assert not names(PROJECT["dependencies"]) & tools

@@ -45,7 +45,8 @@ class StoredStatus:
             if line.startswith('{"attempt":'):
                 known = {each.name for each in fields(cls)}  # a later version may print more
                 values = {key: value for key, value in json.loads(line).items() if key in known}
-                return cls(**{**values, "rows": tuple((name, text) for name, text in values["rows"])})
+                rows = tuple((name, text) for name, text in values["rows"])
+                return cls(**{**values, "rows": rows, "ranks": tuple(values.get("ranks", ()))})
         return None
 
 
