@@ -610,6 +610,7 @@ def test_a_job_file_is_a_regular_file(tmp_path, make):
         (("strategy=fsdp", "precision=fp16"), "train.precision: is fp16, and strategy is fsdp\n"),
         (("strategy=fsdp", "gradient_compression=bf16"), "train.gradient_compression: is bf16, and strategy"),
         (("strategy=fsdp", "compare_weights_every=5"), "train.compare_weights_every: is 5, and strategy is"),
+        (("strategy=fsdp", "channels_last=true"), "train.channels_last: is True, and strategy is fsdp\n"),
     ],
 )
 def test_what_fsdp_does_not_support_is_refused(refusal, load, keys, message):

@@ -308,6 +308,7 @@ class Train(Section):
                 bool(self.compare_weights_every),
                 "0: no two workers have the same weights",
             ),
+            "channels_last": (self.channels_last, "false: FSDP divides contiguous weights only"),
         }
         for key, (is_unfit, remedy) in unfit.items():
             if is_unfit:
