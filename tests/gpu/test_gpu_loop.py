@@ -36,6 +36,25 @@ def test_loader_processes_and_pinned_memory_give_the_same_bits(gpu, deterministi
     assert same(here.weights(), there.weights())
 
 
+class Wide(Classify):
+    """Long enough steps for figures that are not zero."""
+
+    tokens_per_sample = 8
+
+
+@needs_cuda
+def test_the_curve_has_the_figures_of_the_gpu(gpu):
+    logs = run_task(gpu, Wide(), replace(SETTINGS, precision="bf16")).logs
+    lines = [log for log in logs if log["kind"] == "train"]
+    assert len(lines) > 2
+    for line in lines:
+        assert 0 < line["compute_s"] < 10 and 0 <= line["data_wait_s"] < 10
+        assert 0 < line["gpu_memory_peak_bytes"] <= torch.cuda.get_device_properties(gpu.device).total_memory
+        assert line["flops_per_s"] > 0 and line["tokens_per_s"] == 8 * line["samples_per_s"]
+        assert 0 < line.get("mfu", 0.5) < 1
+        assert 0 <= line.get("gpu_utilization_percent", 0) <= 100
+
+
 class Overflowing(Plain):
     """Gradients of 1e5 in the first steps: too large for fp16 at the scale it starts with."""
 

@@ -70,7 +70,7 @@ def refusal(load, tmp_path):
         (
             TASK + "zzz: 2",
             "job.yaml:4:1: unknown key 'zzz'\nthe keys here are name, task, function, script, module, "
-            "args, resume_args, data, train, checkpoint, resources, storage, failures, env, ",
+            "args, resume_args, data, scratch, train, checkpoint, resources, storage, failures, env, ",
         ),
         ("{}", "job.yaml:1:1: the key 'name' is missing\nit has no default: add it"),
         (
@@ -354,7 +354,9 @@ def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
 def test_a_variable_elsewhere_is_refused_with_where_it_may_stand(refusal, text, key):
     message = refusal(text, X="x")
     assert f": {key}: '" in message
-    assert "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the" in message
+    assert (
+        "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image" in message
+    )
 
 
 def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
@@ -475,6 +477,8 @@ def change(load, *sets: str, text: str = TASK) -> list[str]:
         ("train.batch_size=8", "train.batch_size: 4 → 8"),
         ("train.precision=bf16", 'train.precision: "fp32" → "bf16"'),
         ("train.lr.scaling=linear", 'train.lr.scaling: "none" → "linear"'),
+        ("train.matmul=highest", 'train.matmul: "tf32" → "highest"'),
+        ("train.channels_last=true", "train.channels_last: false → true"),
         ("train.accumulate=2", "train.accumulate: 1 → 2"),
         ("train.clip_norm=1", "train.clip_norm: null → 1.0"),
         ("train.compile=true", "train.compile: false → true"),
@@ -496,6 +500,7 @@ def test_what_makes_it_another_run(load, override, line):
         "train.log_every=1",
         "train.eval_every.epochs=2",
         "train.loader_workers=4",
+        "resources.bind_cpus=false",
         "train.early_stop={metric: loss, mode: min, patience: 3}",
         "checkpoint.keep_last=1",
         "resources.workers=4",
@@ -529,7 +534,7 @@ def test_every_key_of_train_is_decided():
         "compile",
     }
     arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
-    arithmetic |= {"loss", "strategy", "fsdp"}
+    arithmetic |= {"loss", "strategy", "fsdp", "matmul", "channels_last"}
     assert set(
         Job.model_validate(
             {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}

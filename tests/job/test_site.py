@@ -1,4 +1,4 @@
-"""A site file gives defaults of `slurm` and `kubernetes`, key by key, and nothing else."""
+"""A site file gives defaults of `slurm`, `kubernetes` and `scratch`, key by key, and nothing else."""
 
 import sys
 
@@ -77,7 +77,7 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("slurm:\n  qos: a b\n", "site.yaml:2:8: slurm.qos: 'a b' is not accepted\nmust be a name"),
         (
             "storage: runs\n",
-            "site.yaml:1:1: unknown key 'storage'\na site file has only the keys slurm and kubernetes",
+            "unknown key 'storage'\na site file has only the keys slurm, kubernetes and scratch",
         ),
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),
@@ -123,3 +123,9 @@ def test_the_section_for_kubernetes_is_merged_in_the_same_way(site_file):
     own = Job.model_validate({"name": "a", "function": "m:f", "kubernetes": {"priority_class": "high"}})
     merged = with_site(own, site_file(section)).kubernetes
     assert (merged.namespace, merged.priority_class) == ("team-a", "high")
+
+
+def test_the_scratch_folder_of_the_nodes(site_file):
+    environ = site_file("scratch: SLURM_TMPDIR\n")
+    assert with_site(job(), environ).scratch == "SLURM_TMPDIR"
+    assert with_site(job().model_copy(update={"scratch": "/fast"}), environ).scratch == "/fast"

@@ -54,17 +54,6 @@ def test_a_live_state_follows_from_the_events(run, events, state):
     assert status_of(run).state == state
 
 
-def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
-    attempt = claim_attempt(run, world_size=8)
-    for number, workers in ((0, 8), (1, 4)):
-        attempt.restart(number).claim.create(sample_restart_claim())
-        attempt.restart(number).plan.write(ResumePoint(None, 0, workers))
-        rows = dict(status_rows(status_by_files(read_files(run))))
-        assert rows.get("workers") == (None if workers == 8 else "4 of 8")
-    write_result(attempt, stopped(attempt))
-    assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
-
-
 GPU = {"pci": "00000000:1B:00.0", "name": "NVIDIA H100", "driver": "580.65.06", "capability": [9, 0]}
 
 
@@ -95,6 +84,17 @@ def test_without_gpus_and_with_garbage_there_are_no_rows(run, ranks):
     EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=ranks)
     assert "GPUs" not in dict(status_rows(status_of(run)))
     assert json.loads(stored_status(run.uri))["state"] == "running"
+
+
+def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):
+    attempt = claim_attempt(run, world_size=8)
+    for number, workers in ((0, 8), (1, 4)):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0, workers))
+        rows = dict(status_rows(status_by_files(read_files(run))))
+        assert rows.get("workers") == (None if workers == 8 else "4 of 8")
+    write_result(attempt, stopped(attempt))
+    assert dict(status_rows(status_by_files(read_files(run))))["workers"] == "4 of 8"
 
 
 def test_a_dead_attempt_without_a_result_is_lost(run):

@@ -1,5 +1,6 @@
 """A function with its own loop, an unchanged script, and an existing Ray cluster."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -189,7 +190,11 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         "PYTHONPATH": "/nowhere",
     }
     interface = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}  # of the node's address
-    args = {"names": [*env, *interface], "preloaded": "libearly.so", "library": "libanswer.so"}
+    args = {
+        "names": [*env, *interface, "CUDA_VISIBLE_DEVICES"],
+        "preloaded": "libearly.so",
+        "library": "libanswer.so",
+    }
     run = make_run("clustered", function="started_with:train", args=args, env=env, **ONE_WORKER)
     beside = make_run("beside", script="torchrun_script.py", args=[], **ONE_WORKER)  # with its own Ray
     run.start(**cluster)
@@ -203,6 +208,7 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
     assert "PYTHONPATH: '/nowhere' at the start" not in log, "Ray's own Python does not start with it"
     for name, value in interface.items():
         assert f"{name}: None at the start, {value!r} now\n" in log
+    assert re.search(r"^CUDA_VISIBLE_DEVICES: .*, '' now$", log, re.M), "a job without GPUs sees none"
     assert "preloaded: True\nfound by its name: 42\n" in log
     addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
     assert addresses == [cluster["RAY_ADDRESS"], "local"]

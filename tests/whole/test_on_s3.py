@@ -49,7 +49,9 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_s3.endpoint)  # what `status s3://…` goes by
     marker = str(tmp_path / "struck")
     strike = {"fault": "kill", "rank": 1, "at_call": 13, "marker": marker}
-    run = make_run("on-s3", **sections(versitygw_s3, args=strike))
+    job = sections(versitygw_s3, args=strike)
+    job["train"]["profile"] = {"steps": [18, 19]}
+    run = make_run("on-s3", **job)
     output = run.start().end(0)
     assert "rank 1" in output
     assert run.result.restarts == 1
@@ -59,6 +61,12 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     assert all(verify(shelf, name) for name in names(shelf))
     assert versitygw_s3.uploads() == []
     assert [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"] == list(range(1, 22))
+    profile = run.attempt.restart(1).profile_key(0)
+    assert f"the profile of steps 18 to 19 is {shelf.store.uri(profile)}; those of the other" in output
+    assert shelf.store.list(profile.rpartition("/")[0]) == [
+        f"rank-{rank}.pt.trace.json.gz" for rank in (0, 1)
+    ]
+    assert all(r["compute_s"] > 0 for r in curve(run.run_dir) if r["kind"] == "train")
     assert files_below(tmp_path / "cache" / "clustertrain" / "spool") == []  # everything went up
     for command, told in (
         (["status"], "done (finished)"),

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clustertrain.errors import DataError
+from clustertrain.job.file import parse_job
 from clustertrain.staging import retries
 from clustertrain.storage.location import Location
 from clustertrain.training.shards import Shards, set_opener
 from clustertrain.training.tar_shard import open_local
 from clustertrain.worker import shard_index
+from clustertrain.worker.making import make_task
 from clustertrain.worker.shard_source import ShardOpener
-from training.streamed import write_shards
+from training.streamed import Regression, write_shards
 from web import Answer, serving
 
 pytest.importorskip("webdataset", reason="the extra webdataset is not installed")
@@ -105,3 +109,16 @@ def test_the_index_of_a_folder_and_of_a_web_server_are_printed(folder, web, caps
     assert shard_index.main([f"{web.url}/none.tar"]) == 4
     assert "HTTP 404" in capsys.readouterr().err
     assert shard_index.main([]) == 2
+
+
+def test_a_task_of_a_job_opens_shards_with_the_options_of_the_jobs_storage(reading):
+    reading(Location("elsewhere"))
+    job = parse_job(
+        "{name: a, task: 'training.streamed:Regression', train: {epochs: 1, batch_size: 2}, "
+        "storage: {uri: 's3://b/runs', endpoint: 'http://127.0.0.1:9', retry: 1s}}",
+        "job.yaml",
+    )
+    make_task(Regression, job)
+    opener = pickle.loads(pickle.dumps(Shards("s3://c/a.tar", index={"a.tar": 1})))._open
+    assert opener.location_of("s3://c/a.tar") == replace(job.storage.location, uri="s3://c/a.tar")
+    assert opener.location_of("https://x/a.tar") == Location("https://x/a.tar")

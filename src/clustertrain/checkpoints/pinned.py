@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 CHUNK_BYTES = 64 << 20
-_OWN_CHUNK_BYTES = (
-    8 << 20
-)  # a tensor of this size has its own chunk; so at most an eighth of one stays unused
+# A tensor of this size has its own chunk, so at most an eighth of a shared one stays unused.
+_OWN_CHUNK_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 64
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
 
@@ -81,8 +81,12 @@ class PinnedMemory:
 
 
 def _register(address: int, size_bytes: int) -> None:
-    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, size_bytes, _PORTABLE)))
+    torch.cuda.check_error(int(_cudart().cudaHostRegister(address, size_bytes, _PORTABLE)))
 
 
 def _unregister(address: int) -> None:
-    torch.cuda.cudart().cudaHostUnregister(address)
+    _cudart().cudaHostUnregister(address)
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]  # torch has no type for it

@@ -74,7 +74,7 @@ def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
             job.data_location(each),
             entry.sha256,
             entry.extract,
-            data_folder(shared, entry.per),
+            data_folder(shared, entry.per, job.scratch),
         )
         for each, entry in job.data.items()
         if name in (None, each)

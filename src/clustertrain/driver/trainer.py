@@ -10,6 +10,7 @@ is left out.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
+from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.errors import ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
@@ -104,7 +106,24 @@ class _NodesAreThere(FixedScalingPolicy):  # type: ignore[misc]
         """Does nothing."""
 
 
+def in_node_order(workers: Sequence[Any], nodes: Sequence[str]) -> list[Any]:
+    """The workers in the order of their nodes' host names; nodes that are not named come last, as they were.
+
+    Ray Train numbers the nodes in the order in which their workers were placed. SLURM lists nodes in the
+    order of its topology, so that neighbours in a ring of ranks are near each other in the network.
+    """
+    position = {name.partition(".")[0]: number for number, name in enumerate(nodes)}
+    return sorted(workers, key=lambda w: position.get(w.metadata.hostname.partition(".")[0], len(nodes)))
+
+
 class _Group(WorkerGroup):  # type: ignore[misc]
+    def _create_workers(self, *args: Any, **fields: Any) -> list[Any]:
+        workers = super()._create_workers(*args, **fields)
+        nodes = list(filter(None, os.environ.get(variables.NODES, "").split(",")))
+        if not nodes or fields.get("replica_group_size") is not None:  # a part of a group keeps its ranks
+            return list(workers)
+        return list(WorkerGroup._assign_worker_ranks(in_node_order(workers, nodes)))
+
     def _init_train_context_on_workers(
         self, workers: Sequence[Any], sync_actor: Any, train_context_args: Mapping[str, Sequence[Any]]
     ) -> None:

@@ -179,7 +179,7 @@ _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 
 def _may_expand(path: Keys) -> bool:
     match path:
-        case ("code" | "interpreter" | "storage" | "image",) | ("code", int()):
+        case ("code" | "interpreter" | "storage" | "image" | "scratch",) | ("code", int()):
             return True
         case ("storage" | "env", _) | ("data", _, "uri"):
             return True
@@ -230,8 +230,8 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         refuse(
             position,
             f"{dotted(path)}: {shown(value)} is not accepted",
-            "${NAME} is replaced only in storage, data.*.uri, env, code, interpreter, image and the paths of "
-            f"slurm, and ${{{variables.PREFIX}…}} in the args of a script",
+            "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image and the "
+            f"paths of slurm, and ${{{variables.PREFIX}…}} in the args of a script",
             "set another key on the command line: --set KEY=VALUE",
         )
     return value

@@ -30,6 +30,7 @@ from clustertrain.job.values import (
     Name,
     Path,
     Refused,
+    Scratch,
     ScriptPath,
     written_as,
 )
@@ -75,6 +76,11 @@ class Job(Section):
 
     data: dict[Identifier, DataEntry] = Field(default_factory=dict)
     """Data sets by name (a-z, 0-9 and '_')."""
+
+    scratch: Scratch | None = None
+    """Where each node keeps its copies of data (`per: node`): a folder on a disk of the node, such as
+    `/local/scratch`, or the name of a variable that contains it on the node, such as `SLURM_TMPDIR`. By
+    default the cache in the home folder."""
 
     train: Train | None = None
     """The training loop. Required for `task`, refused for the other entry points."""

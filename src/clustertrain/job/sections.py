@@ -128,6 +128,10 @@ class Resources(Section):
     gpus_per_worker: CountOrZero = 0
     """GPUs per worker; 0 trains on CPU. With `gpus_per_node` it is 1."""
 
+    bind_cpus: StrictBool = True
+    """Bind each worker with GPUs, and its loader processes, to the CPUs of its GPUs' NUMA node, if at least
+    `cpus_per_worker` of them are in the allocation. The worker's log has the result."""
+
     memory_per_worker_bytes: Bytes | None = Field(default=None, alias="memory_per_worker")
     """Memory per worker, such as `16Gi`. Default on Kubernetes: 16Gi per GPU, or 4Gi without GPUs; elsewhere
     no request."""

@@ -1,4 +1,4 @@
-"""The site file: defaults of `slurm` and `kubernetes` for all job files of a site.
+"""The site file: defaults of `slurm`, `kubernetes` and `scratch` for all job files of a site.
 
 ~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE selects another file:
 
@@ -6,6 +6,7 @@
       account: physics
       partition: gpu
       python: /sw/train/bin/python
+    scratch: SLURM_TMPDIR
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Section
 from clustertrain.job.slurm import Slurm, check_container, check_requeue
-from clustertrain.job.values import Refused
+from clustertrain.job.values import Refused, Scratch
 from clustertrain.job.wording import validated
 from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
 
@@ -35,6 +36,9 @@ class Site(Section):
 
     kubernetes: Kubernetes = Kubernetes()
     """Defaults of the section `kubernetes`; a key in the job file overrides them."""
+
+    scratch: Scratch | None = None
+    """The default of `scratch`: where each node keeps its copies of data."""
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -69,6 +73,7 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
         update={
             "slurm": job.slurm.model_copy(update=_slurm_defaults(job, site.slurm)),
             "kubernetes": job.kubernetes.model_copy(update=_defaults(job.kubernetes, site.kubernetes)),
+            "scratch": job.scratch or site.scratch,
         }
     )
     try:
@@ -112,7 +117,7 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
             refuse(
                 document.positions[key,][0],
                 f"unknown key '{key}'",
-                "a site file has only the keys slurm and kubernetes",
+                "a site file has only the keys slurm, kubernetes and scratch",
             )
     document.data = expanded(document, environ, (), document.data)
     return validated(document, Site)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
 from clustertrain.job.values import (
@@ -109,6 +109,22 @@ def _part(value: object) -> object:
 PartOrName = Annotated[Part, BeforeValidator(_part, json_schema_input_type=DottedName | Part)]
 
 
+def _processes(value: object) -> int | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    try:
+        count = integer(value)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise ValueError("must be a whole number, at least 0, or auto")
+    return count
+
+
+LoaderWorkers = Annotated[
+    int | Literal["auto"],
+    PlainValidator(_processes, json_schema_input_type=Annotated[int, Field(ge=0)] | Literal["auto"]),
+]
 MOST_PROFILED_STEPS = 100
 
 
@@ -169,6 +185,14 @@ class Train(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
 
+    matmul: Literal["tf32", "highest"] = "tf32"
+    """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
+    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do."""
+
+    channels_last: StrictBool = False
+    """Store the weights of convolutions with the channels last, the layout of the GPUs' tensor cores. The
+    outputs of convolutions then have it as well. Not with `strategy: fsdp`."""
+
     accumulate: Count = 1
     """Forward and backward passes per optimizer step."""
 
@@ -216,8 +240,10 @@ class Train(Section):
     """Optimizer steps between comparisons of all workers' weights and optimizer states; by default at every
     save, with 0 never."""
 
-    loader_workers: CountOrZero = 0
-    """Loader processes per worker; with 0 the worker itself loads the data."""
+    loader_workers: LoaderWorkers = "auto"
+    """Loader processes per worker; with 0 the worker itself loads the data. `auto` is 0 on CPUs. With GPUs a
+    batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker` - 1, at most 16.
+    It is also 0 if each process would have a copy of more than 256 MiB."""
 
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""

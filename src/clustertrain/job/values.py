@@ -101,6 +101,15 @@ def _path(path: str) -> str:
     return path
 
 
+def _scratch(place: str) -> str:
+    if not place.startswith("/") and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", place):
+        raise ValueError(
+            "must be an absolute folder, such as /local/scratch, or the name of an environment variable, "
+            "such as SLURM_TMPDIR"
+        )
+    return _path(place)
+
+
 def _refuse_credential(uri: str) -> None:
     """Runs before all other rules of a URI. The message never contains the value: errors end up in logs."""
     key = _secret_in_query(uri)
@@ -325,6 +334,7 @@ Args = Annotated[
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 Name = Annotated[str, AfterValidator(_name), written_as("name")]
 Path = Annotated[Text, AfterValidator(_path), written_as("path")]
+Scratch = Annotated[Text, AfterValidator(_scratch), written_as("folder or variable")]
 ModuleName = Annotated[str, AfterValidator(_module), written_as("`package.module`")]
 ScriptPath = Annotated[Text, AfterValidator(_script), written_as("path")]
 CodeFolders = Annotated[tuple[Path, ...], AfterValidator(several_folders), one_or_several(Path), ONE_AS_TEXT]

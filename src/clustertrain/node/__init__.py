@@ -2,6 +2,7 @@
 
 limits.py        its limits: memory, /dev/shm, open files
 gpus.py          its GPUs, and the processes on them, by NVML
+numa.py          the CPUs next to a GPU
 memory_kill.py   whether the kernel killed a process for memory
 network.py       the address by which other nodes reach it, and its interface
 ports.py         a block of free ports for one job

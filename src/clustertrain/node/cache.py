@@ -3,14 +3,58 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
+
+from clustertrain.errors import StorageError
 
 
 def cache_folder() -> Path:
     """Holds the spool of streams and the data sets that are staged once per node. It may be deleted between
     runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "clustertrain"
+
+
+def node_data_folder(scratch: str | None) -> Path:
+    """Where this node keeps its copies of data.
+
+    Args:
+        scratch: a folder on a disk of the node, or the name of the variable that contains it; with None the
+            data is in the cache.
+
+    Raises:
+        StorageError: the variable is not set here, or the folder cannot be used.
+    """
+    if scratch is None:
+        return cache_folder() / "data"
+    named = scratch if scratch.startswith("/") else os.environ.get(scratch, "")
+    host = socket.gethostname()
+    if not named.startswith("/"):
+        raise StorageError(
+            f"scratch is {scratch}, but on {host} that variable is "
+            f"{f'{named!r}, not an absolute folder' if named else 'not set'}.\n"
+            "Name another variable, or a folder that every node has."
+        )
+    if not os.path.isdir(named):
+        what = named if named == scratch else f"{scratch} = {named}"
+        raise StorageError(
+            f"scratch is {what}, which is no folder on {host}.\n"
+            "Name a folder that every node has; in a container it must be mounted."
+        )
+    own = Path(named, f"clustertrain-{os.getuid()}")  # the disk may be shared with other users
+    try:
+        own.mkdir(mode=0o700, exist_ok=True)
+        owner = own.stat().st_uid
+    except OSError as error:
+        raise StorageError(
+            f"{own} on {host} cannot be created: {error.strerror}.\nName a folder in which you may write."
+        ) from error
+    if owner != os.getuid():
+        raise StorageError(
+            f"{own} on {host} belongs to user {owner}, who could replace the data.\nName another folder."
+        )
+    return own / "data"
 
 
 def known_runs_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clustertrain.errors import DataError
-from clustertrain.node.cache import cache_folder
+from clustertrain.node.cache import node_data_folder
 from clustertrain.staging.local_file import missing
 from clustertrain.staging.marker import Marker, read_marker
 from clustertrain.storage.location import Location, local_path
@@ -33,13 +33,16 @@ _NOT_IN_A_NAME = re.compile(r"[/\x00-\x1f\x7f]")  # %2F in a URL, and what would
 _MOST_NAME_BYTES = 255  # of Linux
 
 
-def data_folder(shared: Path | None, per: str) -> Path:
+def data_folder(shared: Path | None, per: str, scratch: str | None = None) -> Path:
     """The folder for data with one copy per "cluster" or per "node".
 
     `shared` is the data folder of the storage (`RunDir.data_path`), or None if the nodes share no folder:
-    then each node keeps the data of the cluster in its own cache.
+    then each node keeps the data of the cluster as well. `scratch` is the job's: see node_data_folder.
+
+    Raises:
+        StorageError: the scratch folder of this node cannot be used.
     """
-    return shared if per == "cluster" and shared is not None else cache_folder() / "data"
+    return shared if per == "cluster" and shared is not None else node_data_folder(scratch)
 
 
 @dataclass(frozen=True)

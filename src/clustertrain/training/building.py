@@ -18,6 +18,7 @@ from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.divided import is_sharded
 from clustertrain.training.feeding import size_of
 from clustertrain.training.file_memory import FileMemory
+from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
@@ -53,6 +54,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
+    if settings.channels_last:
+        to_channels_last(model)
     if not is_divided:
         model.to(rank_info.device)  # FSDP moves it block by block
     return model.train()  # a pretrained model is often in evaluation mode

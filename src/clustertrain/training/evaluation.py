@@ -58,7 +58,7 @@ class Evaluation:
         self._loader = Loader(
             batch_fetch(dataset, collate, f"{type(task).__name__}.eval_data()"),
             own,
-            processes=evaluation_processes(dataset, settings.loader_workers),
+            processes=evaluation_processes(dataset, settings.processes),
             device=rank_info.device,
             reuse=True,
         )

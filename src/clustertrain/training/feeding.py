@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo
-from clustertrain.training.loading import Collate, Fetch, Loader
+from clustertrain.training.loader_processes import processes_for
+from clustertrain.training.loading import Collate, Fetch, Loader, copied_bytes
 from clustertrain.training.sampling import (
     BatchSizes,
     MicroBatch,
@@ -30,6 +32,7 @@ from clustertrain.training.streaming import (
     is_stream,
     stream_size,
 )
+from clustertrain.training.task import Task, collate_of
 
 
 def size_of(dataset: Any, name: str, *, epochs: int | None, is_evaluation: bool) -> int:
@@ -89,6 +92,28 @@ def order_of(
 
 
 def loader_of(
+    task: Task,
+    dataset: Any,
+    order: TrainOrder,
+    settings: TrainSettings,
+    rank_info: RankInfo,
+    *,
+    note: Callable[[str], None],
+) -> tuple[Loader | StreamLoader, TrainSettings]:
+    """The batches of a rank, in its order, of a task's training data; and the settings with the number of
+    loader processes in place of "auto".
+
+    Args:
+        note: writes a line to the log.
+    """
+    collate, name = collate_of(task), f"{type(task).__name__}.train_data()"
+    if settings.loader_workers == "auto":
+        processes = _automatic_processes(dataset, collate, order, settings, rank_info, note=note)
+        settings = replace(settings, loader_workers=processes)
+    return _loader(dataset, collate, order, settings, rank_info, name=name, note=note), settings
+
+
+def _loader(
     dataset: Any,
     collate: Collate,
     order: TrainOrder,
@@ -98,13 +123,7 @@ def loader_of(
     name: str,
     note: Callable[[str], None],
 ) -> Loader | StreamLoader:
-    """The batches of a rank, in its order.
-
-    Args:
-        name: the method that returned the data set.
-        note: writes a line to the log.
-    """
-    processes, device = settings.loader_workers, rank_info.device
+    processes, device = settings.processes, rank_info.device
     if is_stream(dataset):
         if processes > 1:
             note(f"{name} is an IterableDataset: one loader process reads it, not {processes}")
@@ -120,6 +139,24 @@ def loader_of(
             note(f"{name}: {used} of {processes} loader processes; a worker reads {lanes} shards at a time")
         processes = used
     return Loader(Fetch(dataset, collate), order, processes=processes, device=device, reuse=False)
+
+
+def _automatic_processes(
+    dataset: Any,
+    collate: Collate,
+    order: TrainOrder,
+    settings: TrainSettings,
+    rank_info: RankInfo,
+    *,
+    note: Callable[[str], None],
+) -> int:
+    """0 on a CPU, and for a stream, of which a timed batch would be lost. Shards are not timed."""
+    if rank_info.device.type != "cuda" or is_stream(dataset):
+        return 0
+    keys = None if order.shards is not None else order
+    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus, copied_bytes)
+    note(why)
+    return processes
 
 
 def divisor_at_most(number: int, most: int) -> int:

@@ -68,15 +68,39 @@ class Loader:
         self._fetch = fetch
         self._keys = keys
         self._device = device
+        self._stream = _stream(device)
         self._loader = loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
 
     def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
         if self._loader is None:
             for key in self._keys:
-                yield key, to_device(self._fetch[key], self._device)
+                yield key, self._copied(self._fetch[key])
             return
         for batch, key in zip(loaded(self._loader), self._keys, strict=True):
-            yield key, to_device(batch, self._device)
+            yield key, self._copied(batch)
+
+    def _copied(self, batch: Any) -> Any:
+        """The batch on the device. A GPU copies it on a stream of its own, while it computes the step before;
+        what is queued from now on waits for the copy."""
+        if self._stream is None:
+            return to_device(batch, self._device)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            batch = to_device(batch, self._device)
+        current.wait_stream(self._stream)
+
+        def used_later(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda:
+                tensor.record_stream(current)  # its memory is not given to the next copy before it was used
+            return tensor
+
+        return map_tensors(batch, used_later)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own lacks types
 
 
 class _Sent:
@@ -151,8 +175,19 @@ def check_pickles(fetch: Any, processes: int) -> None:
     Raises:
         JobError: one of their objects cannot be pickled.
     """
+    _dry_run(fetch, processes)
+
+
+def copied_bytes(fetch: Fetch) -> int:
+    """The bytes of tensors and arrays of which each loader process gets a copy. Raises as `check_pickles`."""
+    return _dry_run(fetch, "auto")
+
+
+def _dry_run(fetch: Fetch, processes: int | str) -> int:
     try:
-        _DryPickler(_Discard()).dump(fetch)
+        pickler = _DryPickler(_Discard())
+        pickler.dump(fetch)
+        return pickler.left_out_bytes
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise _unpicklable(processes, error) from error
 
@@ -160,9 +195,14 @@ def check_pickles(fetch: Any, processes: int) -> None:
 class _DryPickler(ForkingPickler):
     """Pickles everything but the values of tensors and arrays, which always pickle and may be large."""
 
+    left_out_bytes = 0
+
     def reducer_override(self, value: Any) -> Any:
         is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
-        return (int, ()) if is_array or isinstance(value, torch.Tensor) else NotImplemented
+        if not is_array and not isinstance(value, torch.Tensor):
+            return NotImplemented
+        self.left_out_bytes += int(value.nbytes)
+        return int, ()
 
 
 class _Discard:
@@ -170,7 +210,7 @@ class _Discard:
         return len(data)
 
 
-def _unpicklable(processes: int, error: Exception) -> JobError:
+def _unpicklable(processes: int | str, error: Exception) -> JobError:
     return JobError(
         f"train.loader_workers is {processes}, but the data set cannot be pickled:\n"
         f"{error}\n"

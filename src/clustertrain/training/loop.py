@@ -30,6 +30,7 @@ from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.feeding import evaluated_part, loader_of, order_of
+from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
@@ -76,6 +77,7 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
+    kernels = use_fast_kernels(settings.matmul, rank_info.device)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
@@ -89,14 +91,8 @@ def train(
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
     collate = collate_of(task)
-    loader = loader_of(
-        training_data,
-        collate,
-        order,
-        settings,
-        rank_info,
-        name=f"{type(task).__name__}.train_data()",
-        note=partial(_note, run),
+    loader, settings = loader_of(
+        task, training_data, order, settings, rank_info, note=partial(_note, run, order.start)
     )
     evaluation = None
     if eval_data is not None:
@@ -141,7 +137,7 @@ def train(
         first = next(batches)
         settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision)
-        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding,))
+        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding, kernels))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     run.phase("save", loop.position.step)
@@ -151,10 +147,10 @@ def train(
     return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
 
 
-def _note(run: Run, text: str) -> None:
-    """A line of the log about the data, before or between two steps."""
+def _note(run: Run, start: Position, text: str) -> None:
+    """A line of the log about the data."""
     if run.rank == 0:
-        run.log({"kind": "note", "text": text})
+        run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
 
 
 class _Loop:

@@ -95,8 +95,8 @@ def _rehearse(
             scaler=precision.scaler,
         )
     built = time.perf_counter()
-    if settings.loader_workers:
-        check_pickles(batch_fetch(training_data, collate_of(task), ""), settings.loader_workers)
+    if settings.processes:
+        check_pickles(batch_fetch(training_data, collate_of(task), ""), settings.processes)
     key = next(iter(order))
     batch = first_batch(task, "train_data", training_data, collate_of(task), key)
     remedy = f"The batch is {described(batch)}: it must fit the model, and the outputs must fit the loss."

@@ -40,6 +40,8 @@ class TrainSettings:
     global_batch_size: int | None = None  # samples per optimizer step: batch_size × world_size × accumulate
     seed: int = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    matmul: Literal["tf32", "highest"] = "tf32"  # products of fp32 numbers on GPUs
+    channels_last: bool = False
     accumulate: int = 1  # forward and backward passes per optimizer step
     clip_norm: float | None = None
     compile: bool = False
@@ -58,7 +60,8 @@ class TrainSettings:
     eval_every_epochs: int | None = None
     early_stop: EarlyStop | None = None
     compare_weights_every: int | None = None  # optimizer steps; None: at every save, 0: never
-    loader_workers: int = 0  # processes per rank
+    loader_workers: int | Literal["auto"] = 0  # processes per rank
+    cpus: float | None = None  # of this rank, for loader_workers auto; None: its share of the node's
     limit_batches: int | None = None  # optimizer steps per epoch, and batches per rank and evaluation
     save_every_steps: int | None = None
     save_every_epochs: int | None = None
@@ -68,6 +71,11 @@ class TrainSettings:
         None  # the metric of an evaluation by which the launcher keeps the best checkpoint
     )
     job_sha256: str = ""  # a resume under another job takes the optimizer's settings from that job
+
+    @property
+    def processes(self) -> int:
+        """Loader processes per rank; 0 as long as "auto" is not resolved: feeding.with_loader_processes."""
+        return 0 if self.loader_workers == "auto" else self.loader_workers
 
     def __post_init__(self) -> None:
         """

@@ -75,7 +75,7 @@ def _differences(job: Job) -> str:
     which = "the only worker" if workers == 1 else f"rank 0 of {workers} as the only rank"
     text = f"{which}, in this process: no Ray, no restarts, no checkpoints, nothing resumed"
     changed = []
-    if job.train is not None and job.train.loader_workers:
+    if job.train is not None and job.train.loader_workers not in (0, "auto"):
         changed.append("loader_workers 0")
     if job.train is not None and job.train.compile:
         changed.append("compile false")

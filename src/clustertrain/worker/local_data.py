@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.staging.entry import Entry, data_folder, local_folder
 from clustertrain.staging.source import masked
@@ -56,7 +57,11 @@ def data_at_hand(job: Job, scratch: Path) -> tuple[dict[str, Path], list[str]]:
 
 def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
     data, location = job.data[name], job.data_location(name)
-    entry = Entry.of(location, data.sha256, data.extract, _into(job, data.per))
+    try:
+        into = _into(job, data.per)
+    except StorageError:  # this machine may not be a node of the job, with its scratch folder
+        into = scratch
+    entry = Entry.of(location, data.sha256, data.extract, into)
     if (ready := entry.ready()) is not None:
         return ready.path
     if location.is_s3 or location.is_http:
@@ -68,4 +73,4 @@ def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
 
 
 def _into(job: Job, per: str) -> Path:
-    return data_folder(open_store(job.storage.location).local_folder("data"), per)
+    return data_folder(open_store(job.storage.location).local_folder("data"), per, job.scratch)

@@ -135,9 +135,7 @@ def what_is_missing(spec: GroupSpec) -> str:
     """Which ranks have not reached rank 0; if all have, which ones could not connect to the others."""
     at = f"rank 0 on {spec.hosts[0]} at {spec.address}:{spec.port}"
     silent = f"{at} does not answer on {socket.gethostname()}"
-    if not is_listening(
-        spec.address, spec.port, _ANSWER_S
-    ):  # a TCPStore would try for longer than its timeout
+    if not is_listening(spec.address, spec.port, _ANSWER_S):  # TCPStore tries longer than its timeout
         return silent
     try:
         answer = timedelta(seconds=_ANSWER_S)

@@ -27,6 +27,7 @@ from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.parent_watch import end_with_parent
+from clustertrain.worker.placement import place_worker
 from clustertrain.worker.plan import Plan
 from clustertrain.worker.requests import RequestPoller
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
@@ -70,6 +71,7 @@ def set_up_process(plan: Plan) -> None:
         os.environ.setdefault(name, value)
     if plan.job.resources.gpus_per_worker:
         check_gpus(1, plan.job.resources.gpus_per_worker)
+        place_worker(plan.job)
     else:
         os.environ.update(without_gpus(plan.job))
         # As `accelerate launch --cpu` does. Without it, Accelerate and Transformers' Trainer see a world of
@@ -113,7 +115,7 @@ def stage_data(per: str) -> None:
                     plan.job.data_location(name),
                     sha256=entry.sha256,
                     extract=entry.extract,
-                    into=data_folder(attempt.run.data_path, per),
+                    into=data_folder(attempt.run.data_path, per, plan.job.scratch),
                     on_event=on_event,
                     should_stop=lambda: requests.take()[0],
                 )
@@ -134,7 +136,7 @@ def find_data() -> None:
             plan.job.data_location(name),
             sha256=entry.sha256,
             extract=entry.extract,
-            into=data_folder(attempt.run.data_path, entry.per),
+            into=data_folder(attempt.run.data_path, entry.per, plan.job.scratch),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
 from clustertrain.errors import DataError
@@ -39,19 +39,12 @@ class ShardOpener:
         """
         if "://" not in name:
             return open_local(name)
-        if self.storage.is_s3:
-            options = self.storage
-            location = Location(
-                name,
-                options.endpoint,
-                options.region,
-                options.profile,
-                options.addressing,
-                retry_s=options.retry_s,
-            )
-        else:
-            location = Location(name)
-        return cast(BinaryIO, io.BufferedReader(_Remote(open_source(location), name), CHUNK_BYTES))
+        remote = _Remote(open_source(self.location_of(name)), name)
+        return cast(BinaryIO, io.BufferedReader(remote, CHUNK_BYTES))
+
+    def location_of(self, name: str) -> Location:
+        location = Location(name)
+        return replace(self.storage, uri=name) if location.is_s3 and self.storage.is_s3 else location
 
 
 def read_shards_of(job: Job) -> None:

@@ -13,7 +13,6 @@ import yaml
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
-from clustertrain.job.kubernetes import merged_patch
 from clustertrain.launchers.kubernetes.in_pod import entrypoint as in_pod
 from clustertrain.launchers.kubernetes.render.manifests import MOST_CODE_BYTES, manifests, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods, volumes
@@ -225,13 +224,8 @@ def test_a_patch_has_the_last_word(make):
     spec = ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]
     assert spec["ttlSecondsAfterFinished"] == 5
     assert "submitterConfig" not in spec
-
-
-def test_a_merge_patch_is_that_of_rfc_7396():
-    assert merged_patch({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": None}, "d": [2]}) == {
-        "a": {"c": 2},
-        "d": [2],
-    }
+    patch = [{"op": "replace", "path": "/spec/ttlSecondsAfterFinished", "value": 6}]
+    assert ray_job(manifests(make(kubernetes={"patches": patch})))["spec"]["ttlSecondsAfterFinished"] == 6
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
         ({"egress": [{"ports": [1], "cidr": "10.0.0.1/8"}]}, "must be a range of addresses"),
         ({"egress": [{"ports": []}]}, "must name at least one port"),
         ({"egress": [{"ports": [70000]}]}, "65535"),
-        ({"run_as": {"user": 0}}, "at least 1"),
+        ({"run_as": {"user": -1}}, "at least 0"),
     ],
 )
 def test_wrong_values_are_refused(make, section, message):

@@ -1,0 +1,62 @@
+"""Where a worker with GPUs runs, and how torch gets memory from them: set before CUDA is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+
+from clustertrain.job.model import Job
+from clustertrain.node.gpus import visible_gpus
+from clustertrain.node.numa import bind_process, numa_node_of
+
+_ALLOCATOR = "PYTORCH_ALLOC_CONF"
+_ALLOCATOR_NAMES = (_ALLOCATOR, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_EXPANDABLE = "expandable_segments:True"  # segments of memory grow: tensors of other sizes leave no gaps
+
+
+def place_worker(job: Job) -> None:
+    """Set both for this process and its children, and print what was set to the rank's log."""
+    use_expandable_segments(in_this_process=not job.is_script)
+    if job.resources.bind_cpus:
+        line = bind_to_gpus(_addresses(), job.resources.cpus_per_worker)
+        print(f"clustertrain: {line}", flush=True)
+
+
+def _addresses() -> list[str]:
+    """The PCI addresses of this worker's GPUs; empty if NVML does not answer. Creates no CUDA context."""
+    import ray.train.torch
+
+    gpus = visible_gpus()  # those of all workers of the node, as Ray Train shares them
+    own = [device.index for device in ray.train.torch.get_devices()]
+    return [gpus[index].pci for index in own] if max(own) < len(gpus) else []
+
+
+def bind_to_gpus(addresses: Sequence[str], cpus_per_worker: float, root: Path = Path("/")) -> str:
+    """Bind this process to the CPUs of the NUMA node of the GPUs at these addresses, if the process may use
+    at least `cpus_per_worker` of them; returns a line for the log."""
+    allowed = os.sched_getaffinity(0)
+    node = numa_node_of(addresses, allowed, root)
+    if node is None:
+        return "not bound to CPUs: the GPUs are not on one of several NUMA nodes"
+    gpus = ", ".join(addresses)
+    if len(node.cpus) < ceil(cpus_per_worker):
+        return (
+            f"not bound to CPUs: {len(node.cpus)} of the {len(allowed)} CPUs of this worker are on NUMA node "
+            f"{node.number}, that of GPU {gpus}, and cpus_per_worker is {cpus_per_worker:g}"
+        )
+    bind_process(node.cpus)
+    return f"bound to {len(node.cpus)} CPUs of NUMA node {node.number}, that of GPU {gpus}"
+
+
+def use_expandable_segments(*, in_this_process: bool) -> None:
+    """Unless the environment configures torch's allocator."""
+    if any(os.environ.get(name) for name in _ALLOCATOR_NAMES):
+        return
+    os.environ[_ALLOCATOR] = _EXPANDABLE
+    if in_this_process:
+        import torch
+
+        # The variable may have been read when torch was imported.
+        torch._C._accelerator_setAllocatorSettings(_EXPANDABLE)

@@ -1,0 +1,78 @@
+"""From the GPUs of a group's workers to the event of its start, and to the failure of one of them."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import fake_nvml
+from clustertrain.driver.failures import Group
+from clustertrain.run.folder import RunDir
+from fake_nvml import FakeGpu
+from sample_records import sample_restart_claim
+
+
+class Workers:
+    """Ray Train's worker group without processes; a function runs in this one."""
+
+    def get_workers(self):
+        return [
+            SimpleNamespace(
+                distributed_context=SimpleNamespace(world_rank=rank),
+                metadata=SimpleNamespace(hostname="node7", pid=10 + rank),
+            )
+            for rank in (0, 1)
+        ]
+
+    def execute(self, function):
+        return [function(), function()]
+
+
+class HereGroup(Group):
+    def _call_on_node(self, rank, function, *args):
+        return function(*args)
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    gpu = FakeGpu("GPU-a", processes={99: 40 << 30, 11: 34 << 30})
+    fake_nvml.install(monkeypatch, gpu, names={99: "python3"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
+    attempt.restart(0).claim.create(sample_restart_claim())
+    return HereGroup(Workers(), attempt)
+
+
+def test_the_event_of_a_start_has_the_gpus(group):
+    event = group.as_event()
+    assert event["world_size"] == 2 and event["cuda"] is not None and event["nccl"].count(".") == 2
+    assert event["ranks"][1] == {
+        "rank": 1,
+        "host": "node7",
+        "pid": 11,
+        "gpus": [
+            {
+                "uuid": "GPU-a",
+                "pci": "00000000:1B:00.0",
+                "name": "NVIDIA H100 80GB HBM3",
+                "driver": "580.65.06",
+                "capability": (9, 0),
+            }
+        ],
+    }
+
+
+def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):
+    taken = RuntimeError(
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
+        "4.00 GiB is free. Process 99 has 40.00 GiB memory in use. Including non-PyTorch memory, this "
+        "process has 34.00 GiB memory in use. Of the allocated memory 32.11 GiB is allocated by PyTorch."
+    )
+    failure = group._of_exception(1, taken)
+    assert (failure.cause, failure.fatal, failure.transient) == ("out_of_memory", False, True)
+    assert failure.retry_after_s == 30.0
+    assert (
+        "python3 (pid 99) with 40.0 GiB" in failure.text and "pid 11)" not in failure.text.partition(":")[2]
+    )
+    broken = group._of_exception(1, RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    assert (broken.cause, broken.fatal, broken.transient, broken.retry_after_s) == ("gpu", False, False, 0.0)
+    assert "GPU-a at PCI address 00000000:1B:00.0" in broken.text

@@ -1,0 +1,86 @@
+import time
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from clustertrain.errors import JobError
+from clustertrain.training import loader_processes
+from clustertrain.training.distributed import RankInfo
+from clustertrain.training.feeding import _automatic_processes, loader_of, order_of
+from clustertrain.training.loader_processes import processes_for
+from clustertrain.training.loading import Fetch, check_pickles, copied_bytes
+from clustertrain.training.sampling import BatchSizes, Position
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.task import collate_of
+from training.tasks import Classify
+
+
+class Batches:
+    """The first batch takes long, as a disk that was not read yet; the others `seconds`."""
+
+    def __init__(self, seconds):
+        self.seconds, self.fetched = seconds, []
+
+    def __getitem__(self, key):
+        time.sleep(self.seconds if self.fetched else 0.05)  # the time is what is measured
+        self.fetched.append(key)
+
+
+def unpicklable(fetch):
+    raise JobError("train.loader_workers is auto, but the data set cannot be pickled:\na lock\nDefine it.")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cpus", "size", "expected", "text"),
+    [
+        (0.01, 8, 0, 7, "loader_workers auto: 7, because a batch takes 1"),
+        (0.01, 2.5, 0, 1, "this worker has 2.5 CPUs"),
+        (0.01, 64, 0, 16, "auto: 16"),
+        (0.0, 8, 0, 0, "less than from another process"),
+        (0.01, 8, 300 << 20, 0, "a copy of the data set's 300 MiB"),
+        (0.01, 1, 0, 0, "has 1 CPUs, one of them for training"),
+        (0.01, 8, None, 0, "to load: a lock"),
+    ],
+)
+def test_the_number_follows_from_cpus_and_a_measured_batch(seconds, cpus, size, expected, text):
+    batches = Batches(seconds)
+    measured = unpicklable if size is None else lambda fetch: size
+    processes, why = processes_for(batches, [10, 20, 30], cpus, measured)
+    assert processes == expected
+    assert text in why
+    assert batches.fetched == ([10, 20] if cpus > 1 else [])
+
+
+def test_without_a_number_the_ranks_of_a_node_share_its_cpus(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert loader_processes.cpus_of_rank() == 8
+    assert processes_for(Batches(0.01), [1], None, lambda fetch: 0)[0] == 7
+
+
+def test_the_bytes_that_each_process_would_copy():
+    fetch = Fetch(TensorDataset(torch.zeros(1000, 4)), collate_of(Classify()))
+    assert copied_bytes(fetch) == 16_000
+    check_pickles(fetch, 1)
+    with pytest.raises(JobError, match=r"train\.loader_workers is auto, but the data set cannot be pickled"):
+        copied_bytes(Fetch([lambda: None], collate_of(Classify())))
+
+
+def test_shards_are_not_timed():
+    assert processes_for(Batches(9.0), None, 8, lambda fetch: 0)[0] == 7
+
+
+def test_a_gpu_gets_the_measured_number_and_a_cpu_none():
+    """The settings that follow have the number, also for the evaluation."""
+    task, settings = Classify(), TrainSettings(epochs=1, batch_size=4, loader_workers="auto", cpus=1)
+    data = task.train_data({})
+    sizes = BatchSizes.of(settings, 1, len(data))
+    order = order_of(data, len(data), settings, sizes, rank=0, start=Position())
+    notes = []
+    cpu = RankInfo(0, 0, 1, torch.device("cpu"))
+    _, resolved = loader_of(task, data, order, settings, cpu, note=notes.append)
+    assert (settings.processes, resolved.loader_workers, notes) == (0, 0, [])
+    gpu = RankInfo(0, 0, 1, torch.device("cuda", 0))
+    assert _automatic_processes(data, collate_of(task), order, settings, gpu, note=notes.append) == 0
+    assert notes == ["loader_workers auto: 0, because this worker has 1 CPUs, one of them for training"]
