@@ -17,6 +17,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _LEAST_BYTES = 1 << 20  # smaller tensors stay in memory
+# A kernel with cgroups of version 1 does not slow down a process that changes pages faster than the disk
+# takes them, but ends it at its memory limit. So after this many bytes the build waits for the disk.
+_UNWRITTEN_BYTES = 256 << 20
 _EMPTY = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty")
 
 
@@ -26,15 +29,31 @@ class FileMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._unwritten: list[mmap.mmap] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         is_new = all(value.alias_info is None for value in func._schema.returns)
         if is_new and isinstance(result, torch.Tensor) and _is_eligible(result, args):
-            mapped = _mapped(result)
+            mapped = self._mapped(result)
             if mapped is not None:
                 return mapped if func._schema.name in _EMPTY else mapped.copy_(result)
         return result
+
+    def _mapped(self, like: torch.Tensor) -> torch.Tensor | None:
+        """An uninitialized tensor in a file without a name; None without space for it."""
+        if sum(map(len, self._unwritten)) >= _UNWRITTEN_BYTES:
+            for each in self._unwritten:
+                each.flush()
+            self._unwritten.clear()
+        with tempfile.TemporaryFile(prefix="clustertrain-model-") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, like.nbytes)  # writing to a full disk later is a SIGBUS
+                memory = mmap.mmap(file.fileno(), like.nbytes)
+            except OSError:
+                return None
+        self._unwritten.append(memory)
+        return torch.frombuffer(memory, dtype=like.dtype, count=math.prod(like.shape)).view(like.shape)
 
 
 def _is_eligible(tensor: torch.Tensor, args: Any) -> bool:
@@ -45,14 +64,3 @@ def _is_eligible(tensor: torch.Tensor, args: Any) -> bool:
     address = tensor.untyped_storage().data_ptr()  # some operations return a view without declaring it
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and not arg.is_meta]
     return all(arg.untyped_storage().data_ptr() != address for arg in tensors)
-
-
-def _mapped(like: torch.Tensor) -> torch.Tensor | None:
-    """An uninitialized tensor in a file without a name; None without space for it."""
-    with tempfile.TemporaryFile(prefix="clustertrain-model-") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, like.nbytes)  # writing to a full disk later is a SIGBUS
-            memory = mmap.mmap(file.fileno(), like.nbytes)
-        except OSError:
-            return None
-    return torch.frombuffer(memory, dtype=like.dtype, count=math.prod(like.shape)).view(like.shape)
