@@ -63,6 +63,20 @@ def test_what_is_written_is_read(store):
     assert store.list("a/b") == []
 
 
+def test_a_tree_that_several_processes_write_appears_complete(store):
+    """The first begins and commits it, and passes its handle to the others."""
+    tree = store.new_tree("trees/parts")
+    other = store.join_tree("trees/parts", tree.handle)
+    for writer, name in ((tree, "0"), (other, "1")):
+        with writer.create(name) as file:
+            file.write(name.encode() * 3)
+    assert store.read_or_none(f"trees/parts/{MARKER}") is None
+    tree.files.update(other.files)
+    tree.commit(MARKER, b"done")
+    assert contents(store, "trees/parts/0") + contents(store, "trees/parts/1") == b"000111"
+    assert store.read_or_none(f"trees/parts/{MARKER}") == b"done"
+
+
 def test_the_location_leads_back_to_the_store(store):
     store.write_atomic("a", b"1")
     again = open_store(store.location)
