@@ -1,6 +1,6 @@
 """One rank of a training whose weights alone are larger than its memory limit. Started by test_fsdp_memory.
 
-python -m training.large_model WORLD_SIZE STRATEGY
+python -m training.large_model STRATEGY
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from training.tasks import MemoryRun
 
-WIDTH, LAYERS = 3072, 40  # from 32 MiB on glibc returns freed memory at once
+WIDTH, LAYERS = 3072, 64  # from 32 MiB on glibc returns freed memory at once
 WEIGHTS_BYTES = 4 * LAYERS * WIDTH * (WIDTH + 1)
 
 

@@ -43,15 +43,18 @@ def _train(strategy: str, world_size: int) -> list[tuple[int, str]]:
                 ],
                 env=os.environ
                 | {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+                | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
                 | {name: str(value) for name, value in ranks.items()},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
             processes.append(process)
-        return [(process.wait(), output) for process in processes for output in [process.communicate()[0]]]
+        outputs = [process.communicate()[0] for process in processes]
+        return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
 
 
+@pytest.mark.nightly  # 60 CPU seconds, and gigabytes of files; below, the memory of a model in files
 def test_weights_larger_than_the_limit_of_a_rank_train_on_two():
     answers = _train("fsdp", 2)
     assert [code for code, _ in answers] == [0, 0], answers
