@@ -242,6 +242,8 @@ def _kind(value: dict[str, Any], path: tuple[str, ...]) -> str:
     if "$ref" in value:
         is_any = value["$ref"].endswith("/JsonValue")
         return "anything" if is_any else f"mapping, see [`{_dotted(path)}`](#{_anchor(path)})"
+    if "const" in value:
+        return f"`{value['const']}`"
     if "enum" in value:
         return ", ".join(f"`{choice}`" for choice in value["enum"])
     if "type" in value:

@@ -80,6 +80,14 @@ def test_a_run_that_the_nodes_can_hold(make_job, resources, kubernetes, nodes):
     assert why_no_nodes(needs(make_job(resources, kubernetes)), nodes) is None
 
 
+def test_a_range_of_workers_needs_room_for_all_of_them(make_job):
+    """KubeRay submits Ray's job when all replicas run."""
+    job = JOB.replace("workers: 2", "workers: [1, 3]").format(resources="", kubernetes="")
+    make_job()
+    assert why_no_nodes(needs(parse_job(job, "job.yaml")), [node(cpu="9"), node(cpu="4")]) is None
+    assert why_no_nodes(needs(parse_job(job, "job.yaml")), [node(cpu="9")]) is not None
+
+
 @pytest.mark.parametrize(
     ("resources", "kubernetes", "nodes", "said"),
     [

@@ -39,13 +39,14 @@ class PodGroup:
 
 
 def pod_groups_of(rayjob: Object) -> list[PodGroup]:
-    """The pods that a RayJob needs to start: head, the minimum of each worker group, submitter."""
+    """The pods that a RayJob needs to start: head, workers, submitter. KubeRay submits Ray's job when all
+    `replicas` of each worker group run, not only its `minReplicas`."""
     spec = rayjob["spec"]
     cluster = spec["rayClusterSpec"]
     found = [_group("head", 1, cluster["headGroupSpec"]["template"]["spec"])]
     for group in cluster.get("workerGroupSpecs", ()):
-        least = group.get("minReplicas", group.get("replicas", 1))
-        found.append(_group(str(group["groupName"]), int(least), group["template"]["spec"]))
+        replicas = group.get("replicas", group.get("minReplicas", 1))
+        found.append(_group(str(group["groupName"]), int(replicas), group["template"]["spec"]))
     if "submitterPodTemplate" in spec:
         found.append(_group("submitter", 1, spec["submitterPodTemplate"]["spec"]))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
@@ -123,7 +123,7 @@ def _range(least: int, most: int) -> int | tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Layout:
-    """A job with a number of nodes. `workers`: in each pod; `pods`: those that it needs to start."""
+    """A job with a number of nodes. `workers`: in each pod; `pods`: the fewest with which it trains."""
 
     job: Job
     workers: int
@@ -144,7 +144,7 @@ def _layouts(job: Job) -> Iterator[_Layout]:
         resources = shape.model_copy(update={"nodes": least if least == most else (least, most)})
         candidate = job.model_copy(update={"resources": resources})
         if candidate.node_counts:
-            yield _Layout(candidate, workers, _worker_pods(candidate))
+            yield _Layout(candidate, workers, replace(_worker_pods(candidate), pods=least))
 
 
 def _worker_pods(job: Job) -> PodGroup:
