@@ -167,7 +167,7 @@ def test_a_torn_shard_is_an_error_on_every_rank(ranks, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "text"), [(3, "more samples than the 3"), (5, "has 4 samples; its index says 5")]
+    ("said", "text"), [(3, "more samples than the 3"), (5, "has 4 samples; its index has 5")]
 )
 def test_an_index_with_a_wrong_number_is_an_error(tmp_path, said, text):
     write_shards(tmp_path, [4])

@@ -50,10 +50,10 @@ class ElasticCluster(RayCluster):
             RunStopped: a stop was requested meanwhile.
         """
         started = looked = time.monotonic() - _LOOK_EVERY_S
-        enough = said = False
+        enough = is_reported = False
 
         def is_enough() -> bool:
-            nonlocal looked, enough, said
+            nonlocal looked, enough, is_reported
             now = time.monotonic()
             if now - looked < _LOOK_EVERY_S:
                 return enough
@@ -63,8 +63,8 @@ class ElasticCluster(RayCluster):
                 return False
             size = largest(world_sizes, room)
             enough = size == world_sizes[-1] or (size is not None and waited_s >= self.resize_after_s)
-            if not enough and not said:
-                said = True
+            if not enough and not is_reported:
+                is_reported = True
                 self._report(attempt, world_sizes, room, what)
             return enough
 

@@ -1,4 +1,4 @@
-"""Which samples of sharded data a rank takes, in which order: computed from the numbers of samples alone.
+"""Which samples of sharded data a rank takes, in which order: computed from the numbers of samples only.
 
 The samples of all shards have ids: those of the first shard, then those of the second, and so on. In each
 epoch the shards are permuted, and the resulting sequence is cut into one range for each rank, of equal

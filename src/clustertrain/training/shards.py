@@ -220,7 +220,7 @@ class _Reader:
             sample = next(self._samples, None)
             if sample is None:
                 raise DataError(
-                    f"The shard {shown(self._name)} has {self._next} samples; its index says {self._count}.\n"
+                    f"The shard {shown(self._name)} has {self._next} samples; its index has {self._count}.\n"
                     "Correct the index, or write the shard again, and continue the run."
                 )
             if self._next // self._block == block:

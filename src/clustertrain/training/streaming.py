@@ -106,7 +106,7 @@ class StreamFetch:
 
 
 class BatchOfStream:
-    """`fetch[key]` is the batch of a key alone: for an evaluation, and for a rehearsal of one batch.
+    """`fetch[key]` is the batch of one key: for an evaluation, and for a rehearsal of one batch.
 
     Raises:
         JobError: the stream ends before.
