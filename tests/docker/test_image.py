@@ -46,6 +46,7 @@ def labels(image):
     return json.loads(podman("image", "inspect", "--format={{json .Labels}}", image).stdout)
 
 
+@pytest.mark.nightly  # a second image of gigabytes; test_dockerfile.py reads its stage
 def test_the_gpu_target_is_the_same_with_cuda_in_it(image):
     name = f"localhost/{unique('gpu')}"
     make_kit_image(name, "gpu")

@@ -197,6 +197,8 @@ def test_the_table_has_times_and_speed_ups_and_the_plot_a_bar_per_row(example, c
     assert bars == [11, 21, 40], "40 × 1000 / 3500, 40 × 1900 / 3500; a part of a block ends the first two"
 
 
+# tests/test_examples.py trains on two workers from one copy of the data, and the tests below read the table.
+@pytest.mark.nightly
 @pytest.mark.run
 def test_two_workers_learn_from_one_download_and_their_speed_is_shown(archive, tmp_path):
     """The only whole run here: without a row of one worker there is no speed-up."""

@@ -56,6 +56,8 @@ def losses_of(output):
     return [float(line.split()[4]) for line in output.splitlines() if "mean loss" in line]
 
 
+# tests/whole/test_entry_points.py starts a torchrun script; below, plain torchrun runs this one.
+@pytest.mark.nightly
 @pytest.mark.run
 def test_the_torchrun_script_learns_on_two_workers(tmp_path):
     output, other = run(tmp_path, "job.yaml", "args=[--epochs, '2']")

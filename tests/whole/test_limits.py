@@ -27,6 +27,8 @@ def test_a_worker_killed_by_its_cgroups_limit_is_named_and_not_restarted(make_ru
     assert "train.batch_size" in output
 
 
+# tests/driver/test_diagnosis.py has the message, tests/slurm/test_submit.py the starts without progress.
+@pytest.mark.nightly
 def test_too_many_open_files_and_then_no_start_without_progress(make_run):
     run = make_run(
         "files",

@@ -30,6 +30,7 @@ def steps_of(run):
     return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
 
 
+@pytest.mark.nightly  # tests/whole/test_faults.py kills a rank in every phase, test_on_s3.py one on S3
 def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninterrupted, tmp_path):
     marker = str(tmp_path / "struck")
     run = make_run("killed", **sections(2, fault="kill", rank=1, at_call=13, marker=marker))
