@@ -103,6 +103,8 @@ def test_a_damaged_checkpoint_is_not_exported(ckpt, run, tmp_path):
     (run.local_path(run.key) / "checkpoints" / "00000020-1.0" / "model.pt").write_bytes(b"")
     result = ckpt("export", "--to", str(tmp_path / "x.safetensors"))
     assert result.exit_code == 4
+    assert "Checkpoint 00000020-1.0 can be exported only with all files of its manifest.\n" in result.output
+    assert "--name" in result.output
     assert not (tmp_path / "x.safetensors").exists()
 
 

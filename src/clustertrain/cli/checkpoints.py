@@ -102,7 +102,14 @@ def export_model(
 
     if launcher.storage_visible:
         run = target.visible_run()
-        return export(run.checkpoints, choose(run, name, best=best), to)
+        chosen = choose(run, name, best=best)
+        try:
+            return export(run.checkpoints, chosen, to)
+        except CheckpointDamaged as error:
+            raise CheckpointDamaged(
+                f"{error}\nCheckpoint {chosen} can be exported only with all files of its manifest.\n"
+                "Restore them from a backup, or export another checkpoint of `ckpt ls` with --name."
+            ) from error
     refuse_to_overwrite(to)
     options = ["--send", *(["--best"] if best else []), *(["--name", name] if name is not None else [])]
     with TemporaryDirectory(prefix="clustertrain-") as folder, TemporaryFile() as archive:
