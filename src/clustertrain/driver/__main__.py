@@ -30,6 +30,7 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
+from clustertrain.worker.garbage import collect_rarely
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import enter_code
 
@@ -118,6 +119,7 @@ def _fit(run: _Run) -> None:
     os.environ.update(RAY_ENVIRONMENT)
     os.environ.update(driver_environment(run.job))
     enter_code(run.job)
+    collect_rarely()
     import_module("ray")  # before the thread starts: two threads must not import one package at once
     check = _CodeCheck(run.job)
     check.start()

@@ -23,6 +23,7 @@ shard_source.py   how a worker opens the shards of Shards: local files, S3, the 
 shard_index.py    a command that counts the samples of shards and prints their index
 local_data.py     the data sets on this machine, outside a run
 placement.py      a worker on the CPUs next to its GPUs; expandable segments of GPU memory
+garbage.py        no search for unreachable objects while a process starts
 gpus.py           the GPUs of a rank, and whether torch can use them
 storage_probe.py  tests that every node can write the storage and read the files of the others
 parent_watch.py   ends a rank with the raylet that started it

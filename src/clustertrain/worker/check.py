@@ -23,6 +23,7 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
+from clustertrain.worker.garbage import collect_rarely
 from clustertrain.worker.local_data import data_at_hand
 from clustertrain.worker.making import make_task
 from clustertrain.worker.one_rank import device_of, rank_zero
@@ -44,6 +45,7 @@ REHEARSAL = "rehearsal"
 
 def main(folder_text: str) -> None:
     """Run the check that the folder requests, and write its report there."""
+    collect_rarely()
     folder = CheckFolder(Path(folder_text))
     request = folder.request()
     check = _Check(folder, request, parse_job(request.job_yaml, JOB_YAML))

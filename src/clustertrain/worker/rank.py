@@ -22,6 +22,7 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
+from clustertrain.worker.garbage import collect_as_usual
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.plan import Plan
@@ -197,6 +198,8 @@ class WorkerRun:
 
     def phase(self, name: str, step: int) -> None:
         self._watchdog.beat(name)
+        if name == "step":
+            collect_as_usual()
         self.step = max(self.step, step)
         if self._reached:
             self._reached.set(step)

@@ -25,6 +25,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
+from clustertrain.worker.garbage import collect_rarely
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.parent_watch import end_with_parent
 from clustertrain.worker.placement import place_worker
@@ -48,6 +49,7 @@ worker_state = WorkerState()
 
 def set_up_process(plan: Plan) -> None:
     """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
+    collect_rarely()
     import ray.train
     import ray.util
 
