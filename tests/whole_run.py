@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import importlib
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ class Run:
     """One job file in a folder, and the starts of `clustertrain run` on it."""
 
     patience_s = 240.0  # for a step that takes well under a minute on an idle machine
+    unchecked = "--no-check"  # 3 CPU seconds of a start; tests/launchers/test_code_check.py has the check
     poll_s = 0.05
 
     def __init__(self, folder: Path, name: str, **sections) -> None:
@@ -42,11 +44,6 @@ class Run:
             "resources": {"workers": 2, "cpus_per_worker": 0.5},
             **sections,
         }
-        if "train" in self.job:
-            self.job["train"] = {
-                "sanity": False,
-                **self.job["train"],
-            }  # 3 CPU seconds of a start; test_check.py
         self.job_file.write_text(yaml.safe_dump(self.job))
         self.process: subprocess.Popen | None = None
         self.before: set[int] = set()
@@ -57,7 +54,16 @@ class Run:
         self.live = None  # the attempt as this machine's files show it: no storage is asked
         self.attempts_before = len(self.run_dir.attempts())
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file), *arguments],
+            [
+                *within,
+                sys.executable,
+                "-m",
+                "clustertrain.cli",
+                "run",
+                str(self.job_file),
+                self.unchecked,
+                *arguments,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -157,6 +163,26 @@ def same_weights(a: dict, b: dict) -> bool:
     import torch
 
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def of_one_process(run: Run) -> dict:
+    """The weights of a run of tests/whole/jobs/faulty.py with one worker, trained in this process."""
+    import torch
+
+    from clustertrain.training.distributed import RankInfo
+    from clustertrain.worker.train import settings_of
+    from training.tasks import run_task
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(CODE)
+        task = importlib.import_module("faulty").Faulty()
+    settings = settings_of(load_job(run.job_file))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a worker has one; two add up in another order
+    try:
+        return run_task(RankInfo(0, 0, 1, torch.device("cpu")), task, settings).weights()
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

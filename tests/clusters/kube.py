@@ -31,7 +31,7 @@ from urllib3.exceptions import HTTPError
 
 from clusters.kube_addons import Addons
 from clusters.kube_api import Api, Refused
-from clusters.kube_client import TOOLS, USERS_CLUSTER, is_built, path
+from clusters.kube_client import SPARING, TOOLS, USERS_CLUSTER, is_built, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
 from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
 from clusters.kube_images import empty_image, program_image
@@ -233,7 +233,7 @@ class KubeCluster(Addons):
         enter = ["nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/"]
         done = subprocess.run(
             [*enter, *argv],
-            env={**os.environ, "PATH": path()},
+            env={**os.environ, **SPARING, "PATH": path()},
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,

@@ -29,6 +29,7 @@ from clusters.kube_api import path as place
 Done = subprocess.CompletedProcess[str]
 TOOLS = Path(sys.prefix) / "kube"  # where `make kube-tools` puts them
 USERS_CLUSTER = "CLUSTERTRAIN_KUBECONFIG"  # the variable that names a cluster instead of ours
+SPARING = {"GOGC": "400"}  # Go programs use more memory, and less CPU time to free it
 _POLL_S = 0.2
 _OVER = ("Succeeded", "Failed")
 
@@ -42,7 +43,7 @@ class Kubernetes:
     @property
     def environment(self) -> dict[str, str]:
         """Of a process that finds kubectl and this cluster."""
-        return {**os.environ, "PATH": path(), "KUBECONFIG": str(self.kubeconfig)}
+        return {**os.environ, **SPARING, "PATH": path(), "KUBECONFIG": str(self.kubeconfig)}
 
     def kubectl(
         self,
@@ -116,12 +117,14 @@ class Kubernetes:
 
     # Waiting
 
-    def wait_for(self, condition: Callable[[], object], timeout_s: float, otherwise: str) -> None:
+    def wait_for(
+        self, condition: Callable[[], object], timeout_s: float, otherwise: str, poll_s: float = _POLL_S
+    ) -> None:
         ends = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > ends:
                 raise AssertionError(f"{otherwise} within {timeout_s} s\n{self.story()}")
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
 
     def watch(
         self,

@@ -30,7 +30,7 @@ def at_work(storage):
 DIGITS = ("clustertrain", "run", "examples/digits/job.yaml", "--set", "storage=/storage")
 
 
-@pytest.mark.nightly  # in CI: the second container of the test below
+@pytest.mark.nightly  # in CI: pods of tests/kubernetes train with this image, as restricted
 def test_two_workers_train_the_digits_with_a_read_only_root_and_no_rights(image, storage):
     with container(image, *DIGITS, options=at_work(storage)) as name:
         code = podman("wait", name, timeout_s=280).stdout.strip()
@@ -46,6 +46,7 @@ def assert_trained(file, output):
     assert file.stat().st_uid == 1000
 
 
+@pytest.mark.nightly  # in CI: slurm/test_container.py preempts a container
 def test_a_container_that_is_stopped_saves_and_the_next_one_goes_on(image, storage):
     with container(image, *DIGITS, options=at_work(storage)) as name:
         metrics = storage / "digits/g1/attempts/1/metrics-0.jsonl"

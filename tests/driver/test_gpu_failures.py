@@ -18,7 +18,7 @@ class Workers:
         return [
             SimpleNamespace(
                 distributed_context=SimpleNamespace(world_rank=rank),
-                metadata=SimpleNamespace(hostname="node7", pid=10 + rank),
+                metadata=SimpleNamespace(hostname="node7", pid=10 + rank, node_id="ab12"),
             )
             for rank in (0, 1)
         ]
@@ -69,10 +69,11 @@ def test_memory_of_another_process_is_retried_and_a_broken_gpu_once(group):
     )
     failure = group._of_exception(1, taken)
     assert (failure.cause, failure.fatal, failure.transient) == ("out_of_memory", False, True)
-    assert failure.retry_after_s == 30.0
+    assert failure.retry_after_s == 30.0 and failure.broken_node == ""
     assert (
         "python3 (pid 99) with 40.0 GiB" in failure.text and "pid 11)" not in failure.text.partition(":")[2]
     )
     broken = group._of_exception(1, RuntimeError("CUDA error: uncorrectable ECC error encountered"))
     assert (broken.cause, broken.fatal, broken.transient, broken.retry_after_s) == ("gpu", False, False, 0.0)
+    assert broken.broken_node == "ab12"
     assert "GPU-a at PCI address 00000000:1B:00.0" in broken.text

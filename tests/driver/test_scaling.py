@@ -37,7 +37,7 @@ class Nodes:
         monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: node.address in self.silent)
 
     def _nodes(self):
-        return [RayNode(name, 1, GPU_NODE, GPU_NODE) for name in self.alive]
+        return [RayNode(name, 1, GPU_NODE, GPU_NODE, f"id-{name}") for name in self.alive]
 
 
 @pytest.fixture

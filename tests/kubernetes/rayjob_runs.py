@@ -77,7 +77,7 @@ class RayJobRun(Run):
 
     def submit(self, *arguments: str) -> "RayJobRun":
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
-        done = self.command("submit", "--to", "kubernetes", str(self.job_file), *arguments)
+        done = self.command("submit", "--to", "kubernetes", self.unchecked, str(self.job_file), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return self
 

@@ -87,7 +87,10 @@ def goes_its_way(user, name):
     assert name in user("ls").stdout
     # Between two tries it says that there will be another.
     user.kube.wait_for(
-        lambda: never.early in user("logs").stdout, DEADLINE_S, f"{name}: no reason in its logs"
+        lambda: never.early in user("logs").stdout,
+        DEADLINE_S,
+        f"{name}: no reason in its logs",
+        poll_s=3,
     )
 
     user.kube.watch("rayjobs", user.namespace, have_failed, 180, f"{name} does not end", name=name)

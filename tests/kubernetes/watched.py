@@ -15,6 +15,7 @@ from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.submit import render
 
+_POLL_S = 1.0  # one look is five requests, and a status is a second of CPU time
 ROOT = Path(__file__).parent.parent.parent
 ROLE_FILE = ROOT / "k8s" / "rbac.yaml"
 _INERT = {"spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}  # the operator leaves it to somebody else
@@ -73,12 +74,10 @@ class User:
         """Asks again when anything has happened in the namespace."""
         ends, seen = time.monotonic() + timeout_s, None
         while time.monotonic() < ends:
-            if (now := self._happened()) == seen:
-                time.sleep(0.2)
-            elif text in self.cause():
+            if (now := self._happened()) != seen and text in self.cause():
                 return
-            else:
-                seen = now
+            seen = now
+            time.sleep(_POLL_S)
         raise AssertionError(f"status does not say {text!r} but:\n{self.cause()}\n{self.kube.story()}")
 
     def _happened(self) -> list[str]:

@@ -20,16 +20,16 @@ def make(fresh_cluster, tmp_path):
     return make_run
 
 
-def test_jobs_of_one_node_train_with_one_worker_and_with_several(make, uninterrupted):
-    runs = {workers: make(f"workers-{workers}", workers, **slow(0.0)).submit() for workers in (1, 2)}
-    for workers, steps in ((1, 42), (2, 21)):
-        run = runs[workers]
-        output = run.wait("COMPLETED", 400)
-        result = run.result
-        assert (result.state, result.world_size, result.step) == ("done", workers, steps), output
-        assert run.attempt.rendezvous.read().head_address == "127.0.0.1"
-    runs[1].wait_for_nothing_left(60)
-    assert same_weights(runs[2].weights(), uninterrupted(2))
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.nightly), 2])
+def test_a_job_of_one_node_trains_with_one_worker_and_with_several(make, uninterrupted, workers):
+    run = make("one-node", workers, **slow(0.0)).submit()
+    output = run.wait("COMPLETED", 400)
+    result = run.result
+    assert (result.state, result.world_size, result.step) == ("done", workers, 42 // workers), output
+    assert run.attempt.rendezvous.read().head_address == "127.0.0.1"
+    run.wait_for_nothing_left(60)
+    if workers == 2:
+        assert same_weights(run.weights(), uninterrupted(2))
 
 
 @pytest.mark.nightly  # in CI: the same code on one machine, in whole/test_slow_ray.py

@@ -79,6 +79,7 @@ def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninte
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: test_watching.py without a controller, test_container.py puts a job back
 def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_back(
     make, cluster, uninterrupted
 ):
@@ -99,7 +100,7 @@ def test_a_controller_that_is_away_stops_no_training_and_a_signal_puts_the_job_b
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # the next test ends by SLURM's own signal; the laptop resumes in whole/test_resume.py
+@pytest.mark.nightly  # as the next test; the laptop resumes in whole/test_resume.py
 def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(make, cluster, uninterrupted):
     run = make("ended", **slow()).submit()
     run.wait_for_step(3)
@@ -116,6 +117,7 @@ def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(
 
 
 @pytest.mark.faults
+@pytest.mark.nightly  # in CI: test_container.py, where SLURM's signal announces a preemption
 def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     """SLURM itself sends the signal, at any moment of the second minute."""
     run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()

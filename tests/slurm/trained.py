@@ -46,7 +46,7 @@ class Submitted(Run):
 
     def submit(self, *arguments: str) -> "Submitted":
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
-        done = self.command("submit", "--to", "slurm", str(self.job_file), *arguments)
+        done = self.command("submit", "--to", "slurm", self.unchecked, str(self.job_file), *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         self.job_id = self.run_dir.submissions()[-1].job_id
         return self

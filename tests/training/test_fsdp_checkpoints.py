@@ -170,6 +170,32 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(ranks, saved, tmp
         torch.testing.assert_close(found[key], expected[key], rtol=0, atol=0 if world_size == 2 else 1e-6)
 
 
+def _on_two_nodes(rank_info, *args):
+    """The first half of the ranks are on one node."""
+    return run_in_folder(replace(rank_info, local_rank=rank_info.rank % (rank_info.world_size // 2)), *args)
+
+
+@pytest.mark.nightly  # four processes; test_fsdp.py shards within nodes of one rank
+def test_hybrid_on_two_nodes_of_two_ranks_saves_each_part_once(ranks, saved, tmp_path):
+    """The saves are read by as many ranks, by three without nodes, and by an export."""
+    shelf, ended = saved
+    settings, folder = replace(SETTINGS, shard="hybrid"), tmp_path / "hybrid" / "checkpoints"
+    hybrid = ranks(4).results(_on_two_nodes, folder, settings, {"restart": 0})
+    assert hybrid[0].losses == pytest.approx(ended[0].losses, abs=1e-6)
+    own = Shelf(PosixStore(folder.parent), folder.name)
+    parts = sorted(name for name in verify(own, "00000006-1.0").files if name.startswith("model.shard-"))
+    stored = [load_file(folder / "00000006-1.0" / part) for part in parts]
+    assert [part["model.layers.3.weight"].shape for part in stored if part] == [(2, 33), (1, 33)]
+    expected = _weights(shelf, "00000006-1.0", tmp_path)
+    for world_size, run, how in ((4, _on_two_nodes, settings), (3, run_in_folder, SETTINGS)):
+        options = {"restart": world_size, "resume": "00000004-1.0"}
+        again = ranks(world_size).results(run, folder, how, options)
+        assert again[0].losses == pytest.approx(ended[0].losses[4:], abs=1e-6)
+        found = _weights(own, f"00000006-1.{world_size}", tmp_path)
+        for key, weight in expected.items():
+            torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-6)
+
+
 def test_checkpoints_fit_the_other_strategy(ranks, saved, tmp_path):
     shelf, ended = saved
     ddp = replace(SETTINGS, strategy="ddp")

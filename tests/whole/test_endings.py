@@ -81,26 +81,28 @@ VICTIMS = {
 @pytest.mark.parametrize(
     "victims",
     [
-        ("driver", "raylet"),
+        ("driver",),
+        pytest.param(("raylet",), marks=pytest.mark.nightly),
         pytest.param(("gcs", "guardian"), marks=pytest.mark.nightly),
         pytest.param(("second", "guardians"), marks=pytest.mark.nightly),
     ],
     ids="-".join,
 )
 def test_a_run_goes_on_without_a_process_that_was_killed(make_run, victims):
-    """The first one is killed in a step, the second one when the workers have started again."""
+    """The first one is killed in a step, a second one when the workers have started again."""
     run = make_run(
         "bereft", args={"step_s": 0.2}, **SECTIONS | {"train": {"epochs": 3, "batch_size": 4}}, **ONE_WORKER
     )
     run.start().wait_for_event("checkpoint")
-    kill_together(*VICTIMS[victims[0]][0](run))
-    run.wait_for_start(1)
-    kill_together(*VICTIMS[victims[1]][0](run))
+    for restart, victim in enumerate(victims):
+        if restart:
+            run.wait_for_start(restart)
+        kill_together(*VICTIMS[victim][0](run))
     output = run.end(0, within_s=240)
     for n, victim in enumerate(victims, 1):
         again = rf"restarting the driver and the workers \([1-{n}] of at most 3 in a row"
         assert re.search(rf"{VICTIMS[victim][1]}.*\n.*{again}", output), output
-    assert (run.result.state, run.result.restarts) == ("done", 2)
+    assert (run.result.state, run.result.restarts) == ("done", len(victims))
     assert checkpoints_of(run)
 
 
@@ -115,6 +117,7 @@ def test_the_same_error_at_the_same_step_twice_ends_the_retries(make_run):
     assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
 
 
+@pytest.mark.nightly  # in CI: training/test_loop.py, with real ranks
 def test_nan_stops_all_ranks_and_is_never_committed(make_run):
     saving = {"checkpoint": {"every": {"steps": 5}, "async": False}}  # in the background it may take too long
     run = make_run("nan", args={"fault": "nan", "rank": 1, "at_call": 10}, **SECTIONS | saving)
@@ -126,19 +129,16 @@ def test_nan_stops_all_ranks_and_is_never_committed(make_run):
 
 
 def test_a_stopped_worker_is_found_by_the_watchdog_and_named(make_run):
-    """SIGSTOP: the rank cannot write anything; the others wait for it and write their stacks."""
+    """SIGSTOP: the rank cannot write anything; the other one waits for it and writes its stacks."""
     failures = {"retries": 1, "watchdog": {"step": "6s"}}
-    three = {"workers": 3, "cpus_per_worker": 0.5}
-    run = make_run("frozen", args={"step_s": 0.1}, failures=failures, resources=three, **SECTIONS)
+    run = make_run("frozen", args={"step_s": 0.1}, failures=failures, **SECTIONS)
     run.start().wait_for_step(6)
     ranks = next(e for e in run.events if e["kind"] == "group_started")["ranks"]
     os.kill(next(r["pid"] for r in ranks if r["rank"] == 1), signal.SIGSTOP)
     run.wait_for_event("restarting")
     run.process.send_signal(signal.SIGINT)  # it would train on to its end
     output = run.end(75)
-    assert re.search(r"rank [02] was ended by its watchdog: no progress in phase 'step' for 6 s", output)
+    assert re.search(r"rank 0 was ended by its watchdog: no progress in phase 'step' for 6 s", output)
     assert re.search(r"rank 1 \(.*\) does not answer; its process is in state T \(stopped\)", output)
-    for rank in (0, 2):
-        log = next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
-        stacks = log.partition("the stacks of all threads follow")[2]
-        assert "loop.py" in stacks, log
+    log = next(run.attempt.path.glob("logs/*/rank-0.log")).read_text()
+    assert "loop.py" in log.partition("the stacks of all threads follow")[2], log

@@ -221,6 +221,7 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
         assert time.monotonic() < ends, run.left(0)
 
 
+@pytest.mark.nightly  # in CI: worker/test_process_group.py, with real processes
 def test_a_process_group_that_cannot_be_made_is_a_failure_of_the_workers(make_run):
     """It is counted and reported as any other, and not left to Ray Train, which would end the run."""
     run = make_run(

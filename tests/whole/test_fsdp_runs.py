@@ -14,6 +14,7 @@ from training.tasks import run_task
 from whole_run import CODE
 
 
+@pytest.mark.nightly  # in CI: training/test_fsdp_checkpoints.py resumes with another number of real ranks
 def test_killed_with_two_workers_and_continued_with_three(make_run, tmp_path, monkeypatch):
     run = make_run(
         "divided",

@@ -65,6 +65,7 @@ def test_a_small_dev_shm_is_named(make_run):
     assert (run.result.cause, run.result.restarts) == ("limit", 0)
 
 
+@pytest.mark.nightly  # in CI: driver/test_failure_watch.py, and seven kills of a rank in test_faults.py
 def test_restarts_continue_as_long_as_there_are_new_checkpoints(make_run):
     """Each start gets four steps further before it is killed: with retries: 1 that is three restarts."""
     run = make_run(

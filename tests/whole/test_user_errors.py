@@ -31,6 +31,7 @@ def test_an_exception_on_rank_1_is_shown_once_with_its_line(make_run):
     )
     assert f"error: {text}\n" in output
     assert output.count("the sensor is upside down") == 1
+    assert "checked in" not in output, "as --no-check says"
     for word in ("Traceback", "ray.", "direct cause", "site-packages", "loop.py"):
         assert word not in output
     assert run.result.text == text

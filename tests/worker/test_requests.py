@@ -46,7 +46,11 @@ def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
     with RequestPoller(attempt, starts[0]) as first, RequestPoller(attempt, starts[1]) as next_:
         attempt.restart(0).resize.write(ResizeRequest(4))
         assert taken_within(first) == (True, False)
+        assert first.is_resize and not next_.is_resize
         assert next_.take() == (False, False)
+        attempt.stop.write(StopRequest("user"))
+        assert taken_within(next_) == (True, False)
+        assert not next_.is_resize
 
 
 def test_ranks_that_find_a_stop_at_different_times_signal_their_scripts_together(attempt):

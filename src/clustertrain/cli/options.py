@@ -32,6 +32,7 @@ def start_options(command: Callable[..., None]) -> Callable[..., None]:
         ("--allow-world-size-change", "Resume with another number of workers."),
         ("--takeover", "Start although another start of this run appears to be active."),
         ("--fresh", "Start over; the old run is kept."),
+        ("--no-check", "Start without the check of the code, which takes seconds."),
     ):
         command = click.option(name, is_flag=True, help=help_text)(command)
     return command

@@ -3,6 +3,7 @@
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
 elastic_cluster.py  a Ray cluster whose nodes come and go
+left_out.py      nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_nodes.py     the nodes of the Ray cluster, and their free resources
 ray_node.py      starts Ray on this machine, within a deadline of the site

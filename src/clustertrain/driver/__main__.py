@@ -30,7 +30,7 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
-from clustertrain.worker.garbage import collect_rarely
+from clustertrain.worker.garbage import HOOK, collect_rarely
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.user_code import enter_code
 
@@ -158,6 +158,7 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
 def _trainer(run: _Run) -> Any:
     from datetime import timedelta
 
+    from ray._private.ray_constants import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.config import LoggingConfig
 
@@ -202,7 +203,9 @@ def _trainer(run: _Run) -> Any:
             ),
             callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_sizes)],
             logging_config=LoggingConfig(log_level="INFO"),
-            worker_runtime_env={"env_vars": start_environment(job)},
+            worker_runtime_env={
+                "env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(job)}
+            },
         ),
     )
 

@@ -41,11 +41,12 @@ _CHILD_KILLED = re.compile(r"killed by signal: Killed")
 @dataclass(frozen=True)
 class Diagnosis:
     """`cause` is a cause of the state `failed`; `text` is the message, with two to four lines. Another start
-    can help if `retry_after_s` is a number, after this time."""
+    can help if `retry_after_s` is a number, after this time; on another node, if `of_hardware`."""
 
     cause: str
     text: str
     retry_after_s: float | None = None
+    of_hardware: bool = False
 
 
 def diagnose(

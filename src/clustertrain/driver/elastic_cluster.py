@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
+from clustertrain.driver.left_out import left_out_of
 from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.driver.world_size import RayNode, largest, room_on
 from clustertrain.node.network import is_listening
@@ -34,7 +35,15 @@ class ElasticCluster(RayCluster):
 
     def room(self, attempt: Attempt) -> int:
         """The number of workers that the nodes have room for now, with those that this run uses."""
-        return room_on(_alive_nodes(), self.per_worker, _own(attempt))
+        return self._room_without(attempt, left_out_of(attempt))
+
+    def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
+        room = self._room_without(attempt, {*left_out_of(attempt), node_id})
+        return largest(world_sizes, room) is not None
+
+    def _room_without(self, attempt: Attempt, left_out: Collection[str]) -> int:
+        nodes = [node for node in _alive_nodes() if node.node_id not in left_out]
+        return room_on(nodes, self.per_worker, _own(attempt))
 
     def world_size_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> int:
         """The largest of these numbers for which there is room, otherwise the smallest."""
@@ -51,13 +60,15 @@ class ElasticCluster(RayCluster):
         """
         started = looked = time.monotonic() - _LOOK_EVERY_S
         enough = is_reported = False
+        left_out = left_out_of(attempt)
 
         def is_enough() -> bool:
             nonlocal looked, enough, is_reported
             now = time.monotonic()
             if now - looked < _LOOK_EVERY_S:
                 return enough
-            looked, nodes, waited_s = now, _alive_nodes(), now - started - _LOOK_EVERY_S
+            looked, waited_s = now, now - started - _LOOK_EVERY_S
+            nodes = [node for node in _alive_nodes() if node.node_id not in left_out]
             room = room_on(nodes, self.per_worker, _own(attempt))
             if waited_s < _NOTICED_WITHIN_S and any(map(_is_silent, nodes)):
                 return False

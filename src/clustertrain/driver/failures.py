@@ -282,9 +282,13 @@ class Group:
             return failure
         if found.retry_after_s is None:
             return replace(failure, cause=found.cause, text=found.text, fatal=True)
-        wait_s, is_transient = found.retry_after_s, found.retry_after_s > 0
         return replace(
-            failure, cause=found.cause, text=found.text, transient=is_transient, retry_after_s=wait_s
+            failure,
+            cause=found.cause,
+            text=found.text,
+            transient=found.retry_after_s > 0,
+            retry_after_s=found.retry_after_s,
+            broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",
         )
 
     def _on_gpu(self, rank: int, message: str, tail: str) -> Diagnosis | None:

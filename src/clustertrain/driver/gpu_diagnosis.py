@@ -108,10 +108,10 @@ def _of_broken(who: str, match: re.Match[str], host: str, gpus: Sequence[GpuStat
     return Diagnosis(
         GPU,
         f"{who}: {match[0]}: a hardware error of GPU {_named(gpus) or 'of unknown number'}.{in_kernel}\n"
-        f"The next start may use this GPU again: {host} cannot be left out of the nodes that the run has.\n"
         f"If it fails again, start the run without {host} (on SLURM slurm.options: [--exclude={host}]), and "
         "tell the administrators: the GPU may need a reset (nvidia-smi -q -d ECC,ROW_REMAPPER).",
         retry_after_s=0.0,  # the driver may have retired the broken memory when the process ended
+        of_hardware=True,
     )
 
 

@@ -80,6 +80,10 @@ class RayCluster(ABC):
         Returns at once if a lost node is not replaced during the run.
         """
 
+    def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
+        """Whether the nodes that the run has, without this one, have room for the workers."""
+        return False
+
     def is_gone(self) -> bool:
         """Whether Ray has ended before the driver; the launcher then knows the cause of an error."""
         return False

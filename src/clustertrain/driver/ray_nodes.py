@@ -18,6 +18,7 @@ def alive_nodes() -> list[RayNode]:
             int(node["NodeManagerPort"]),
             node["Resources"],
             free.get(node["NodeID"], {}),
+            node["NodeID"],
         )
         for node in ray.nodes()
         if node["Alive"]

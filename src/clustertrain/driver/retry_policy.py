@@ -15,6 +15,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver.failures import Group, newest_restart, write_failure
+from clustertrain.driver.left_out import left_out_of, node_selector
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
@@ -45,6 +46,11 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
+
+    def on_controller_start_worker_group(
+        self, *, scaling_config: Any, num_workers: int
+    ) -> dict[str, str] | None:
+        return node_selector(left_out_of(self._ref.open()))
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         attempt = self._ref.open()
@@ -77,6 +83,8 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
                 cause = "retries_used_up" if self._retries else failure.cause
                 write_failure(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
+        if failure is not None and failure.broken_node:
+            text += f"\n{self._leave_out(attempt, failure)}"
         EventLog(attempt.events).write(
             "restarting",
             restart=self._patience.in_a_row,
@@ -88,6 +96,12 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         if failure is not None and failure.retry_after_s:
             _wait(attempt, failure.retry_after_s)
         self._wait_for_workers(attempt, failure)
+
+    def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
+        if self._cluster.can_do_without(attempt, failure.broken_node, self._world_sizes):
+            return f"The next starts leave {failure.host} out: the other nodes have room for the workers."
+        write_failure(attempt, replace(failure, broken_node=""))
+        return f"The next start uses {failure.host} again: the other nodes have no room for the workers."
 
     def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
         try:

@@ -18,12 +18,14 @@ class RayNode:
     Attributes:
         address, port: of its raylet.
         resources, free: all of its resources, and those that nothing uses; in Ray's units.
+        node_id: Ray's id of it.
     """
 
     address: str
     port: int
     resources: Mapping[str, float]
     free: Mapping[str, float]
+    node_id: str = ""
 
 
 def room_on(nodes: Iterable[RayNode], each: Mapping[str, float], own: Sequence[str] = ()) -> int:

@@ -28,10 +28,12 @@ class Options:
     """The options of a start on the command line.
 
     Attributes:
+        no_check: start without the check of the code.
         command: the command line itself, for messages that advise one of the options.
     """
 
     fresh: bool = False
+    no_check: bool = False
     takeover: bool = False
     allow_world_size_change: bool = False
     accept_changes: bool = False

@@ -240,6 +240,7 @@ class Failure:
         fatal: another start would fail in the same way.
         transient: it may come from the network, the storage or the machine, so it may occur twice.
         retry_after_s: how long the next start waits.
+        broken_node: Ray's id of the node if its hardware failed and the next starts leave it out; else empty.
         restart, step: the start that failed, and the last step that it finished.
     """
 
@@ -256,6 +257,7 @@ class Failure:
     retry_after_s: float = 0.0
     host: str = ""
     pid: int | None = None
+    broken_node: str = ""
     restart: int = 0
     step: int = 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 
+HOOK = "gc.disable"  # what a worker of Ray calls first, before it imports Ray Train
 _NEW_OBJECTS = 100_000  # until the next search: a user's data set may leave cycles as well
 _usual = gc.get_threshold()
 _rare = (_NEW_OBJECTS, *_usual[1:])
@@ -16,6 +17,7 @@ _rare = (_NEW_OBJECTS, *_usual[1:])
 def collect_rarely() -> None:
     """From the start of a process until its training."""
     gc.set_threshold(*_rare)
+    gc.enable()
 
 
 def collect_as_usual() -> None:

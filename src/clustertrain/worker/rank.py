@@ -174,6 +174,8 @@ class WorkerRun:
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+        if self._requests and self._requests.is_resize and progress["reason"] == "stop":
+            progress = {**progress, "reason": "resize"}
         if self._saver:
             self._saver.start(state, progress)
 

@@ -47,7 +47,7 @@ class RequestPoller:
         self._remote_requests: dict[str, bytes | None] = {}
         self._remote_polled_at: dict[str, float] = {}
         self._served_save = self._poll("save")
-        self._stop = False
+        self._ends: set[str] = set()  # the requests to end that were found
         self._save = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
@@ -64,13 +64,18 @@ class RequestPoller:
         """(stop, save): whether a stop of this start of the workers was requested, and whether a save was
         requested since the last call. Reads no file."""
         save, self._save = self._save, False
-        return self._stop, save
+        return bool(self._ends), save
+
+    @property
+    def is_resize(self) -> bool:
+        """Whether this start of the workers ends only for another number of them."""
+        return self._ends == {"resize"}
 
     def _watch(self) -> None:
         while not self._ended.wait(POLL_S):
-            self._stop = self._stop or any(
-                self._poll(name) is not None for name in self._keys if name != "save"
-            )
+            for name in self._keys.keys() - {"save"} - self._ends:
+                if self._poll(name) is not None:
+                    self._ends.add(name)
             request = self._poll("save")
             if request is not None and request != self._served_save:
                 self._served_save, self._save = request, True

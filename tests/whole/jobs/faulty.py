@@ -55,6 +55,8 @@ class Faulty(Task):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "raise":
             raise ValueError("the sensor is upside down")
+        if self.fault == "broken_gpu":  # the text of CUDA
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
         return loss * float("nan")
 
     def optimizer(self, model):

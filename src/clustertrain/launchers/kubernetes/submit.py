@@ -82,7 +82,8 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         echo(note)
     if (before := rayjob_of(kubectl, job.name)) is not None:
         _check_over(before, options.command)
-    check_code(job, echo, command=options.command, elsewhere=True)
+    if not options.no_check:
+        check_code(job, echo, command=options.command, elsewhere=True)
     for note in [
         *check_admission(objects, kubectl, replaced=before is not None),
         *check_pods(objects, kubectl),

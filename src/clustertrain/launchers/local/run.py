@@ -40,13 +40,14 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
     """
 
     def check(world_size: int) -> None:
-        check_code(
-            job,
-            screen.echo,
-            command=options.command,
-            world_size=world_size,
-            elsewhere=bool(ray_address()),
-        )
+        if not options.no_check:
+            check_code(
+                job,
+                screen.echo,
+                command=options.command,
+                world_size=world_size,
+                elsewhere=bool(ray_address()),
+            )
 
     run, begun = claim_next_attempt(
         job,
