@@ -48,8 +48,14 @@ class Run:
         self.process: subprocess.Popen | None = None
         self.before: set[int] = set()
 
-    def start(self, *arguments: str, within: Sequence[str] = (), **environment: str) -> "Run":
-        """`within`: a command that runs the program under limits of its own."""
+    def start(
+        self, *arguments: str, checked: bool = False, within: Sequence[str] = (), **environment: str
+    ) -> "Run":
+        """
+        Args:
+            checked: the code is checked before the start.
+            within: a command that runs the program under limits of its own.
+        """
         self.before = set(living_descendants())
         self.live = None  # the attempt as this machine's files show it: no storage is asked
         self.attempts_before = len(self.run_dir.attempts())
@@ -61,7 +67,7 @@ class Run:
                 "clustertrain.cli",
                 "run",
                 str(self.job_file),
-                self.unchecked,
+                *([] if checked else [self.unchecked]),
                 *arguments,
             ],
             stdout=subprocess.PIPE,

@@ -221,7 +221,7 @@ def _operator(version: str) -> Manifest:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
 
 
-@pytest.mark.nightly  # launchers/kubernetes/test_operator_version.py has the messages
+@pytest.mark.nightly  # launchers/kubernetes/test_operator_version.py has the messages, without older CRDs
 @pytest.mark.timeout(600)
 def test_an_older_operator_is_named_with_its_version_and_a_remedy(kubectl, kube, namespace, older_crds):
     older = changed(rayjob(), {"apiVersion": older_crds})

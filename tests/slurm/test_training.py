@@ -117,7 +117,7 @@ def test_the_signal_before_the_time_limit_ends_the_run_and_the_next_job_goes_on(
 
 
 @pytest.mark.faults
-@pytest.mark.nightly  # in CI: test_container.py, where SLURM's signal announces a preemption
+@pytest.mark.nightly  # in CI: test_security.py sends this signal, test_container.py has one that SLURM sends
 def test_a_time_limit_that_runs_out_finds_the_run_saved(make, cluster):
     """SLURM itself sends the signal, at any moment of the second minute."""
     run = make("expiring", **slow(6), slurm={"time_limit": "3m", "lead_time": "60s"}).submit()

@@ -20,7 +20,7 @@ def refused(run, code):
 
 def test_a_task_that_does_not_import_starts_nothing(make_run):
     run = make_run("broken", task="broken_import:Task", train=TRAIN, **ONE_WORKER)
-    output = run.start().end(2)
+    output = run.start(checked=True).end(2)
     assert run.run_dir.attempts() == []
     assert "Traceback" not in output
     assert "No module named 'no_such_package'" in output

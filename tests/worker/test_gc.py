@@ -10,8 +10,10 @@ from clustertrain.worker.garbage import collect_as_usual, collect_rarely
 
 
 @pytest.fixture(autouse=True)
-def unchanged() -> Iterator[None]:
+def as_python_starts() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.enable()
+    gc.set_threshold(700, 10, 10)
     yield
     gc.set_threshold(*before)
     gc.unfreeze()

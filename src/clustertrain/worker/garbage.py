@@ -1,7 +1,7 @@
 """How often Python looks for unreachable cycles of objects while a process starts, and after that.
 
 The imports of torch and Ray Train make a million objects, and all of them stay. By default Python looks
-through them again and again meanwhile: a tenth to a seventh of the CPU time of a start.
+through them again and again meanwhile.
 """
 
 from __future__ import annotations
