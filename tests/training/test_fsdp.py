@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import ClusterError, JobError
@@ -138,3 +139,52 @@ def test_weights_used_outside_their_block_are_refused_before_the_first_step(rank
         assert isinstance(answer, JobError)
         assert "FSDP cannot run Borrowing.model(): " in str(answer)
         assert "Name larger blocks in train.fsdp.blocks or Task.blocks()" in str(answer)
+
+
+class Experts(nn.Module):
+    """A mixture of two experts of the same size; the choice is the rank's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+    def forward(self, x):
+        return self.experts[dist.get_rank()](x)
+
+
+class Mixture(Normalized):
+    def __init__(self, n: int, block: str) -> None:
+        super().__init__(n)
+        self.block = block
+
+    def model(self):
+        return nn.Sequential(Experts(), nn.Linear(6, 3))
+
+    def blocks(self, model):
+        return [model[0]] if self.block == "layer" else list(model[0].experts)
+
+    def images(self, model):
+        return {"weights": model(torch.ones(1, 6)).softmax(1).reshape(1, 1, 3)}
+
+
+def test_each_rank_may_use_other_parameters_of_a_block(ranks):
+    settings = replace(SETTINGS, steps=6, eval_every_steps=3, find_unused_parameters=True)
+    ddp = ranks(2).results(run_task, Mixture(55, "layer"), settings)
+    fsdp = ranks(2).results(run_task, Mixture(55, "layer"), replace(settings, strategy="fsdp"))
+    assert _logged(fsdp[0], "train") == pytest.approx(_logged(ddp[0], "train"), rel=0, abs=1e-6)
+    for name, weight in ddp[0].weights().items():
+        torch.testing.assert_close(fsdp[0].weights()[name], weight, rtol=0, atol=1e-6)
+    of_rank_0, of_rank_1 = (outcome.images_of_steps for outcome in fsdp)
+    assert of_rank_0.keys() == {3, 6}
+    assert of_rank_1 == {}, "rank 0 shows the images, and both compute them"
+    for step, images in of_rank_0.items():
+        assert torch.equal(images["weights"], ddp[0].images_of_steps[step]["weights"])
+
+
+@pytest.mark.parametrize("changed", [{"log_every": 2}, {"log_every": 90, "save_every_steps": 2}])
+def test_ranks_that_call_different_blocks_are_found_before_anything_is_shown_or_saved(ranks, changed):
+    settings = replace(SETTINGS, strategy="fsdp", **changed)
+    for answer in ranks(2).call(run_task, Mixture(55, "expert"), settings):
+        assert isinstance(answer, JobError)
+        text = "Until step 2, rank 1 called the block 0.experts.1 where rank 0 called 0.experts.0: "
+        assert str(answer).startswith(text)

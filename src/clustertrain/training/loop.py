@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from clustertrain.training.block_calls import BlockCalls
 from clustertrain.training.building import (
     exchange_if,
     load_datasets,
@@ -181,6 +182,7 @@ class _Loop:
         self._early_stopping, self._compression = early_stopping, compression
         self._evaluation_due = False  # a stop request came before it
         self._awaited = AwaitedGradients(task, model, wrapped)
+        self._block_calls = BlockCalls(model, rank_info)
         self._meter = Meter(rank_info)
         self.watch = StepWatch(task, settings, rank_info, order, profile=run.profile, log=self._log)
         self._line = StopLine(rank_info, self._requests)
@@ -320,6 +322,7 @@ class _Loop:
         return Requests(stop, save, minutes is not None and since_s >= 60 * minutes)
 
     def _log_training(self) -> None:
+        self._block_calls.check(self.position.step)
         loss, samples_per_s = self._meter.read()
         record = {"loss": loss, "lr": self._optimization.lr, **self.watch.figures(samples_per_s)}
         if self._evaluation is None:
@@ -365,6 +368,7 @@ class _Loop:
     def _save(self, reason: str, measured: dict[str, float]) -> None:
         """Save, if all losses and weights are finite, and the weights of all ranks equal; called on all
         ranks."""
+        self._block_calls.check(self.position.step)
         self._meter.flush()
         check_weights(self._model, self.position.step)
         if self._settings.compare_weights_every is None:
