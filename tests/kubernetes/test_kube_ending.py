@@ -81,7 +81,7 @@ def process_namespace(folder):
 def test_two_clusters_do_not_meet_and_nothing_is_left_of_one_that_ends(kube, namespace):
     with KubeCluster() as other:
         assert other.node_address != kube.node_address
-        assert not other.get("namespace", namespace)
+        assert not other.get("namespaces", namespace)
         inner = other.make_namespace("inner")
         other.apply(shell_pod("sleeper", "busybox sleep 600"), namespace=inner)
         other.wait_for(lambda: other.phase(inner, "sleeper") == "Running", 240, "it does not run")
@@ -90,7 +90,7 @@ def test_two_clusters_do_not_meet_and_nothing_is_left_of_one_that_ends(kube, nam
         assert traces(other.folder)["cgroups"]
     assert traces(other.folder) == NO_TRACE
     assert processes_in(programs) == []
-    assert kube.get("namespace", namespace)
+    assert kube.get("namespaces", namespace)
 
 
 def start_elsewhere(script):
