@@ -2,7 +2,9 @@
 
 import gzip
 import itertools
+import random
 import re
+import zlib
 
 import pytest
 
@@ -16,6 +18,7 @@ from liars import server
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 BODY = bytes(range(256)) * 100
+TEXT = random.Random(1).randbytes(100_000)  # more than one read when it is compressed
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + LENGTH + b"\r\n" + BODY
@@ -166,6 +169,42 @@ class TestEncodings:
         with server(*answers) as (url, requests):
             assert get(url, folder) == BODY
         assert len(requests) == 2
+
+    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+    @pytest.mark.parametrize("kept", [0, 5, 0.5, -1])
+    def test_a_stream_that_does_not_end_is_no_file_although_the_length_fits(self, folder, pack, kept):
+        """A server or a proxy that failed while it compressed, and counts what it has."""
+        packed = pack(TEXT)
+        cut = packed[: int(len(packed) * kept) if kept == 0.5 else kept]
+        with server(self.ANSWER % (len(cut), cut)) as (url, requests):
+            assert f"its compressed body ends too early, after {len(cut)} bytes" in refusal_of(url, folder)
+        assert len(requests) == retries.TRIES
+        chunked = OK + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+        with server(chunked + (b"%x\r\n%s\r\n" % (len(cut), cut) if cut else b"") + b"0\r\n\r\n") as (url, _):
+            assert "its compressed body ends too early" in refusal_of(url, folder)
+
+    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress], ids=["gzip", "zlib"])
+    def test_a_damaged_byte_is_found_by_the_checksum_of_the_stream(self, folder, pack):
+        packed = bytearray(pack(TEXT))
+        packed[-5] ^= 1
+        with server(self.ANSWER % (len(packed), packed)) as (url, _):
+            assert "its compressed body (gzip or deflate) is damaged" in refusal_of(url, folder)
+
+    def test_all_members_of_a_gzip_are_unpacked(self, folder):
+        packed = gzip.compress(TEXT) + gzip.compress(BODY)
+        with server(self.ANSWER % (len(packed), packed)) as (url, _):
+            assert get(url, folder) == TEXT + BODY
+        (folder / "progress").unlink(missing_ok=True)
+        cut = packed[:-9]
+        with server(self.ANSWER % (len(cut), cut)) as (url, _):
+            assert "ends too early" in refusal_of(url, folder)
+
+    def test_a_bomb_is_refused_before_it_fills_the_disk(self, folder):
+        packed = gzip.compress(bytes(300 << 20), 9)
+        with server(self.ANSWER % (len(packed), packed)) as (url, requests):
+            assert "200 times as much is the limit" in refusal_of(url, folder)
+        assert len(requests) == 1
+        assert (folder / "download").stat().st_size < 80 << 20
 
     def test_a_file_that_is_compressed_itself_stays_so(self, folder):
         """Many servers send .gz files with this header."""

@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 _REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
 _DECODED = {"gzip", "x-gzip", "deflate"}
+_ANY_HEADER = zlib.MAX_WBITS | 32  # of gzip or of zlib
+_MOST_RATIO, _RATIO_FROM_BYTES = 200, 64 << 20
 _COMPRESSED_NAME = re.compile(r"\.(gz|tgz|z|svgz)$", re.IGNORECASE)
 _YOURSELF = "Download it yourself, and use the path as the URI."
 
@@ -91,7 +94,7 @@ class HttpSource:
         first, last, total_bytes = found
         if last + 1 != (end or total_bytes):
             return None
-        body = _Body(self, answer, decode=False)
+        body = _Body(self, answer)
         return Stream(body, first, last + 1, total_bytes, validator, _is_strong(validator))
 
     def _whole(self, answer: BaseHTTPResponse) -> Stream:
@@ -110,9 +113,10 @@ class HttpSource:
         if what is not None:
             answer.close()
             raise DataError(f"{masked(self.url)}: {what}.\n{_YOURSELF}")
-        body = _Body(self, answer, decode=decode)
-        if decode:  # its length is that of the encoded bytes
-            return Stream(body, 0, None, None, None)
+        body = _Body(self, answer)
+        if decode:  # its length is that of the encoded bytes, which the caller cannot count
+            answer.enforce_content_length = True  # type: ignore[attr-defined]
+            return Stream(_Decompressed(body, self.url), 0, None, None, None)
         now = _validator(answer)
         ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
         splits = ranges and total_bytes is not None and _is_strong(now)
@@ -219,25 +223,63 @@ class HttpSource:
 
 
 class _Body:
-    """The body of an answer, under its clock. With `decode` it is decompressed by its Content-Encoding."""
+    """The body of an answer, under its clock."""
 
-    def __init__(self, source: HttpSource, answer: BaseHTTPResponse, *, decode: bool) -> None:
+    def __init__(self, source: HttpSource, answer: BaseHTTPResponse) -> None:
         self._source = source
         self._answer = answer
-        self._decode = decode
-        if decode:  # the caller cannot count the bytes of the encoded body
-            answer.enforce_content_length = True  # type: ignore[attr-defined]
         self._clock = clock_of(answer)
 
     def read1(self, size: int, /) -> bytes:
         self._clock.start(self._source.left_s())
         with self._source.explained(self._source.url, self._clock):
-            data = self._answer.read1(size, decode_content=self._decode) or b""
+            data = self._answer.read1(size, decode_content=False) or b""
         self._clock.stop(len(data))
         return data
 
     def close(self) -> None:
         self._answer.close()
+
+
+class _Decompressed:
+    """The content of a body in gzip or deflate. urllib3 takes the end of a body for the end of the compressed
+    stream; here the stream has to end by itself, with its checksum."""
+
+    def __init__(self, body: _Body, url: str) -> None:
+        self._body = body
+        self._url = url
+        self._stream = zlib.decompressobj(_ANY_HEADER)
+        self._rest = b""
+        self._received_bytes = self._content_bytes = 0
+
+    def read1(self, size: int, /) -> bytes:
+        content = b""
+        while not content:
+            if not self._rest:
+                self._rest = self._body.read1(size)
+                self._received_bytes += len(self._rest)
+            is_over = not self._rest
+            if self._stream.eof:
+                if is_over:
+                    return b""
+                self._stream = zlib.decompressobj(_ANY_HEADER)  # the next member of the gzip
+            try:
+                content = self._stream.decompress(self._rest, size)
+            except zlib.error as error:
+                raise CutShort(f"its compressed body (gzip or deflate) is damaged: {error}") from error
+            self._rest = self._stream.unconsumed_tail or self._stream.unused_data
+            if is_over and not content and not self._stream.eof:
+                raise CutShort(f"its compressed body ends too early, after {self._received_bytes} bytes")
+        self._content_bytes += len(content)
+        if self._content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * self._received_bytes):
+            raise DataError(
+                f"{masked(self._url)}: its first {size_text(self._received_bytes)} decompress to more than "
+                f"{size_text(self._content_bytes)}; {_MOST_RATIO} times as much is the limit.\n{_YOURSELF}"
+            )
+        return content
+
+    def close(self) -> None:
+        self._body.close()
 
 
 def _manager(url: str) -> PoolManager:
