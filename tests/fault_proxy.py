@@ -7,6 +7,7 @@
         proxy.script([status(500), None, reset()])                # one by one; None passes
         proxy.script(cut_answer(1000), when=get, times=1)         # the first GET
         proxy.script(reset(), when=lambda r: r.method == "PUT" and "part" in r.query)
+        proxy.script([None, asked(call)])                         # call() before the server gets the second
         proxy.down(); …; proxy.up()                               # refuses connections meanwhile
         proxy.count(put)                                          # how many came
 
@@ -84,6 +85,8 @@ class Fault:
     bytes_per_s: float = math.inf
     old_listing_s: float = 0.0
     dropped_header: str = ""
+    when_asked: Callable[[], object] = lambda: None
+    when_answered: Callable[[], object] = lambda: None
 
 
 def status(number: int, code: str = "") -> Fault:
@@ -135,6 +138,16 @@ def slow(bytes_per_s: float) -> Fault:
 def late_listing(seconds: float = math.inf) -> Fault:
     """For this time, a listing is the one of the first request."""
     return Fault(old_listing_s=seconds)
+
+
+def asked(call: Callable[[], object]) -> Fault:
+    """The call is over before the server gets the request."""
+    return Fault(when_asked=call)
+
+
+def answered(call: Callable[[], object]) -> Fault:
+    """The server has begun its answer before the call, and the client gets it after the call."""
+    return Fault(when_answered=call)
 
 
 def without_conditions() -> Fault:
@@ -263,6 +276,7 @@ class FaultProxy:
         if not head:
             return
         request, fault = self._met(head, body)
+        fault.when_asked()
         if fault.is_reset:
             _reset(client)
         elif fault.status is not None:
@@ -310,6 +324,7 @@ class FaultProxy:
     def _relay(self, server: socket.socket, client: socket.socket, request: Request, fault: Fault) -> None:
         """Pass the answer on as it comes."""
         head, first = _read_head(server)
+        fault.when_answered()
         if fault.loses_answer:
             while server.recv(_CHUNK_BYTES):
                 pass

@@ -1,11 +1,10 @@
-import threading
-
 import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
 from clustertrain.launchers.find import status_of
+from clustertrain.observe import logs
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
@@ -127,13 +126,11 @@ def test_who_follows_sees_what_is_added_and_how_it_ended(run, attempt):
     assert list(lines) == ["failed (error): eels"]
 
 
-def test_who_follows_a_rank_waits_until_it_has_a_log(run):
+def test_who_follows_a_rank_waits_until_it_has_a_log(run, monkeypatch):
+    """The log comes when it was looked for in vain."""
     attempt = claim_attempt(run)
-    lines = log_lines(run, LogSelection(rank=0), status_of, follow=True)
-    later = threading.Timer(0.3, put, (attempt, "node1", "rank-0.log", "at last\n"))
-    later.start()
-    assert next(lines) == "at last"
-    later.join()
+    monkeypatch.setattr(logs, "_pause", lambda _: put(attempt, "node1", "rank-0.log", "at last\n"))
+    assert next(log_lines(run, LogSelection(rank=0), status_of, follow=True)) == "at last"
 
 
 def test_following_a_node_includes_later_logs(run, attempt):

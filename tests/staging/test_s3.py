@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from clustertrain.staging.partial_file import PIECE_BYTES, Part, read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
-from fault_proxy import FaultProxy, cut_answer, flip_answer, get, reset, slow, stall, status
+from fault_proxy import FaultProxy, answered, asked, cut_answer, flip_answer, get, reset, stall, status
 from s3_servers import ENVIRONMENT
 from web import Answer, serving
 
@@ -169,11 +170,11 @@ def test_every_answer_is_cut_once(proxy, moto_s3, into):
 
 
 def test_streams_work_at_the_same_time(proxy, moto_s3, into):
-    """At 200 kB/s each, one after the other would take 15 s."""
-    proxy.script(slow(200_000), when=get)
-    began = time.monotonic()
-    bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
-    assert time.monotonic() - began < 10
+    """After the first answer, which has the length, seven more are held until all seven were asked for."""
+    all_seven = threading.Barrier(7)
+    proxy.script([None, *[asked(lambda: all_seven.wait(60))] * 7], when=get)
+    assert bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into).read_bytes() == BODY
+    assert proxy.count(get) == 24
 
 
 def test_down_for_good_is_given_up_after_its_time(proxy, moto_s3, into):
@@ -210,20 +211,33 @@ def test_a_flipped_byte_is_found_by_the_checksum(proxy, moto_s3, into):
         bring(moto_s3.location("f.bin", endpoint=proxy.endpoint), into)
 
 
-def test_an_object_that_changes_on_the_way_arrives_as_it_is_now(proxy, moto_s3, into):
-    new = BODY[::-1] + b"longer"
-    changed = []
+NEW = BODY[::-1] + b"longer"
 
-    def change(event):
-        if not changed and event["bytes"]:
-            moto_s3.client().put_object(Bucket=moto_s3.bucket, Key="f.bin", Body=new)
-            changed.append(event)
 
-    proxy.script(slow(500_000), when=get)
-    location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
-    path = bring(location, into, None, on_event=change)
-    assert changed
-    assert path.read_bytes() == new
+@pytest.fixture
+def changing(s3):
+    """A proxy before a server, the location of an object there, and a function that replaces the object."""
+    s3.client().put_object(Bucket=s3.bucket, Key="f.bin", Body=BODY)
+    with FaultProxy(s3.endpoint) as proxy:
+        location = s3.location("f.bin", endpoint=proxy.endpoint)
+        yield proxy, location, lambda: s3.client().put_object(Bucket=s3.bucket, Key="f.bin", Body=NEW)
+
+
+@pytest.mark.parametrize("nth", [2, 12, 24])
+def test_an_object_that_changes_on_the_way_arrives_as_it_is_now(changing, into, nth):
+    """It changes before the server is asked for the nth of 24 parts."""
+    proxy, location, change = changing
+    proxy.script([None] * (nth - 1) + [asked(change)], when=get)
+    assert bring(location, into, None).read_bytes() == NEW
+
+
+def test_an_object_that_changes_after_its_last_part_was_asked_for_arrives_as_it_was(changing, into):
+    """It changes when the server has answered for all 24 parts, and the last of them has not arrived."""
+    proxy, location, change = changing
+    answers = itertools.count(1)
+    proxy.script(answered(lambda: next(answers) == 24 and change()), when=get)
+    assert bring(location, into, None).read_bytes() == BODY
+    assert next(answers) == 24 + 1
 
 
 @pytest.mark.parametrize("fault", [stall(), stall(50_000), status(503)], ids=["silent", "stalled", "503"])
@@ -267,15 +281,17 @@ def child(location, into):
 
 
 def test_a_kill_loses_no_recorded_byte(proxy, moto_s3, into):
-    """Killed in the middle of eight streams, twice; each start requests exactly the missing bytes."""
+    """Killed in the middle of eight streams, twice: four parts have arrived, and all streams wait in a part.
+    Each start requests exactly the missing bytes."""
     location = moto_s3.location("f.bin", endpoint=proxy.endpoint)
-    proxy.script(slow(300_000), when=get)
-    for kept_before in (300_000, 900_000):
+    for parts in (4, 8):
+        proxy.script([None] * 4, when=get)
+        proxy.script(stall(50_000), when=get)
         with child(location, into) as process:
-            wait_for(lambda kept=kept_before: noted_bytes(into) > kept or process.poll() is not None)
+            wait_for(lambda kept=parts * PIECE: noted_bytes(into) >= kept or process.poll() is not None)
             process.kill()
-        assert kept_before < noted_bytes(into) < len(BODY)
-    proxy.calm()
+        proxy.calm()
+        assert parts * PIECE <= noted_bytes(into) < len(BODY)
     kept, before = noted_bytes(into), bytes_requested(proxy)
     (download,) = into.glob(".*.part/download")
     inode = download.stat().st_ino

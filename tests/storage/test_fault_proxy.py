@@ -9,6 +9,8 @@ import pytest
 
 from fault_proxy import (
     FaultProxy,
+    answered,
+    asked,
     cut_answer,
     cut_request,
     flip_answer,
@@ -139,6 +141,13 @@ def test_a_stall_sends_nothing_or_stops_in_the_middle(proxy):
     for _ in range(2):
         with pytest.raises(TimeoutError):
             ask(proxy, timeout=0.3)
+
+
+def test_a_call_comes_before_the_server_is_asked_or_between_its_answer_and_the_client(proxy, server):
+    at = []
+    proxy.script([asked(lambda: at.append(server.came)), answered(lambda: at.append(server.came))])
+    assert [ask(proxy), ask(proxy)] == [(200, BODY)] * 2
+    assert at == [0, 2]
 
 
 def test_a_slow_link_takes_its_time(proxy):

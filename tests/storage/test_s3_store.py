@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -122,12 +121,13 @@ def test_storms_are_ridden_out(moto_store, moto_proxy, fault):
     assert moto_store.list("trees") == []
 
 
-def test_a_server_that_is_down_for_a_while_is_waited_for(moto_store, moto_proxy):
+def test_a_server_that_is_down_for_a_while_is_waited_for(moto_store, moto_proxy, monkeypatch):
+    """It is up again when a request has failed, in the pause before the next one."""
     moto_store.write_atomic("a", b"1")
     moto_proxy.down()
     with pytest.raises(StorageError, match="did not succeed"):  # it is really down
         open_store(replace(moto_store.location, retry_s=0.1)).read_or_none("a")
-    threading.Timer(1.0, moto_proxy.up).start()
+    monkeypatch.setattr(s3_client.random, "uniform", lambda low, high: moto_proxy.up() or low)
     assert moto_store.read_or_none("a") == b"1"
 
 

@@ -124,13 +124,15 @@ def test_a_server_that_stays_down_ends_the_run_and_saved_checkpoints_verify(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultProxy(moto_s3.endpoint) as proxy:
-        slow = {"step_s": 0.2}
-        there = sections(moto_s3, args=slow, endpoint=proxy.endpoint, retry_s=3.0)
+        until = tmp_path / "down"  # the steps before the second checkpoint wait for it
+        held = {"task": "held:Held", "args": {"until": str(until), "at_call": 7}}
+        there = sections(moto_s3, endpoint=proxy.endpoint, retry_s=3.0) | held
         run = make_run("away", **there, **ONE_WORKER)
         shelf = shelf_behind(run, moto_s3)
         run.start()
         run.wait_for_event("checkpoint")
         proxy.down()
+        until.touch()
         output = run.end(4, within_s=120)
     assert "did not succeed in 3 s of retries" in output
     assert f"at {proxy.endpoint}" in output
