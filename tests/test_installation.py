@@ -2,10 +2,13 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -59,3 +62,58 @@ def test_tools_are_in_the_extra_dev_only():
     for extra in ("train", *OPTIONAL):
         assert not names(EXTRAS[extra]) & tools
     assert not names(PROJECT["dependencies"]) & tools
+
+
+@pytest.fixture
+def submit_side(tmp_path):
+    """Runs clustertrain in an environment that has exactly what `pip install .` brings."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "light"], check=True)
+    (packages,) = (tmp_path / "light" / "lib").glob("python*/site-packages")
+    wanted, found = ["clustertrain"], set()
+    while wanted:
+        name = wanted.pop()
+        try:
+            of = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another version of Python
+        if name in found:
+            continue
+        found.add(name)
+        wanted += names(each for each in of.requires or () if "extra ==" not in each)
+        for entry in {file.parts[0] for file in of.files} - {"..", "__pycache__"}:
+            (packages / entry).symlink_to(of.locate_file(entry))
+
+    def run(*arguments):
+        command = [tmp_path / "light" / "bin" / "python", "-m", "clustertrain.cli", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_an_installation_for_submitting_checks_the_unchanged_job_of_init(submit_side, tmp_path):
+    """What only a worker needs is a note, and `run` says how torch and Ray are installed there."""
+    assert submit_side("init", "mine").returncode == 0
+    note = "note: train.log: tensorboard: not installed here; the nodes need it: uv pip install --python "
+    done = submit_side("check", "mine/job.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, _ = done.stdout.splitlines()
+    assert first.startswith(note)
+    assert second == "note: the code was not imported: torch is not installed here"
+    done = submit_side("validate", "mine/job.yaml")
+    assert done.returncode == 0
+    assert done.stderr.startswith(note)
+    assert "task: task:SineTask" in done.stdout
+    python = ("--set", "slurm.python=/envs/train/bin/python")
+    assert "#SBATCH" in submit_side("render", "--to", "slurm", "mine/job.yaml", *python).stdout
+    done = submit_side("run", "mine/job.yaml")
+    assert done.returncode == 2
+    assert "needs torch and ray: not installed here.\nuv pip install --python" in done.stderr
+    (tmp_path / "mine" / "task.py").write_text("import torch\ndef train(config): pass\n")
+    (tmp_path / "mine" / "job.yaml").write_text("name: a\nfunction: task:train\n")
+    done = submit_side("check", "mine/job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (
+        "note: not all of the code could be checked here: function: task:train does not import" in done.stdout
+    )
+    (tmp_path / "mine" / "task.py").write_text("def train(config): 1 = 2\n")
+    assert submit_side("check", "mine/job.yaml").returncode == 2  # a mistake on every machine

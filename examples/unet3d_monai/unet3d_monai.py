@@ -22,7 +22,7 @@ try:
         ScaleIntensityd,
     )
 except ImportError as error:
-    raise ImportError(f"{error}. Install it: pip install 'clustertrain[monai]'") from error
+    raise ImportError(f"{error}. Install it: pip install 'monai>=1.5,<2' 'nibabel>=5.3,<6'") from error
 
 BOTH = ("image", "label")
 HALVED = 16  # the network halves the edges four times; of one voxel there is no normalization

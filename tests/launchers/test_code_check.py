@@ -16,6 +16,7 @@ from clustertrain.launchers.check import check_code, check_loggers
 from clustertrain.launchers.launcher import CheckOptions, launcher_of
 from clustertrain.launchers.local.run import run_local
 from clustertrain.node import installed
+from clustertrain.node.installed import how_to_install
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.claims import claim_attempt
@@ -244,9 +245,9 @@ def test_a_logger_that_is_not_installed_is_an_error_here_and_a_note_elsewhere(jo
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "wandb" else object())
     with pytest.raises(JobError, match="wandb: not installed here") as refused:
         check_code(with_loggers(job, "tensorboard", "wandb"), print)
-    assert str(refused.value).endswith("\npip install 'clustertrain[wandb]'")
+    assert str(refused.value).endswith(f"\n{how_to_install('wandb')}")
     (note,) = check_loggers(with_loggers(job, "wandb"), elsewhere=True)
-    assert note.endswith("not installed here; the nodes need it: pip install 'clustertrain[wandb]'")
+    assert note.endswith(f"not installed here; the nodes need it: {how_to_install('wandb')}")
     assert check_loggers(with_loggers(job, "mlflow")) == []
 
 

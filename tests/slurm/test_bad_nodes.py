@@ -143,7 +143,7 @@ def sbatch(run, script: str) -> str:
 
 
 def test_a_python_without_ray_on_the_nodes_is_told(make, cluster, tmp_path):
-    """It has the kit as `pip install clustertrain` leaves it, without [train]."""
+    """It has the kit as `pip install .` leaves it, without [train]."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "light"], check=True)
     (packages,) = (tmp_path / "light" / "lib").glob("python*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -153,7 +153,7 @@ def test_a_python_without_ray_on_the_nodes_is_told(make, cluster, tmp_path):
     run = make("rayless", **FAULTY, slurm={**ON_TWO, "python": python}).submit()
     said = refused(run, 3)
     assert f"{python} on node1 has no torch and no ray" in said
-    assert "clustertrain[train]" in said
+    assert "[train]" in said
     assert (run.result.state, run.result.cause) == ("failed", "cluster")
 
 

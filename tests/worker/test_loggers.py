@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from clustertrain.job.identity import Change
+from clustertrain.node.installed import how_to_install
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import JobChanges
 from clustertrain.worker.loggers.background import MOST_IMAGES, Background
@@ -213,7 +214,7 @@ def test_a_package_that_is_missing_is_a_warning_with_the_remedy(run, monkeypatch
     warnings, _ = write_curve(run.attempt(1), {"train/loss": {10: 1.0}}, "mlflow", "tensorboard")
     assert len(warnings) == 1
     assert warnings[0].startswith("mlflow is not written: ")
-    assert warnings[0].endswith("; pip install 'clustertrain[mlflow]'")
+    assert warnings[0].endswith(f"; {how_to_install('mlflow')}")
     assert list(run.attempt(1).tensorboard.iterdir())
 
 

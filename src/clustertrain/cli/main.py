@@ -88,8 +88,10 @@ def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool,
     job = load_job(Path(job_file), sets)
     with placing(typed("validate", job_file, sets)):
         check_source(job)
-        check_loggers(job)
+        notes = check_loggers(job)
     click.echo(dump_job(job), nl=False)
+    for each in notes:
+        click.echo(f"note: {each}", err=True)
 
 
 @main.command()
@@ -377,12 +379,12 @@ def data_evict(target: str, name: str | None, sets: tuple[str, ...], to: str | N
 
 def needs_training(command: str) -> None:
     """Refuse a command that needs torch and ray if they are not installed, without importing them."""
-    from clustertrain.node.installed import missing_for_training
+    from clustertrain.node.installed import how_to_install, missing_for_training
 
     if missing := missing_for_training():
         click.echo(
             f"error: `clustertrain {command}` needs {' and '.join(missing)}: not installed here.\n"
-            "pip install 'clustertrain[train]'",
+            f"{how_to_install('train')}",
             err=True,
         )
         sys.exit(EXIT_JOB)

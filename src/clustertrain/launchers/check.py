@@ -28,7 +28,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 from clustertrain.job.source import check_source
 from clustertrain.job.start_environment import without_gpus
-from clustertrain.node.installed import how_to_install, missing_for_training, missing_of
+from clustertrain.node.installed import how_to_install_loggers, missing_for_training, missing_of
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
@@ -63,13 +63,15 @@ def check_code(
     Args:
         command: names the job file in which an error gets its place.
         world_size: the number of workers; the largest that the job allows if it is not known.
-        elsewhere: the job will run on other machines. What may differ there becomes a note.
+        elsewhere: the job will run on other machines, as it must where torch is not installed. What may
+            differ there becomes a note.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
         RunStopped: a signal asked for an end.
     """
     started_s = time.monotonic()
+    elsewhere = elsewhere or _is_submit_side()
     with placing(command):
         check_source(job)
         notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
@@ -87,14 +89,14 @@ def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
     Raises:
         JobError: a package is not installed where the job runs, or a logger has no place to write to.
     """
-    loggers = loggers_of(job)
+    loggers, elsewhere = loggers_of(job), elsewhere or _is_submit_side()
     _check_places(job, loggers, elsewhere=elsewhere)
     if not (missing := missing_of(loggers)):
         return []
     text = f"train.log: {' and '.join(missing)}: not installed here"
     if elsewhere:
-        return [f"{text}; the nodes need it: {how_to_install(missing)}"]
-    raise JobError(f"{text}.\n{how_to_install(missing)}")
+        return [f"{text}; the nodes need it: {how_to_install_loggers(missing)}"]
+    raise JobError(f"{text}.\n{how_to_install_loggers(missing)}")
 
 
 def _check_places(job: Job, loggers: Sequence[str], *, elsewhere: bool) -> None:
@@ -173,7 +175,7 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
     Raises:
         ClusterTrainError: as `check_code`.
     """
-    if job.task and "torch" in missing_for_training():
+    if job.task and _is_submit_side():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
     report = run_check(
@@ -187,6 +189,11 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
     if elsewhere and report.of_this_machine:
         return [*report.notes, f"not all of the code could be checked here: {_first_line(report.error)}"]
     raise _error_of(report)
+
+
+def _is_submit_side() -> bool:
+    """Whether this Python can check and submit jobs, and cannot train."""
+    return "torch" in missing_for_training()
 
 
 def _error_of(report: CheckReport) -> ClusterTrainError:

@@ -1,9 +1,16 @@
-"""Whether the packages that a training needs are installed here, without importing them."""
+"""Whether the packages of a training are installed here, without importing them, and how to add them."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterable
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 _EXTRA_OF_LOGGER = {"tensorboard": "train", "mlflow": "mlflow", "wandb": "wandb"}
 
@@ -18,6 +25,40 @@ def missing_of(loggers: Iterable[str]) -> list[str]:
     return [name for name in loggers if find_spec(name) is None]
 
 
-def how_to_install(loggers: Iterable[str]) -> str:
-    extras = sorted({_EXTRA_OF_LOGGER[name] for name in loggers})
-    return f"pip install 'clustertrain[{','.join(extras)}]'"
+def how_to_install_loggers(loggers: Iterable[str]) -> str:
+    return how_to_install(*{_EXTRA_OF_LOGGER[name] for name in loggers})
+
+
+def how_to_install(*extras: str) -> str:
+    """The command that adds extras of clustertrain to this Python. It repeats where this copy came from:
+    clustertrain is on no package index, where anybody may take its name."""
+    try:
+        copy = distribution("clustertrain")
+    except PackageNotFoundError:
+        return f"Install the packages of {' and '.join(sorted(extras))} in clustertrain's pyproject.toml."
+    wanted = _source(copy, f"[{','.join(sorted(extras))}]") or _packages(copy, extras)
+    pip = f"{quote(sys.executable)} -m pip install"
+    if find_spec("pip") is None:
+        pip = f"uv pip install --python {quote(sys.executable)}"
+    return " ".join([pip, *map(quote, wanted)])
+
+
+def _source(copy: Distribution, extras: str) -> list[str]:
+    """The arguments with which pip installs this copy again; none if it is not known, or no longer there."""
+    origin = json.loads(copy.read_text("direct_url.json") or "{}")
+    url = origin.get("url", "")
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    elif url.startswith("file:"):
+        path = url2pathname(urlsplit(url).path)
+        editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []
+        return [*editable, f"{path}{extras}"] if Path(path).exists() else []
+    if url and (folder := origin.get("subdirectory")):
+        url += f"#subdirectory={folder}"
+    return [f"clustertrain{extras} @ {url}"] if url else []
+
+
+def _packages(copy: Distribution, extras: Iterable[str]) -> list[str]:
+    """The packages of these extras themselves."""
+    required = [each.partition(";") for each in copy.requires or ()]
+    return [name.strip() for name, _, marker in required if any(f"'{each}'" in marker for each in extras)]

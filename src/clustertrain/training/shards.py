@@ -314,5 +314,5 @@ def _check_installed() -> None:
     except ImportError as error:
         raise JobError(
             f"Shards needs the package webdataset, which is not installed: {error}.\n"
-            "Install clustertrain[webdataset]."
+            "Install it: pip install 'webdataset>=1,<2'"
         ) from error

@@ -29,6 +29,7 @@ from clustertrain.launchers.kubernetes.rules.schemas import VERSION, schemas_of,
 from clustertrain.launchers.kubernetes.submit import rayjob_of
 from clustertrain.launchers.launcher import Checked, CheckOptions
 from clustertrain.launchers.shell import CommandMissing
+from clustertrain.node.installed import how_to_install
 from clustertrain.run.command_line import typed
 
 
@@ -87,7 +88,7 @@ def _version(options: CheckOptions) -> str:
     version = options.kubernetes_version or VERSION
     if options.kubernetes_version and schemas_of(version) is None:
         known = ", ".join(versions())
-        remedy = f"It has {known}." if known else "Install it: pip install 'clustertrain[kubernetes]'."
+        remedy = f"It has {known}." if known else how_to_install("kubernetes")
         raise JobError(f"--kubernetes-version {version}: kubernetes-validate has no such schemas.\n{remedy}")
     return version
 
@@ -107,7 +108,7 @@ def _of_reachable_cluster(checks: Iterator[str], version: str) -> Iterator[str]:
         if schemas_of(version) is None:
             yield (
                 "note: fields and types of Kubernetes' own kinds were not checked: "
-                "`pip install 'clustertrain[kubernetes]'` installs their schemas"
+                f"`{how_to_install('kubernetes')}` installs their schemas"
             )
 
 

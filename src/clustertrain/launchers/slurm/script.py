@@ -25,7 +25,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.devices import check_slices
 from clustertrain.job.model import Job
 from clustertrain.job.slurm import LONGEST_LEAD_S
-from clustertrain.node.installed import missing_for_training
+from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.storage.location import local_path
 from clustertrain.version import __version__
 
@@ -317,7 +317,7 @@ def python_on_nodes(job: Job) -> str:
     if missing := missing_for_training():
         raise JobError(
             f"slurm.python is not given, and {sys.executable} has no {' and no '.join(missing)}\n"
-            "the nodes need a Python with clustertrain[train]\n"
-            "name it under slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
+            f"the nodes need a Python with clustertrain and both: {how_to_install('train')}\n"
+            "or give slurm.python, in the job file or for all jobs in ~/.config/clustertrain/site.yaml"
         )
     return sys.executable

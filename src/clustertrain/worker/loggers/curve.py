@@ -9,7 +9,7 @@ from importlib import import_module
 
 import torch
 
-from clustertrain.node.installed import how_to_install
+from clustertrain.node.installed import how_to_install_loggers
 from clustertrain.worker.loggers.background import Background
 from clustertrain.worker.loggers.logger import Point, Subject
 
@@ -50,7 +50,7 @@ class Curve:
         try:
             module = import_module(f"clustertrain.worker.loggers.{name}")
         except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training
-            remedy = f"; {how_to_install([name])}" if isinstance(error, ImportError) else ""
+            remedy = f"; {how_to_install_loggers([name])}" if isinstance(error, ImportError) else ""
             self._warn(f"{name} is not written: {error}{remedy}")
             return []
         subject = self._subject

@@ -1,6 +1,6 @@
 """The published schemas of Kubernetes' own kinds: misspelt fields, missing fields and wrong types.
 
-The optional package kubernetes-validate contains them, by version (`clustertrain[kubernetes]`; 111 MB). Pod
+The optional package kubernetes-validate contains them, by version (the extra `kubernetes`; 111 MB). Pod
 templates in Ray's kinds have the same schema. Values, such as names and quantities, are not in a schema.
 """
 

@@ -20,7 +20,7 @@ from clustertrain.launchers.slurm.agent.allocation import (
     run_name,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
-from clustertrain.node.installed import missing_for_training
+from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.node.network import address_towards, interface_of
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
@@ -139,7 +139,7 @@ def _check_installed(allocation: Allocation) -> None:
     if missing := missing_for_training():
         raise ClusterError(
             f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
-            "Run pip install 'clustertrain[train]' there, or set slurm.python to a Python that has both."
+            f"Run {how_to_install('train')} there, or set slurm.python to a Python that has both."
         )
 
 
