@@ -170,3 +170,37 @@ def test_a_refused_start_repeats_the_command_line(job, tmp_path):
         begun(job(), options)
     assert "`clustertrain stop 'my job.yaml' --set name=a`" in str(caught.value)
     assert "`clustertrain run 'my job.yaml' --set name=a --takeover`" in str(caught.value)
+
+
+def test_a_start_claims_the_number_after_the_attempt_that_it_checked(job):
+    """Whenever another start comes between the check and the claim, one of the two is refused."""
+    seconds = []
+
+    def another_start(*_):
+        if not seconds:
+            seconds.append(None)
+            seconds[:] = begun(job())[1:]
+        return [1]
+
+    for window in (
+        {"world_sizes": another_start},
+        {"world_sizes": lambda: [1], "before_claim": another_start},
+    ):
+        seconds.clear()
+        with pytest.raises(ClusterError, match="claimed by another start at the same moment"):
+            claim_next_attempt(job(), Options(takeover=True), echo=print, launcher="local", **window)
+        write_result(seconds[0], Result("stopped", "user", 130))
+    assert [attempt.n for attempt in seconds[0].run.attempts()] == [1, 2]
+
+
+def test_a_folder_without_a_claim_is_no_attempt(job):
+    """The folder is visible before the claim in it: its maker may be about to claim it, or was killed."""
+    run = RunDir.newest(job().storage.uri, "a")
+    for _ in range(2):
+        following = (run.newest_attempt().n if run.newest_attempt() else 0) + 1
+        run.local_path(run.attempt(following).key).mkdir(parents=True)
+        _, attempt = begun(job(), Options(takeover=True))
+        assert attempt.n == following
+        restart = attempt.restart(0)
+        run.local_path(restart.key).mkdir(parents=True)
+        assert attempt.newest_restart() is None

@@ -87,26 +87,26 @@ def claim_next_attempt(
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
     previous, continued = run.newest_attempt(), Continuation()
+    number = previous.n + 1 if previous is not None else 1  # no other: it is this attempt that is checked
     runs = False
     if previous is not None:
         if not is_same_start(previous, allocation):
             runs = is_running(previous, options)
         if options.fresh:
-            run = run.fresh()
+            run, number = run.fresh(), 1
         else:
             continued = continue_from(run, previous, job, options, echo)
             if continued.finished is not None:
                 return run, continued.finished
     world_size = world_sizes()[-1]
     check_world_size(run, job, world_size, options)
-    newest = run.newest_attempt()
     if before_claim is not None:
         before_claim(world_size)
     if previous is not None and runs:
         previous.stop.write(StopRequest("user", by="takeover"))
     attempt = claim_attempt(
         run,
-        number=newest.n + 1 if newest is not None else 1,
+        number=number,
         world_size=world_size,
         launcher=launcher,
         retry=options.retry,

@@ -264,7 +264,8 @@ class Attempt:
         return [Restart(self, n) for n in sorted(int(name) for name in names if _NUMBER.match(name))]
 
     def newest_restart(self) -> Restart | None:
-        return next(reversed(self.restarts()), None)
+        """The newest start that was claimed; see `RunDir.newest_attempt`."""
+        return next((restart for restart in reversed(self.restarts()) if restart.claim.exists()), None)
 
 
 @dataclass(frozen=True)
@@ -388,4 +389,6 @@ class RunDir:
         return [Attempt(self, n) for n in sorted(numbers)]
 
     def newest_attempt(self) -> Attempt | None:
-        return next(reversed(self.attempts()), None)
+        """The newest attempt that was claimed. A folder is visible before the claim in it, and stays if its
+        maker is killed; were it counted, two starts could claim, and a fence look for a claim in the gap."""
+        return next((attempt for attempt in reversed(self.attempts()) if attempt.claim.exists()), None)
