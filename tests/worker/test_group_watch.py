@@ -1,13 +1,17 @@
 """A rank of a script that makes no process group while others wait: real scripts, and torch's own store."""
 
+import itertools
+import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from clustertrain.node.ports import Ports, free_port
+from clustertrain.waiting import wait_until
 from clustertrain.worker import group_watch
 from clustertrain.worker.group_watch import GroupWatch
 from clustertrain.worker.script import run_script
@@ -33,9 +37,12 @@ subprocess.run([sys.executable, "-c", open("joins.py").read(), *sys.argv[1:]], c
 """
 
 
+LAST_PORT = itertools.count(21999, -1)  # a closed connection of another test would count for this one
+
+
 @pytest.fixture
 def port():
-    return free_port(Ports(21000, 21999))
+    return free_port(Ports(21000, next(LAST_PORT)))
 
 
 @pytest.fixture
@@ -89,16 +96,15 @@ def peer(port):
         process.wait()
 
 
-def wait_for(notes):
-    ends = time.monotonic() + 200  # the other rank imports torch
-    while not notes and time.monotonic() < ends:
-        time.sleep(0.1)
-    return notes
+def wait_for(condition):
+    wait_until(condition, 200, poll_s=0.1)  # another rank imports torch
 
 
 def test_a_rank_that_ends_while_rank_0_waits_is_named(watched, peer, port):
     peer(0)
-    ((kind, text),) = wait_for(watched(LEAVES, rank=1))
+    notes = watched(LEAVES, rank=1)
+    wait_for(lambda: notes)
+    ((kind, text),) = notes
     assert kind == "warning"
     assert text.startswith(
         "rank 1: train.py ended with exit code 0 and made no process group. "
@@ -108,7 +114,9 @@ def test_a_rank_that_ends_while_rank_0_waits_is_named(watched, peer, port):
 
 def test_rank_0_that_ends_while_another_rank_waits_is_named(watched, peer, port):
     peer(1)
-    ((_, text),) = wait_for(watched(LEAVES, rank=0))
+    notes = watched(LEAVES, rank=0)
+    wait_for(lambda: notes)
+    ((_, text),) = notes
     assert "rank 0: train.py ended with exit code 0 and made no process group. " in text
     assert "A rank on 127.0.0.1 waits for it at" in text
 
@@ -138,3 +146,28 @@ def test_a_script_without_a_process_group_is_not_named(watched):
     notes = watched(LEAVES, rank=1, patience_s=0.2) + watched(LEAVES, rank=0, patience_s=0.2)
     time.sleep(1.5)
     assert notes == []
+
+
+def test_a_rank_0_that_has_ended_waits_for_nobody(watched, port, tmp_path, monkeypatch):
+    """Its watch listens in its place: other watches find that out, and it still finds a rank that waits."""
+    is_awaited = GroupWatch._is_awaited
+    answers = []
+
+    def asks(watch):
+        answers.append(is_awaited(watch))
+        (tmp_path / "go").touch()
+        return answers[-1]
+
+    monkeypatch.setattr(GroupWatch, "_is_awaited", asks)
+    of_rank_0 = watched(LEAVES, rank=0)
+    listens = f":{port:04X} 00000000:0000 0A "
+    wait_for(lambda: listens in Path("/proc/net/tcp").read_text())
+    notes = watched(LEAVES, rank=1)
+    wait_for(lambda: answers)
+    notes += watched(LEAVES_LATER, rank=1, patience_s=0.1)
+    assert not any(answers)
+    assert notes + of_rank_0 == []
+    with socket.create_connection(("127.0.0.1", port)) as waits:
+        waits.sendall(b"a client of a store sends first")
+        wait_for(lambda: of_rank_0)
+    assert "A rank on 127.0.0.1 waits for it at" in of_rank_0[0][1]

@@ -17,8 +17,9 @@ from pathlib import Path
 
 _POLL_S = 0.5
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")  # Documentation/networking/proc_net_tcp.rst of Linux
-_LISTENS = "0A"  # a state of these tables
 _NO_PROCESS = "0"  # the inode of a connection whose process has closed it
+# The answer in place of a rank 0 that has ended, to a caller that sends nothing: the watch of another rank.
+_HAS_ENDED = b"clustertrain: rank 0 has ended\n"
 
 
 class GroupWatch:
@@ -96,41 +97,45 @@ class GroupWatch:
         return False
 
     def _is_awaited(self) -> bool:
-        """Whether rank 0 listens; without a connection if it is on this machine."""
-        if any(state == _LISTENS for _, state in _sockets(self._port)):
-            return True
-        with suppress(OSError), socket.create_connection((self._address, self._port), timeout=5):
-            return True
+        """Whether rank 0 listens, and not its watch in its place."""
+        with suppress(OSError), socket.create_connection((self._address, self._port), timeout=5) as caller:
+            caller.shutdown(socket.SHUT_WR)  # torch's store closes such a connection without an answer
+            return caller.recv(len(_HAS_ENDED)) != _HAS_ENDED
         return False
 
     def _caller(self) -> str | None:
         """The host of a rank that tries to reach this one, rank 0, in whose place this process listens."""
+        ends = time.monotonic() + self._patience_s
         with suppress(OSError), socket.create_server(("", self._port)) as server:
-            server.settimeout(self._patience_s)
-            connection, (host, *_) = server.accept()
-            connection.close()
-            return str(host)
+            while (left_s := ends - time.monotonic()) > 0:
+                server.settimeout(left_s)
+                connection, (host, *_) = server.accept()
+                with suppress(OSError), connection:
+                    connection.settimeout(5)
+                    if connection.recv(1):
+                        return str(host)
+                    connection.sendall(_HAS_ENDED)
         return None
 
     def _has_joined(self) -> bool:
-        inodes = {inode for inode, _ in _sockets(self._port)} - {_NO_PROCESS}
+        inodes = set(_sockets(self._port)) - {_NO_PROCESS}
         return bool(inodes) and any(_has_socket(pid, inodes) for pid in _session(self._pid))
 
 
-def _sockets(port: int) -> Iterator[tuple[str, str]]:
-    """(inode, state) of each TCP socket of this machine that has the port, on this side or the other."""
+def _sockets(port: int) -> Iterator[str]:
+    """The inode of each TCP socket of this machine that has the port, on this side or the other."""
     wanted = f":{port:04X}"
     for table in _TABLES:
         with suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 fields = line.split()
                 if fields[1].endswith(wanted) or fields[2].endswith(wanted):
-                    yield fields[9], fields[3]
+                    yield fields[9]
 
 
 def _closed_connections(port: int) -> bool:
     """Whether a process of this machine had such a connection until a moment ago."""
-    return any(inode == _NO_PROCESS for inode, _ in _sockets(port))
+    return _NO_PROCESS in _sockets(port)
 
 
 def _session(leader: int) -> Iterator[int]:
