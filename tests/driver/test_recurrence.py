@@ -1,5 +1,8 @@
 """Which errors are certain to occur again, which may be transient, and when two are the same."""
 
+import socket
+from urllib.error import URLError
+
 import pytest
 
 from clustertrain.driver.recurrence import (
@@ -18,6 +21,10 @@ class DistBackendError(RuntimeError):
     """As torch's."""
 
 
+class DistNetworkError(DistBackendError):
+    """As torch's."""
+
+
 def chained(error, cause):
     error.__cause__ = cause
     return error
@@ -30,6 +37,15 @@ CERTAIN = [
     IndentationError("unexpected indent"),
     chained(RuntimeError("install cv2"), ImportError("cv2")),
     ExceptionGroup("several", [ValueError("x"), ImportError("cv2")]),
+    RuntimeError("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
+    RuntimeError("The NVIDIA driver on your system is too old (found version 11040)."),
+    AssertionError("Torch not compiled with CUDA enabled"),
+    RuntimeError("No CUDA GPUs are available"),
+    ValueError("ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
+    RuntimeError(
+        "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If"
+    ),
+    RuntimeError("Distributed package doesn't have NCCL built in"),
 ]
 TRANSIENT = [
     OSError(5, "Input/output error"),
@@ -59,6 +75,49 @@ def test_what_is_tried_again(error):
     report = report_of(error, "/code")
     assert is_certain(report) == (error in CERTAIN)
     assert is_transient(report) == (error in TRANSIENT)
+
+
+# As urllib, requests, huggingface_hub, transformers and datasets raise them.
+WITHOUT_A_NETWORK = [
+    URLError(socket.gaierror(-3, "Temporary failure in name resolution")),
+    ConnectionError(
+        "(Caused by NameResolutionError(\"Failed to resolve 'a.b' ([Errno -2] Name or service not known)\"))"
+    ),
+    OSError(101, "Network is unreachable"),
+    chained(
+        OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
+        FileNotFoundError(
+            "An error happened while trying to locate the file on the Hub and we cannot find the requested "
+            "files in the local cache. Please check your connection"
+        ),
+    ),
+    FileNotFoundError(
+        "An error happened while trying to locate the files on the Hub, and we cannot find the"
+        " appropriate snapshot folder"
+    ),
+    ConnectionError("Couldn't reach 'imdb' on the Hub (LocalEntryNotFoundError)"),
+]
+
+
+@pytest.mark.parametrize("error", WITHOUT_A_NETWORK, ids=repr)
+def test_a_network_that_was_never_there_does_not_come(error):
+    report = report_of(error, "/code")
+    assert is_certain(report, at_start=True)
+    assert not is_certain(report), "a network that was there comes back"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "Connection refused"),
+        TimeoutError("timed out"),
+        DistNetworkError("cannot be retrieved (gai error: -2 - Name or service not known)"),
+        OSError(98, "Address already in use"),
+    ],
+    ids=repr,
+)
+def test_a_server_or_a_rank_may_come_later(error):
+    assert not is_certain(report_of(error, "/code"), at_start=True)
 
 
 def test_an_error_that_was_only_handled_has_no_effect():
@@ -97,6 +156,17 @@ def test_a_printed_name_is_known_by_pythons_own_classes():
 )
 def test_a_script_that_did_not_start(code, line, certain):
     assert is_certain_of_script(code, line) == certain
+
+
+CLICK = (
+    "train.py ended with exit code 2 on rank 0; its last lines:\n  | Usage: train.py [OPTIONS]\n  | Error: No"
+)
+
+
+def test_a_script_that_printed_how_it_is_called_did_not_start():
+    assert is_certain_of_script(2, "Error: No such option '--lrr'.", CLICK)
+    assert not is_certain_of_script(1, "Error: No such option '--lrr'.", CLICK)
+    assert not is_certain_of_script(2, "no", "train.py ended with exit code 2; memory usage: 3 GB")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from clustertrain.worker.user_error import UserCodeFailed
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
 _ANSWER_S = 5.0
+_BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
 _OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
 _FATAL_SIGNALS = {
@@ -77,6 +79,7 @@ class Group:
     def __init__(self, worker_group: Any, attempt: Attempt) -> None:
         self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
         self._attempt = attempt
+        self._began_s = time.monotonic()
         self._limits: dict[int, Limits] = dict(
             zip(self._workers, worker_group.execute(read_limits), strict=True)
         )
@@ -222,13 +225,18 @@ class Group:
             exit_code=error.script_exit_code,
         )
         failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
-        did_not_start = recurrence.is_certain_of_script(error.script_exit_code, error.last_line)
+        did_not_start = recurrence.is_certain_of_script(error.script_exit_code, error.last_line, str(error))
         return _judged(
             failure,
-            is_certain=did_not_start or (report is not None and recurrence.is_certain(report)),
+            is_certain=did_not_start
+            or (report is not None and recurrence.is_certain(report, at_start=self._has_just_begun())),
             is_transient=error.signal_number == signal.SIGKILL
             or (report is not None and recurrence.is_transient(report)),
         )
+
+    def _has_just_begun(self) -> bool:
+        """Whether this is the first start of the attempt's workers, a few minutes ago."""
+        return newest_restart(self._attempt).number == 0 and time.monotonic() - self._began_s < _BEGINNING_S
 
     def _where_whole(self, rank: int) -> str:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))

@@ -12,8 +12,20 @@ import re
 from clustertrain.worker.error_report import ErrorReport
 
 _CERTAIN_CLASSES = {"ImportError", "SyntaxError"}
-# python found no script, and argparse refused the arguments: both end with code 2.
+# No GPU that torch can use. The texts are torch's; a driver that is lost later has others.
+_CERTAIN_MESSAGE = re.compile(
+    r"Found no NVIDIA driver on your system|The NVIDIA driver on your system is too old|"
+    r"Torch not compiled with CUDA enabled|No CUDA GPUs are available|"
+    r"no GPUs found|torch\.cuda\.is_available\(\) is False|doesn't have NCCL built in"
+)
+# A node without a network. The texts are the C library's, huggingface_hub's after five tries, and datasets'.
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|No address associated with hostname|"
+    r"Network is unreachable|on the Hub,? and we cannot find the|Couldn't reach .* on the Hub \(LocalEntry"
+)
+# python found no script, and argparse, click or fire refused the arguments: all end with code 2.
 _CERTAIN_OUTPUT = re.compile(r"^\S+: (?:can't open file|error:) ")
+_USAGE = re.compile(r"^\W*usage: ", re.IGNORECASE | re.MULTILINE)
 _NO_MODULE = re.compile(r"^\S+: (?:No module named [\w.]|Error while finding module specification for )")
 _COMMAND_CANNOT_RUN = (126, 127)
 
@@ -35,9 +47,10 @@ _TRANSIENT_MESSAGE = re.compile(
 )
 
 
-def is_certain(report: ErrorReport) -> bool:
-    """Whether the exception shows that the code cannot run."""
-    return _kind(report) == "certain"
+def is_certain(report: ErrorReport, *, at_start: bool = False) -> bool:
+    """Whether the exception shows that the code cannot run. `at_start`: it ended a script that has just begun
+    for the first time, so that a missing network has never been there."""
+    return _kind(report, at_start) == "certain"
 
 
 def is_transient(report: ErrorReport) -> bool:
@@ -45,19 +58,21 @@ def is_transient(report: ErrorReport) -> bool:
     return _kind(report) == "transient"
 
 
-def _kind(report: ErrorReport) -> str | None:
+def _kind(report: ErrorReport, at_start: bool = False) -> str | None:
     """The kind of the exception or, if it has none, of the exception that it was raised from. An exception
     that was only handled has no effect."""
-    if _CERTAIN_CLASSES.intersection(report.classes):
+    if _CERTAIN_CLASSES.intersection(report.classes) or _CERTAIN_MESSAGE.search(report.message):
+        return "certain"
+    if at_start and _NO_NETWORK.search(report.message) and not report.name.startswith("Dist"):
         return "certain"
     if _is_of_system(report) or _TRANSIENT_MESSAGE.search(report.message):
         return "transient"
-    of_members = {_kind(member) for member in report.members}
+    of_members = {_kind(member, at_start) for member in report.members}
     if "certain" in of_members:
         return "certain"
     if of_members == {"transient"}:
         return "transient"
-    return _kind(report.cause) if report.cause is not None and report.is_raised_from else None
+    return _kind(report.cause, at_start) if report.cause is not None and report.is_raised_from else None
 
 
 def _is_of_system(report: ErrorReport) -> bool:
@@ -69,11 +84,13 @@ def _is_of_system(report: ErrorReport) -> bool:
     return "OSError" in report.classes and "[Errno" in report.message and not is_of_files
 
 
-def is_certain_of_script(exit_code: int | None, last_line: str) -> bool:
-    """Whether the exit code of a script and its last line of output show that it did not start."""
+def is_certain_of_script(exit_code: int | None, last_line: str, output: str = "") -> bool:
+    """Whether the exit code of a script and the end of its output show that it did not start."""
     if exit_code == 1:  # of `python -m`
         return _NO_MODULE.search(last_line) is not None
-    return exit_code in _COMMAND_CANNOT_RUN or bool(exit_code == 2 and _CERTAIN_OUTPUT.search(last_line))
+    if exit_code == 2:
+        return bool(_CERTAIN_OUTPUT.search(last_line) or _USAGE.search(output))
+    return exit_code in _COMMAND_CANNOT_RUN
 
 
 # ------------------------------------------------------------------------------------------- signatures

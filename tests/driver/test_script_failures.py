@@ -1,0 +1,79 @@
+"""Whether a failed script is started again: real scripts, and the group that judges their failures."""
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from clustertrain.driver import failures
+from clustertrain.driver.failures import Group
+from clustertrain.run.folder import RunDir
+from clustertrain.worker.script import ScriptFailed, run_script
+from clustertrain.worker.script_command import Program
+from sample_records import sample_claim, sample_restart_claim
+
+NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid/x')"
+NO_DRIVER = "import torch; torch.zeros(1).cuda()"
+NO_PACKAGE = "import no_such_package"
+NO_SERVER = "import urllib.request as u; u.urlopen('http://127.0.0.1:9/x')"
+ARGPARSE = "import argparse; argparse.ArgumentParser().parse_args(['--lrr', '3'])"
+CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
+
+
+class OneRank(Group):
+    """A group without processes, of one rank."""
+
+    def __init__(self, attempt) -> None:
+        self._attempt, self._began_s = attempt, time.monotonic()
+        self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
+
+    def _diagnosed(self, failure, *, message, tail=""):
+        return failure
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """The failure that a group reports of a script that failed in a start of its attempt."""
+    attempt = RunDir.newest(str(tmp_path / "storage"), "digits").attempt(1)
+    attempt.claim.create(sample_claim())
+
+    def judge(text, start=0):
+        attempt.restart(start).claim.create(sample_restart_claim())
+        (tmp_path / "train.py").write_text(text)
+        program = Program("train.py", (sys.executable, "train.py"))
+        with pytest.raises(ScriptFailed) as failed:
+            run_script(
+                program,
+                rank=0,
+                environment={"CUDA_VISIBLE_DEVICES": "", "no_proxy": "*"},
+                cwd=tmp_path,
+                stop_requested=lambda: False,
+                grace_s=1,
+            )
+        return OneRank(attempt)._of_exception(0, failed.value)
+
+    return judge
+
+
+@pytest.mark.parametrize("text", [NO_NETWORK, NO_DRIVER, NO_PACKAGE, ARGPARSE, CLICK])
+def test_what_a_script_lacks_at_its_start_costs_no_restart(judged, text):
+    failure = judged(text)
+    assert failure.fatal, failure.text
+    assert failure.text.endswith(
+        "\nAnother start would fail in the same way, so the workers are not restarted."
+    )
+
+
+def test_a_server_that_refuses_may_come(judged):
+    failure = judged(NO_SERVER)
+    assert (failure.fatal, failure.transient) == (False, True)
+
+
+def test_a_network_that_was_there_may_come_back(judged, monkeypatch):
+    """After a restart, or minutes after the start."""
+    with monkeypatch.context() as later:
+        later.setattr(failures, "_BEGINNING_S", 0.0)
+        found = [judged(NO_NETWORK)]
+    found.append(judged(NO_NETWORK, start=1))
+    assert [(failure.fatal, failure.transient) for failure in found] == [(False, True)] * 2
