@@ -95,8 +95,14 @@ MISTAKES = {
     "an init that fails": (
         "class Digits(Task):\n    def __init__(self, n): self.n = n.size",
         {"args": {"n": 3}},
-        ["The creation of the task failed: AttributeError: 'int' object has no attribute 'size'", "mine.py:"],
+        ["task: mine:Digits with args ['n'] raised AttributeError: 'int' object has no", "mine.py:"],
     ),
+    "an init that does not find its file": (
+        "class Digits(Task):\n    def __init__(self): open('data/labels.csv')",
+        {},
+        ["FileNotFoundError", "'data/labels.csv' (the working directory is ", "mine.py:"],
+    ),
+    "an init that ends": ("class Digits(Task):\n    def __init__(self): raise SystemExit('no')", {}, ["no"]),
     "a model that does not fit the data": (
         "class Digits(Digits):\n    def model(self): return nn.Linear(5, 3)",
         {},
@@ -125,7 +131,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("text", "sections", "said"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_reported_with_its_line(checked, text, sections, said):
     report = checked(text, **sections)
-    assert report.exit_code != 0
+    assert report.exit_code == 2
     assert 2 <= len(report.error.splitlines()) <= 4, report.error
     assert "Traceback" not in report.error
     for words in said:

@@ -25,7 +25,7 @@ from clustertrain.training.task import Task
 from clustertrain.training.user_frames import OWN, places_of
 
 # Errors of this machine, its memory or its GPU, say nothing about the job: they stay as they are.
-_OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+OF_THE_MACHINE = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 _TEXT_MAX = 300
 
 
@@ -45,13 +45,12 @@ def refusing(task: Task, *methods: str, remedy: str, what: str = "") -> Iterator
     except JobError as error:
         method = _raising(error, task, methods)
         raise JobError(f"{error}\n{_name(task, method)} is at {_definition(task, method)}.") from error
-    except (ClusterTrainError, *_OF_THE_MACHINE):
+    except (ClusterTrainError, *OF_THE_MACHINE):
         raise
     except Exception as error:
         method = _raising(error, task, methods)
         raise JobError(
-            f"{what or _name(task, method)} raised {_said(error)}\n"
-            f"At {_place(error, task, method)}.\n{remedy}"
+            f"{what or _name(task, method)} raised {said(error)}\nAt {_place(error, task, method)}.\n{remedy}"
         ) from error
 
 
@@ -63,7 +62,7 @@ def first_batch(task: Task, method: str, dataset: Any, collate: Collate, key: Mi
     """
     try:
         return batch_fetch(dataset, collate, _name(task, method))[key]
-    except (ClusterTrainError, *_OF_THE_MACHINE):
+    except (ClusterTrainError, *OF_THE_MACHINE):
         raise
     except Exception as error:
         raise JobError(_why_no_batch(error, task, method, dataset, key)) from error
@@ -73,7 +72,7 @@ def _why_no_batch(error: Exception, task: Task, method: str, dataset: Any, key: 
     if is_stream(dataset):
         part = "collate" if type(task).collate is not Task.collate else method
         return (
-            f"The first batch of {_name(task, method)} raised {_said(error)}\n"
+            f"The first batch of {_name(task, method)} raised {said(error)}\n"
             f"At {_place(error, task, part)}.\nCorrect the data set, or override collate."
         )
     shapes = []
@@ -83,14 +82,14 @@ def _why_no_batch(error: Exception, task: Task, method: str, dataset: Any, key: 
                 sample = dataset.__getitems__([i])[0] if hasattr(dataset, "__getitems__") else dataset[i]
             except Exception as of_sample:  # noqa: BLE001  any exception of the user's code is reported
                 return (
-                    f"Sample {i} of {_name(task, method)} raised {_said(of_sample)}\n"
+                    f"Sample {i} of {_name(task, method)} raised {said(of_sample)}\n"
                     f"At {_place(of_sample, task, method)}.\nCorrect the data set or the sample."
                 )
             shapes.append(described(sample))
     first, own = key.ids[0], type(task).collate is not Task.collate
-    text = f"The samples of {_name(task, method)} do not collate into a batch: {_said(error)}\n"
+    text = f"The samples of {_name(task, method)} do not collate into a batch: {said(error)}\n"
     if own:
-        text = f"{_name(task, 'collate')} raised {_said(error)}\n"
+        text = f"{_name(task, 'collate')} raised {said(error)}\n"
     where = f"At {_place(error, task, 'collate' if own else method)}."
     for i, shape in zip(key.ids, shapes, strict=True):
         if shape != shapes[0]:
@@ -122,6 +121,15 @@ def check_loss(task: Task, loss: Any) -> None:
         )
 
 
+def said(error: BaseException) -> str:
+    """The type of an error and the first line of its text; for a file that is not found, also the folder."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    text = lines[0].strip()[:_TEXT_MAX] if lines else ""
+    if isinstance(error, FileNotFoundError) and not Path(str(error.filename or "/")).is_absolute():
+        text += f" (the working directory is {Path.cwd()})"
+    return f"{type(error).__name__}: {text}" if text else f"{type(error).__name__}."
+
+
 def described(value: Any) -> str:
     """Types, dtypes and shapes of nested values: "(float32 (8, 64), int64 (8,))"."""
     text = _described(value)
@@ -142,13 +150,6 @@ def _described(value: Any) -> str:
 
 def _name(task: Task, method: str) -> str:
     return f"{type(task).__name__}.{method}()"
-
-
-def _said(error: BaseException) -> str:
-    """The type of an error and the first line of its text."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    text = lines[0].strip() if lines else ""
-    return f"{type(error).__name__}: {text[:_TEXT_MAX]}" if text else f"{type(error).__name__}."
 
 
 def _raising(error: BaseException, task: Task, methods: tuple[str, ...]) -> str:

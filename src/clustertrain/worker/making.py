@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.arguments import unknown_text
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
 from clustertrain.worker.error_report import shortened as first_lines
-from clustertrain.worker.user_code import args_by_name, load_object, parameters_of, place_of
+from clustertrain.worker.user_code import OF_FILES, args_by_name, load_object, parameters_of, place_of
 
 if TYPE_CHECKING:
     from clustertrain.training.task import Task
@@ -26,18 +26,24 @@ def make_task(cls: type[Task], job: Job) -> Task:
     the web.
 
     Raises:
-        JobError: its __init__ does not take the args, or `bind_parts` refuses the others.
+        JobError: its __init__ raises an exception, or `bind_parts` refuses the others.
+        Exception: from __init__, of the network, the storage, the memory or a GPU.
     """
-    from clustertrain.worker.shard_source import read_shards_of  # torch takes time to import
+    from clustertrain.training.refusals import OF_THE_MACHINE, said  # torch takes time to import
+    from clustertrain.worker.shard_source import read_shards_of
 
     read_shards_of(job)
     args = args_by_name(job)
     parameters_of(cls).check(args)
     try:
         task = cls(**args)
-    except TypeError as error:
+    except (ClusterTrainError, *OF_THE_MACHINE):
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and not isinstance(error, OF_FILES):
+            raise
         raise JobError(
-            f"args: {job.task} with {sorted(args)} fails: {error}\nAt {place_of(error)}."
+            f"task: {job.task} with args {sorted(args)} raised {said(error)}\nAt {place_of(error)}."
         ) from error
     bind_parts(task, job)
     return task

@@ -25,7 +25,7 @@ from clustertrain.worker.user_error import report_of
 if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that while Ray starts
     from clustertrain.training.task import Task
 
-_OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 class ImportRefused(JobError):
@@ -59,7 +59,7 @@ def load_object(spec: str, kind: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        if isinstance(error, OSError) and not isinstance(error, _OF_FILES):
+        if isinstance(error, OSError) and not isinstance(error, OF_FILES):
             raise  # of the storage or the network: another start may help
         raise ImportRefused(_import_failure(spec, kind, error)) from error
     try:
