@@ -4,12 +4,14 @@ import resource
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 from clustertrain.checkpoints import save as save_module
 from clustertrain.checkpoints.manifest import names
+from clustertrain.checkpoints.pinned import PinnedMemory
 from clustertrain.checkpoints.read import verify
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
@@ -212,6 +214,67 @@ def test_the_buffers_of_the_first_save_are_made_before_it(tmp_path):
     made.finish()
     assert made._buffers["model"]["w"].data_ptr() == reserved
     assert same(load(tmp_path / "00000003-1.0"), state())  # and nothing of what they held before
+
+
+class Devices:
+    """torch.cuda's current device, which each thread has for itself: GPU 0 if it sets none."""
+
+    def __init__(self, monkeypatch):
+        self._own = threading.local()
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", self.current)
+        monkeypatch.setattr(torch.cuda, "set_device", self.set)
+        monkeypatch.setattr(torch.cuda, "device", self.within)
+
+    def current(self):
+        return getattr(self._own, "device", 0)
+
+    def set(self, device):
+        self._own.device = device
+
+    @contextmanager
+    def within(self, device):
+        before = self.current()
+        self.set(device)
+        yield
+        self.set(before)
+
+
+def test_every_thread_of_a_rank_uses_the_gpu_of_the_rank(tmp_path, monkeypatch):
+    """A context on GPU 0 would take 0.5 GB from rank 0 for each other rank of the node."""
+    devices, used = Devices(monkeypatch), []
+
+    def copied(state, buffers=None):
+        used.append((threading.current_thread().name, devices.current()))
+        return copy_to_host(state, buffers)
+
+    dump = torch.save
+
+    def dumped(*args):
+        used.append((threading.current_thread().name, devices.current()))
+        dump(*args)
+
+    monkeypatch.setattr(save_module, "copy_to_host", copied)
+    monkeypatch.setattr(torch, "save", dumped)
+    devices.set(3)
+    made, _ = saver(tmp_path)
+    made.reserve(state())
+    made.save(state(), progress(1))
+    made.finish()
+    threads = {name for name, _ in used}
+    assert {"checkpoint-buffers", "checkpoint", threading.current_thread().name} == threads
+    assert {device for _, device in used} == {3}
+
+
+def test_pinned_memory_is_released_on_its_own_gpu_by_whichever_thread_frees_it(monkeypatch):
+    devices, released = Devices(monkeypatch), []
+    devices.set(3)
+    memory = PinnedMemory(lambda address, size: None, lambda address: released.append(devices.current()))
+    kept = [memory.empty_like(torch.empty(9 << 20, dtype=torch.uint8))]
+    other = threading.Thread(target=kept.clear)  # its current device is GPU 0
+    other.start()
+    other.join()
+    assert released == [3]
 
 
 @pytest.mark.parametrize("background", [True, False])

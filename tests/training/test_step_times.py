@@ -1,21 +1,26 @@
 """The parts of a step, measured on real ranks whose slow parts are known."""
 
+import copy
 import gzip
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training import step_times
+from clustertrain.training import step_times, step_watch
+from clustertrain.training.building import make_model, settle_buckets, shard
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.flops import count_flops, peak_flops_per_s
 from clustertrain.training.loop import train
 from clustertrain.training.precision import Precision
+from clustertrain.training.sampling import MicroBatch, Position
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.step_times import StepTimes, Times
+from clustertrain.training.step_watch import StepWatch
 from clustertrain.training.stragglers import Stragglers, straggler_text
 from training.tasks import Classify, MemoryRun, Plain, run_task
 
@@ -156,6 +161,93 @@ def test_operations_are_counted_and_the_pass_leaves_nothing():
     assert counter.get_total_flops() < flops <= 3 * counter.get_total_flops()
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+class Interrupted(Classify):
+    """Its pass fails after BatchNorm and gradients have changed."""
+
+    def loss(self, model, batch):
+        super().loss(model, batch).backward()
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_pass_that_fails_leaves_nothing_as_well():
+    task = Interrupted()
+    model = task.model()
+    before = copy.deepcopy(model.state_dict())
+    random_before = torch.random.get_rng_state()
+    dataset = task.train_data({})
+    batch = torch.utils.data.default_collate([dataset[i] for i in range(4)])
+    torch.random.set_rng_state(random_before)
+    with pytest.raises(torch.OutOfMemoryError):
+        count_flops(task, model, batch, precision=Precision("fp32", CPU), device=CPU)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(random_before, torch.random.get_rng_state())
+
+
+class NVMLError(Exception):
+    """As pynvml's: of no class that a caller might expect."""
+
+
+def watch(**settings):
+    """A watch of a GPU, without CUDA; and the notes that it logs."""
+    task, notes = Classify(), []
+    info = RankInfo(0, 0, 1, torch.device("cuda", 0))
+    made = StepWatch(
+        task,
+        TrainSettings(steps=1, batch_size=1, **settings),
+        info,
+        SimpleNamespace(start=Position()),
+        profile=None,
+        log=lambda kind, text: notes.append(text),
+    )
+    return made, notes
+
+
+def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch):
+    """A MIG slice in a pod, or a container without the driver capability `utility`."""
+
+    def refused(device):
+        raise NVMLError("Insufficient Permissions")
+
+    made, notes = watch()
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 71)
+    assert made._utilization() == 71.0
+    monkeypatch.setattr(torch.cuda, "utilization", refused)
+    assert [made._utilization() for _ in range(3)] == [-1.0] * 3
+    assert notes == ["NVML does not answer, no utilization of the GPU is shown: Insufficient Permissions"]
+
+
+@pytest.mark.parametrize(("recomputes", "share"), [(False, "mfu"), (True, "hfu")])
+def test_what_is_computed_twice_is_not_called_mfu(monkeypatch, recomputes, share):
+    monkeypatch.setattr(step_watch, "peak_of", lambda device, precision: 1e12)
+    made, _ = watch(activation_checkpointing=recomputes)
+    made.count_flops(None, (MicroBatch([0, 1], 0, 1.0, None), None), None, counted=4 * 10**9)
+    assert made._flop_figures(100.0) == {"flops_per_s": 2e11, share: 0.2}
+
+
+def _counted(rank_info):
+    settings = TrainSettings(steps=1, batch_size=4, strategy="fsdp", fsdp_blocks=("Linear",))
+    task = Dense()
+    model = make_model(task, settings, rank_info)
+    shard(task, model, settings, rank_info)
+    return settle_buckets(task, model, model, torch.ones(4, 64), precision=Precision("fp32", CPU), device=CPU)
+
+
+class Dense(Plain):
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+
+    def loss(self, model, batch):
+        return model(batch).sum()
+
+
+def test_fsdp_counts_the_operations_in_the_pass_that_it_needs_anyway(ranks):
+    """A pass of their own could fail on one rank, while the others wait in its collectives for 20 minutes."""
+    of_a_layer = 2 * 64 * 64 * 4  # forward, and as much for the gradients of its weights and of its input
+    expected = 6 * of_a_layer - of_a_layer  # nobody needs the gradient of the batch
+    assert ranks(2).results(_counted) == [expected] * 2
 
 
 @pytest.mark.parametrize(

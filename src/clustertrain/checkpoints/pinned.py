@@ -7,7 +7,9 @@ Here the memory is our own and is registered with CUDA: a large tensor has its o
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,15 +21,34 @@ _ALIGNMENT_BYTES = 64
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
 
 
+class DeviceThread(threading.Thread):
+    """A thread with the current CUDA device of the thread that makes it.
+
+    Otherwise its current device is GPU 0, and the first call to CUDA makes a context there, which takes
+    memory of the rank that owns GPU 0.
+    """
+
+    def __init__(self, target: Callable[..., object], args: tuple[Any, ...], name: str) -> None:
+        super().__init__(target=target, args=args, name=name)
+        self._device = _current_device()
+
+    def run(self) -> None:
+        if self._device is not None:
+            torch.cuda.set_device(self._device)
+        super().run()
+
+
 class _Chunk(mmap.mmap):
-    """Whole pages. It lives as long as a tensor in it, which refers to it."""
+    """Whole pages, freed when the last tensor that uses them is garbage-collected, in any thread."""
 
     unregister: Callable[[int], None] | None = None
     address = 0
+    device: int | None = None
 
     def __del__(self) -> None:
         if self.unregister is not None:
-            self.unregister(self.address)
+            with torch.cuda.device(self.device) if self.device is not None else nullcontext():
+                self.unregister(self.address)
 
 
 class PinnedMemory:
@@ -76,8 +97,14 @@ class PinnedMemory:
         address = torch.frombuffer(chunk, dtype=torch.uint8).data_ptr()
         self._register(address, whole_pages)
         chunk.address, chunk.unregister = address, self._unregister
+        chunk.device = _current_device()
         self.reserved_bytes += whole_pages
         return chunk
+
+
+def _current_device() -> int | None:
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch has no type for it
+    return torch.cuda.current_device() if is_used else None
 
 
 def _register(address: int, size_bytes: int) -> None:

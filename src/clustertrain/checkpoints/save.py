@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from clustertrain.checkpoints.manifest import MODEL_FILE
-from clustertrain.checkpoints.pinned import PinnedMemory
+from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
 from clustertrain.checkpoints.write import Commits, Fenced
 from clustertrain.errors import JobError, StorageError
 from clustertrain.training.divided import is_divided
@@ -56,7 +56,7 @@ class Saver:
         """
         if self._background and self._buffers is None:
             held = self._held(state)
-            self._thread = threading.Thread(target=self._reserve, args=(held,), name="checkpoint-buffers")
+            self._thread = DeviceThread(target=self._reserve, args=(held,), name="checkpoint-buffers")
             self._thread.start()
 
     def _reserve(self, state: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Saver:
         self._raise_if_hopeless()
         self._buffers = copy_to_host(held, self._buffers)
         blocking_s = time.monotonic() - started if self._background else None
-        self._thread = threading.Thread(
+        self._thread = DeviceThread(
             target=self._write, args=(self._buffers, progress, started, blocking_s), name="checkpoint"
         )
         self._thread.start()

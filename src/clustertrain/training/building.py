@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
 from clustertrain.training.blocks import naming_block
@@ -116,8 +117,12 @@ def settle_buckets(
     *,
     precision: Precision,
     device: torch.device,
-) -> None:
+) -> int | None:
     """Run two passes and discard their gradients, buffers and random numbers; with FSDP one.
+
+    Returns:
+        with FSDP, the floating-point operations of the pass as torch counts them: a further pass, only to
+        count them, could fail on one rank, while the others wait in its collectives.
 
     DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
     or more ranks the buckets determine the order of summation. If the first training steps after each start
@@ -128,30 +133,34 @@ def settle_buckets(
     Raises:
         JobError: parameters have no gradient (DDP), or are used outside their block (FSDP).
     """
-    if not isinstance(wrapped, DistributedDataParallel) and not is_sharded(wrapped):
-        return
-    awaited = AwaitedGradients(task, model, wrapped)
-    with discarding(model, device):
-        for _ in range(1 if is_sharded(wrapped) else SETTLING_PASSES):
-            with naming_block(task) if is_sharded(wrapped) else nullcontext():
+    is_fsdp = is_sharded(wrapped)
+    if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
+        return None
+    awaited, counter = AwaitedGradients(task, model, wrapped), FlopCounterMode(display=False)
+    with discarding(model, device), counter if is_fsdp else nullcontext():
+        for _ in range(1 if is_fsdp else SETTLING_PASSES):
+            with naming_block(task) if is_fsdp else nullcontext():
                 with precision.autocast():
                     loss = task.loss(wrapped, map_tensors(batch, torch.clone))
                 loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
             awaited.check()
             wrapped.zero_grad(set_to_none=True)
+    return int(counter.get_total_flops()) if is_fsdp else None
 
 
 @contextmanager
 def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Discard the gradients, the buffers and the random numbers of the passes inside."""
+    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails."""
     random_states = pack_rng(device)
     buffers = [buffer.clone() for buffer in model.buffers()]
-    yield
-    model.zero_grad(set_to_none=True)
-    with torch.no_grad():
-        for buffer, saved in zip(model.buffers(), buffers, strict=True):
-            buffer.copy_(saved)
-    restore_rng(random_states, device)
+    try:
+        yield
+    finally:
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, saved in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(saved)
+        restore_rng(random_states, device)
 
 
 def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:

@@ -136,8 +136,8 @@ def train(
     )
     with closing(iter(loader)) as batches:  # type: ignore[type-var]  # Loader.__iter__ is a generator
         first = next(batches)
-        settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
-        loop.watch.count_flops(model, first, precision)
+        flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
+        loop.watch.count_flops(model, first, precision, counted=flops)
         loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding, kernels))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))

@@ -50,21 +50,32 @@ class StepWatch:
         self._profile = Profile(settings.profile_steps, order, rank_info, profile, log)
         self._precision = settings.precision
         self._flops_per_sample = task.flops_per_sample
-        self._utilization = _has_utilization(rank_info.device)
+        self._recomputes = settings.activation_checkpointing
+        self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
+        self._has_utilization = rank_info.device.type == "cuda"
 
-    def count_flops(self, model: nn.Module, first: tuple[MicroBatch, Any], precision: Precision) -> None:
+    def count_flops(
+        self, model: nn.Module, first: tuple[MicroBatch, Any], precision: Precision, *, counted: int | None
+    ) -> None:
         """Count the operations of a sample in a pass of the first batch, on a GPU, unless the task gives
-        their number."""
+        their number.
+
+        Args:
+            counted: those of the first batch, if they were counted before.
+        """
         device = self._rank_info.device
         if self._flops_per_sample is not None or device.type != "cuda":
             return
         key, batch = first
         try:
-            flops = count_flops(self._task, model, batch, precision=precision, device=device)
+            if counted is None:
+                counted = count_flops(self._task, model, batch, precision=precision, device=device)
         except (NotImplementedError, RuntimeError, TypeError) as error:
             self._log("note", text=f"torch cannot count the operations of a step, no MFU is shown: {error}")
             return
-        self._flops_per_sample = flops / len(key.ids)
+        self._flops_per_sample = counted / len(key.ids)
+        if self._recomputes:
+            self._share = "hfu"
 
     def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
         return self._times.batches(self._profile.batches(batches))
@@ -109,9 +120,20 @@ class StepWatch:
         memory, utilization = 0.0, -1.0
         if device.type == "cuda":
             memory = float(torch.cuda.max_memory_reserved(device))
-            utilization = float(torch.cuda.utilization(device)) if self._utilization else -1.0
+            utilization = self._utilization()
         mine = [times.steps, times.data_wait_s, times.compute_s, times.communication_s, memory, utilization]
         return gather_over_ranks(torch.tensor(mine, dtype=torch.float64), self._rank_info)
+
+    def _utilization(self) -> float:
+        """The GPU's utilization in percent, or -1 from the first time that NVML does not answer: without the
+        package nvidia-ml-py, on a MIG slice, or in a container without the driver capability `utility`."""
+        if self._has_utilization:
+            try:
+                return float(torch.cuda.utilization(self._rank_info.device))
+            except Exception as error:  # noqa: BLE001  a measurement never ends a training, and pynvml has a class of its own
+                self._has_utilization = False
+                self._log("note", text=f"NVML does not answer, no utilization of the GPU is shown: {error}")
+        return -1.0
 
     def _warn_of_stragglers(self, times: list[Times]) -> None:
         if not (ranks := self._stragglers.new(times)):
@@ -127,22 +149,10 @@ class StepWatch:
             return {}
         flops_per_s = self._flops_per_sample * samples_per_s
         peak = peak_of(self._rank_info.device, self._precision)
-        mfu = {} if peak is None else {"mfu": flops_per_s / (self._rank_info.world_size * peak)}
-        return {"flops_per_s": flops_per_s, **mfu}
+        share = {} if peak is None else {self._share: flops_per_s / (self._rank_info.world_size * peak)}
+        return {"flops_per_s": flops_per_s, **share}
 
 
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found)
-
-
-def _has_utilization(device: torch.device) -> bool:
-    """Whether NVML answers for this GPU; without the package nvidia-ml-py, or in a container that hides NVML,
-    it does not."""
-    if device.type != "cuda":
-        return False
-    try:
-        torch.cuda.utilization(device)
-    except (ModuleNotFoundError, RuntimeError):
-        return False
-    return True
