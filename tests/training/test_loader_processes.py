@@ -1,3 +1,4 @@
+import numpy
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -7,8 +8,8 @@ from clustertrain.training import loader_processes
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.feeding import _automatic_processes, loader_of, order_of
 from clustertrain.training.loader_processes import processes_for
-from clustertrain.training.loading import Fetch, check_pickles, copied_bytes
-from clustertrain.training.sampling import BatchSizes, Position
+from clustertrain.training.loading import Fetch, Loader, check_pickles, sent_copy
+from clustertrain.training.sampling import BatchSizes, MicroBatch, Position
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import collate_of
 from training.tasks import Classify
@@ -45,35 +46,67 @@ def unpicklable(fetch):
         (0.0, 8, 0, 0, "less than from another process"),
         (0.01, 8, 300 << 20, 0, "a copy of the data set's 300 MiB"),
         (0.01, 1, 0, 0, "has 1 CPUs, one of them for training"),
-        (0.01, 8, None, 0, "to load: a lock"),
+        (0.01, 8, None, 0, "auto: 0, because the data set cannot be pickled: a lock"),
     ],
 )
 def test_the_number_follows_from_cpus_and_a_measured_batch(seconds, cpus, size, expected, text):
     batches = Batches(seconds)
-    measured = unpicklable if size is None else lambda fetch: size
-    processes, why = processes_for(batches, [10, 20, 30], cpus, measured)
+    sent = unpicklable if size is None else lambda fetch: (fetch, size)
+    processes, why = processes_for(batches, [10, 20, 30], cpus, sent)
     assert processes == expected
     assert text in why
-    assert batches.fetched == ([10, 20] if cpus > 1 else [])
+    assert batches.fetched == ([10, 20] if cpus > 1 and size is not None else [])
 
 
 def test_without_a_number_the_ranks_of_a_node_share_its_cpus(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(64)))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert loader_processes.cpus_of_rank() == 8
-    assert processes_for(Batches(0.01), [1], None, lambda fetch: 0)[0] == 7
+    assert processes_for(Batches(0.01), [1], None, lambda fetch: (fetch, 0))[0] == 7
 
 
 def test_the_bytes_that_each_process_would_copy():
     fetch = Fetch(TensorDataset(torch.zeros(1000, 4)), collate_of(Classify()))
-    assert copied_bytes(fetch) == 16_000
+    assert sent_copy(fetch)[1] == 16_000
     check_pickles(fetch, 1)
     with pytest.raises(JobError, match=r"train\.loader_workers is auto, but the data set cannot be pickled"):
-        copied_bytes(Fetch([lambda: None], collate_of(Classify())))
+        sent_copy(Fetch([lambda: None], collate_of(Classify())))
+
+
+class Opened(torch.utils.data.Dataset):
+    """A file that is opened with the first sample, as those of h5py and lmdb are."""
+
+    def __init__(self, path):
+        self.path, self.file, self.table = path, None, numpy.arange(8)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        Batches.clock += 0.01
+        self.file = self.file or self.path.open("rb")
+        return self.table[index]
+
+    def __del__(self):
+        if self.file:
+            self.file.close()
+
+
+def test_a_data_set_that_opens_its_file_late_is_sent_with_the_file_closed(tmp_path):
+    (tmp_path / "samples").write_bytes(b"samples")
+    dataset = torch.utils.data.Subset(Opened(tmp_path / "samples"), range(6))
+    fetch = Fetch(dataset, collate_of(Classify()))
+    keys = [MicroBatch([0, 1], 0, 0.5, None), MicroBatch([4, 5], 0, 0.5, None)]
+    processes, why = processes_for(fetch, keys, 4, sent_copy)
+    assert (processes, dataset.dataset.file) == (3, None), why
+    loader = Loader(fetch, keys, processes=1, device=torch.device("cpu"), reuse=False)
+    assert [batch.tolist() for _, batch in loader] == [[0, 1], [4, 5]]
+    copy, size_bytes = sent_copy(fetch)
+    assert copy._dataset.dataset.table is dataset.dataset.table and size_bytes == dataset.dataset.table.nbytes
 
 
 def test_shards_are_not_timed():
-    assert processes_for(Batches(9.0), None, 8, lambda fetch: 0)[0] == 7
+    assert processes_for(Batches(9.0), None, 8, lambda fetch: (fetch, 0))[0] == 7
 
 
 def test_a_gpu_gets_the_measured_number_and_a_cpu_none():

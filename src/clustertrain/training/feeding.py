@@ -9,7 +9,7 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loader_processes import processes_for
-from clustertrain.training.loading import Collate, Fetch, Loader, copied_bytes
+from clustertrain.training.loading import Collate, Fetch, Loader, sent_copy
 from clustertrain.training.sampling import (
     BatchSizes,
     MicroBatch,
@@ -154,7 +154,7 @@ def _automatic_processes(
     if rank_info.device.type != "cuda" or is_stream(dataset):
         return 0
     keys = None if order.shards is not None else order
-    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus, copied_bytes)
+    processes, why = processes_for(Fetch(dataset, collate), keys, settings.cpus, sent_copy)
     note(why)
     return processes
 

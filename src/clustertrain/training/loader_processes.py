@@ -16,31 +16,35 @@ _MOST_COPIED_BYTES = 256 << 20  # each process has a copy of the data set
 
 
 def processes_for(
-    fetch: Any, keys: Iterable[Any] | None, cpus: float | None, measured_size: Callable[[Any], int]
+    fetch: Any, keys: Iterable[Any] | None, cpus: float | None, sent: Callable[[Any], tuple[Any, int]]
 ) -> tuple[int, str]:
     """The number of loader processes, and why, for the log.
 
     Args:
-        fetch: `fetch[key]` loads a batch in this process; two are loaded, and the second is timed.
+        fetch: `fetch[key]` loads a batch. A copy loads two, and the second is timed: a file that it opens
+            stays closed in `fetch`, which could not be sent to a process with an open one.
         keys: of the batches; None if none is to be timed.
         cpus: the CPUs of this rank; None: its share of those that its process may use.
-        measured_size: the bytes of tensors and arrays in an object that is sent to a process; raises JobError
-            if it cannot be sent.
+        sent: returns the copy that a process gets of an object, and the bytes of its tensors and arrays;
+            raises JobError if it cannot be sent.
     """
     cpus = cpus_of_rank() if cpus is None else cpus
     most = min(int(cpus) - 1, _MOST)
     if most < 1:
         return 0, f"loader_workers auto: 0, because this worker has {cpus:g} CPUs, one of them for training"
+    try:
+        copy, copied_bytes = sent(fetch)
+    except JobError as error:
+        return (
+            0,
+            f"loader_workers auto: 0, because the data set cannot be pickled: {str(error).splitlines()[1]}",
+        )
     measured = "shards are read while they are decoded"
     if keys is not None:
-        batch_s = _seconds_per_batch(fetch, keys)
+        batch_s = _seconds_per_batch(copy, keys)
         measured = f"a batch takes {1000 * batch_s:.1f} ms to load"
         if batch_s < _WORTH_S:
             return 0, f"loader_workers auto: 0, because {measured}, less than from another process"
-    try:
-        copied_bytes = measured_size(fetch)
-    except JobError as error:
-        return 0, f"loader_workers auto: 0, although {measured}: {str(error).splitlines()[1]}"
     if copied_bytes > _MOST_COPIED_BYTES:
         return 0, (
             f"loader_workers auto: 0, although {measured}: each process would have a copy of the data set's "

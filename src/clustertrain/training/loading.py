@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from io import BytesIO
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -175,39 +176,37 @@ def check_pickles(fetch: Any, processes: int) -> None:
     Raises:
         JobError: one of their objects cannot be pickled.
     """
-    _dry_run(fetch, processes)
+    _pickled(fetch, processes)
 
 
-def copied_bytes(fetch: Fetch) -> int:
-    """The bytes of tensors and arrays of which each loader process gets a copy. Raises as `check_pickles`."""
-    return _dry_run(fetch, "auto")
+def sent_copy(fetch: Any) -> tuple[Any, int]:
+    """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
+    with `fetch`. Raises as `check_pickles`."""
+    file, arrays = _pickled(fetch, "auto")
+    unpickler = pickle.Unpickler(file)
+    unpickler.persistent_load = arrays.__getitem__  # type: ignore[method-assign]  # made to be replaced
+    return unpickler.load(), sum(array.nbytes for array in arrays)
 
 
-def _dry_run(fetch: Fetch, processes: int | str) -> int:
+def _pickled(fetch: Any, processes: int | str) -> tuple[BytesIO, list[Any]]:
+    """A pickle of everything but the tensors and arrays, which always pickle and may be large; and these."""
+    file, arrays = BytesIO(), []
+    pickler = ForkingPickler(file)
+
+    def left_out(value: Any) -> int | None:
+        is_array = any(f"{cls.__module__}.{cls.__name__}" == "numpy.ndarray" for cls in type(value).__mro__)
+        if not is_array and not isinstance(value, torch.Tensor):
+            return None
+        arrays.append(value)
+        return len(arrays) - 1
+
+    pickler.persistent_id = left_out  # type: ignore[method-assign]  # made to be replaced
     try:
-        pickler = _DryPickler(_Discard())
         pickler.dump(fetch)
-        return pickler.left_out_bytes
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise _unpicklable(processes, error) from error
-
-
-class _DryPickler(ForkingPickler):
-    """Pickles everything but the values of tensors and arrays, which always pickle and may be large."""
-
-    left_out_bytes = 0
-
-    def reducer_override(self, value: Any) -> Any:
-        is_array = type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
-        if not is_array and not isinstance(value, torch.Tensor):
-            return NotImplemented
-        self.left_out_bytes += int(value.nbytes)
-        return int, ()
-
-
-class _Discard:
-    def write(self, data: Any) -> int:
-        return len(data)
+    file.seek(0)
+    return file, arrays
 
 
 def _unpicklable(processes: int | str, error: Exception) -> JobError:

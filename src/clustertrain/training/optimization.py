@@ -91,6 +91,7 @@ class Optimization:
         self.lr_text = lr_text(unscaled, scheduled, settings, sizes, total_steps)
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
+        self._is_behind = False  # the scheduler, by one step
 
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.backward(loss)
@@ -105,12 +106,21 @@ class Optimization:
         if clip_norm is not None:
             self._scaler.unscale(self.optimizer)
             self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
-        stepped = self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
+        self._follow()
+        self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
         self.optimizer.zero_grad(set_to_none=True)
-        if self._scheduler is not None and stepped:
-            self._scheduler.step()
+        self._is_behind = True
+        if not self._scaler.enabled:
+            self._follow()
 
-    def _step_at(self, warmup: float) -> bool:
+    def _follow(self) -> None:
+        """Step the scheduler after an optimizer step that was made. With a loss scaler that is known only
+        when the GPU has done it: then before the next one."""
+        if self._is_behind and self._scaler.was_made() and self._scheduler is not None:
+            self._scheduler.step()
+        self._is_behind = False
+
+    def _step_at(self, warmup: float) -> None:
         """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
         rates."""
         groups = self.optimizer.param_groups
@@ -118,12 +128,12 @@ class Optimization:
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr * warmup
         self.lr = float(groups[0]["lr"])
-        stepped = self._scaler.step(self.optimizer)
+        self._scaler.step(self.optimizer)
         for group, lr in zip(groups, lrs, strict=True):
             group["lr"] = lr
-        return stepped
 
     def state(self) -> dict[str, Any]:
+        self._follow()
         return {
             "optimizer": self.optimizer.state_dict(),
             "optimizer_class": type(self.optimizer).__name__,

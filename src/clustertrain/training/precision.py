@@ -43,17 +43,26 @@ class LossScaler:
     A step whose gradients overflow is skipped, and the scale halved; after 2000 steps in a row without an
     overflow it is doubled (torch.amp.GradScaler). DDP has averaged the gradients, so all ranks skip the same
     steps. If it is not `enabled`, it changes nothing.
+
+    Whether a step was skipped is known on the GPU. `was_made` is called one step later, so that it does not
+    wait for the GPU. With a fused optimizer nothing else does; any other one waits in `step`, in torch.
     """
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
         self._scaler = torch.amp.GradScaler(device.type, enabled=enabled)
-        self._enabled = enabled
+        self.enabled = enabled
         self._skipped_steps = 0
+        self._one = torch.ones((), device=device if enabled else None)
+        on_gpu = enabled and device.type == "cuda"
+        self._is_lower = torch.zeros((), dtype=torch.bool, pin_memory=on_gpu)  # the scale after the last step
+        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]  # torch's own
+        self._is_pending = False
 
     @property
     def skipped_steps(self) -> int | None:
         """How many steps were skipped since the start of the run; None if it is not enabled."""
-        return self._skipped_steps if self._enabled else None
+        self.was_made()
+        return self._skipped_steps if self.enabled else None
 
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
@@ -62,29 +71,39 @@ class LossScaler:
         """Scale the gradients down now, because their norm is needed; `step` then does not."""
         self._scaler.unscale_(optimizer)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Step the optimizer; False if the step was skipped."""
-        if not self._enabled:
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step the optimizer, or skip the step."""
+        if not self.enabled:
             optimizer.step()
-            return True
-        scale = self._scaler.get_scale()
+            return
+        before = self._scaler.scale(self._one)
         self._scaler.step(optimizer)
-        self._scaler.update()
-        stepped = self._scaler.get_scale() >= scale  # it halves the scale if it skips a step
-        self._skipped_steps += not stepped
-        return stepped
+        self._scaler.update()  # it halves the scale if the step was skipped
+        self._is_lower.copy_(self._scaler.scale(self._one) < before, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+        self._is_pending = True
+
+    def was_made(self) -> bool:
+        """Whether the last step was made, and not skipped."""
+        if self._is_pending:
+            if self._copied is not None:
+                self._copied.synchronize()
+            self._skipped_steps += int(self._is_lower)
+            self._is_pending = False
+        return not self._is_lower
 
     def figures(self) -> dict[str, float]:
         """For the log; empty if it is not enabled."""
-        if not self._enabled:
+        if not self.enabled:
             return {}
-        return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self._skipped_steps}
+        return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self.skipped_steps or 0}
 
     def state(self) -> dict[str, Any]:
-        return {**self._scaler.state_dict(), "skipped_steps": self._skipped_steps} if self._enabled else {}
+        return {**self._scaler.state_dict(), "skipped_steps": self.skipped_steps} if self.enabled else {}
 
     def load(self, state: dict[str, Any]) -> None:
         """Load `state`; one of another precision is empty, and changes nothing."""
-        if self._enabled and state:
+        if self.enabled and state:
             self._scaler.load_state_dict(state)
             self._skipped_steps = state.get("skipped_steps", 0)

@@ -32,9 +32,6 @@ _ANSWER_S = 3.0
 _PAUSE_S = 1.0
 _REACHED, _MADE = "clustertrain-reached", "clustertrain-made"
 _MOST_NODES = 8  # named in a message
-_FLIGHT_RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # the second: until torch 2.9
-_ENTRIES = "2000"
-_ERROR_HANDLING = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT")  # as Ray Train sets it
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,6 @@ def join_process_group(spec: GroupSpec) -> None:
     events = EventLog(attempt.node_events(socket.gethostname()))
     is_traced = False
     if spec.backend == "nccl":
-        _set_unless_given(_FLIGHT_RECORDER, _ENTRIES)
-        _set_unless_given(_ERROR_HANDLING, "1")
         is_traced = nccl_transport.write_lines_to(restart.nccl_log(rank))
     with WatchdogThread(
         {"process_group": plan.job.failures.watchdog.process_group_s},
@@ -80,12 +75,6 @@ def join_process_group(spec: GroupSpec) -> None:
     if is_traced:
         nccl_transport.forget_settings()
         _report_transport(spec, rank, restart, events)
-
-
-def _set_unless_given(names: Sequence[str], value: str) -> None:
-    """Set the first of these variables if the user has set none of them."""
-    if not any(name in os.environ for name in names):
-        os.environ[names[0]] = value
 
 
 def make_process_group(spec: GroupSpec, rank: int) -> None:
