@@ -90,6 +90,20 @@ def test_a_broken_gpu_is_named_with_its_node(text):
     assert "GPU of unknown number" in found(log, gpus=[]).text
 
 
+@pytest.mark.parametrize("text", ["unspecified launch failure", "unknown error"])
+def test_an_error_without_a_cause_is_of_the_gpu_if_the_kernel_has_logged_one_of_its_errors(text):
+    message = f"AcceleratorError: CUDA error: {text}\nCUDA kernel errors might be asynchronously reported"
+    assert found(message, xids=(31, 79)).of_hardware
+    assert "Xid 31, 79" in found(message, xids=(31, 79)).text
+    assert found(message, xids=(13, 31, 43)) is None, "these are of the program"
+
+
+def test_a_missing_service_of_nvswitch_is_named():
+    diagnosis = found("AcceleratorError: CUDA error: system not yet initialized")
+    assert "(CUDA error 802): GPUs that are connected by NVSwitch need the service nvidia" in diagnosis.text
+    assert diagnosis.of_hardware and "--exclude=node7" in diagnosis.text
+
+
 @pytest.mark.parametrize(
     ("text", "library"),
     [
@@ -137,6 +151,9 @@ LIBRARIES = {
         "uncorrectable ECC error encountered",
         "uncorrectable NVLink error detected during the execution",
         "Invalid access of peer GPU memory over nvlink or a hardware error",
+        "unspecified launch failure",
+        "unknown error",
+        "system not yet initialized",
     ],
     "libcudnn_graph.so.9": ["CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"],
     "libnccl.so.2": [

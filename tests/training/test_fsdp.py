@@ -8,10 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from clustertrain.errors import ClusterError, JobError
+from clustertrain.training.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import ranks_per_node
+from clustertrain.training.sharding import ranks_per_node, shard_model
 from training.tasks import Classify, run_task
 
 SETTINGS = TrainSettings(
@@ -59,6 +61,13 @@ class Normalized(Evaluated):
 
 def _logged(outcome, kind, key="loss"):
     return [record[key] for record in outcome.logs if record["kind"] == kind]
+
+
+def test_unused_parameters_need_a_torch_that_knows_them(monkeypatch):
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+    settings = replace(SETTINGS, strategy="fsdp", find_unused_parameters=True)
+    with pytest.raises(JobError, match=r"fsdp needs torch 2\.13, and this is torch 2\."):
+        shard_model(Classify(), Classify().model(), settings, RankInfo(0, 0, 2, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ H100 = FakeGpu("GPU-a")
 def refusal(monkeypatch):
     """The error of `check_gpus`, where torch can use `usable` GPUs of the driver's."""
 
-    def refusal_of(*gpus, usable, workers=1, each=1, cuda="13.0", built_for=("sm_80", "sm_90"), **driver):
+    def refusal_of(
+        *gpus, usable, counted=None, workers=1, each=1, cuda="13.0", built_for=("sm_80", "sm_90"), **driver
+    ):
         fake_nvml.install(monkeypatch, *gpus, **driver)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: usable > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: usable)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: counted or usable)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(built_for))
         monkeypatch.setattr(torch.version, "cuda", cuda)
         with pytest.raises(ClusterError) as caught:
@@ -47,6 +49,31 @@ def test_a_machine_without_gpus(refusal):
 def test_a_driver_that_is_too_old(refusal, cuda, driver, rule):
     text = refusal(H100, usable=0, cuda=cuda, driver=driver)
     assert f"is built for CUDA {cuda}, which {rule}.\nInstall a newer driver" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            "Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "nvidia-fabricm",
+        ),
+        (
+            "CUDA unknown error - this may be due to an incorrectly set up environment",
+            "administrators of the",
+        ),
+    ],
+)
+def test_gpus_that_the_driver_lists_and_cuda_cannot_start(refusal, monkeypatch, error, remedy):
+    """torch counts the GPUs with NVML, so it would say that it can use both."""
+
+    def refused():
+        raise RuntimeError(f"{error}\nSetting the available devices to be zero.")
+
+    monkeypatch.setattr(torch.cuda, "init", refused)
+    text = refusal(H100, FakeGpu("GPU-b"), usable=0, workers=2, counted=2)
+    assert "2 workers × 1 GPUs = 2 GPUs, and torch can use 0 on " in text
+    assert f"The driver lists 2, and CUDA does not start: {error}\n" in text and remedy in text
 
 
 def test_too_few_gpus(refusal):

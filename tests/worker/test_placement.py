@@ -30,20 +30,22 @@ def machine(tmp_path):
         (range(6), 1.5, {4, 5}, "bound to 2 CPUs"),
         (range(6), 2.5, None, "2 of the 6 CPUs of this worker are on NUMA node 1"),
         (range(4), 1.0, None, "not bound to CPUs: 0 of the 4 CPUs"),
+        (range(8), 2.0, None, "and 3 workers with GPUs there × cpus_per_worker 2 = 6", GPU, GPU),
+        (range(8), 1.0, {4, 5, 6, 7}, "bound to 4 CPUs", GPU, GPU, "0000:9a:00.0"),
     ],
 )
 def test_a_worker_is_bound_if_enough_cpus_are_its_own(machine, monkeypatch, case):
-    allowed, cpus_per_worker, bound, line = case
+    allowed, cpus_per_worker, bound, line, *others = case
     found = []
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(allowed))
     monkeypatch.setattr(placement, "bind_process", found.append)
-    assert line in bind_to_gpus([GPU], cpus_per_worker, machine)
+    assert line in bind_to_gpus([GPU], [GPU, *others], cpus_per_worker, machine)
     assert found == ([bound] if bound else [])
 
 
 def test_without_numa_nodes_nothing_is_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(placement, "bind_process", pytest.fail)
-    assert bind_to_gpus([GPU], 1.0, tmp_path).startswith(
+    assert bind_to_gpus([GPU], [GPU], 1.0, tmp_path).startswith(
         "not bound to CPUs: the GPUs are not on one of several"
     )
 

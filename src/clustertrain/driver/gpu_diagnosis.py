@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from clustertrain.driver.diagnosis import LIMIT, OUT_OF_MEMORY, Diagnosis
-from clustertrain.node.gpus import GpuState
+from clustertrain.node.gpus import FABRIC, GpuState
 from clustertrain.node.memory_kill import out_of_memory_text
 from clustertrain.units import size_bytes, size_text
 
@@ -29,6 +29,13 @@ _BROKEN = re.compile(
     r"Invalid access of peer GPU memory over nvlink or a hardware error|cudaErrorContained|"
     r"GPU is lost|Unable to determine the device handle for GPU"
 )
+# Of a bug in a kernel as well as of a broken GPU: the errors that the kernel has logged tell them apart.
+_UNCLEAR = re.compile(
+    r"unspecified launch failure|cudaErrorLaunchFailure|CUDA error: unknown error|cudaErrorUnknown"
+)
+# Those of the GPU, its memory or its links: docs.nvidia.com/deploy/xid-errors.
+_XIDS_OF_HARDWARE = {48, 62, 64, 74, 79, 95, 119, 120, 140}
+_NOT_READY = re.compile(r"system not yet initialized|cudaErrorSystemNotReady")
 _OF_CUDNN = re.compile(r"CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED)")
 _OF_NCCL = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
 _SHM_OF_NCCL = re.compile(r"[^\n]*/dev/shm/nccl-[^\n]*error[^\n]*", re.IGNORECASE)
@@ -51,8 +58,8 @@ def diagnose_gpu(
         return _of_others_memory(who, match, gpus, own_pids)
     if match := _TAKEN.search(message):
         return _of_taken(who, match, gpus, own_pids)
-    if match := _BROKEN.search(message):
-        return _of_broken(who, match, host, gpus)
+    if diagnosis := _of_hardware(who, message, host, gpus):
+        return diagnosis
     for library, pattern in (("cuDNN", _OF_CUDNN), ("NCCL", _OF_NCCL)):
         if match := pattern.search(message):
             return Diagnosis(OUT_OF_MEMORY, _of_library(who, library, match))
@@ -102,6 +109,16 @@ def _of_taken(
     )
 
 
+def _of_hardware(who: str, message: str, host: str, gpus: Sequence[GpuState]) -> Diagnosis | None:
+    match = _BROKEN.search(message)
+    if match is None and any(_XIDS_OF_HARDWARE.intersection(state.xids) for state in gpus):
+        match = _UNCLEAR.search(message)
+    if match is not None:
+        return _of_broken(who, match, host, gpus)
+    match = _NOT_READY.search(message)
+    return _of_fabric(who, match, host) if match is not None else None
+
+
 def _of_broken(who: str, match: re.Match[str], host: str, gpus: Sequence[GpuState]) -> Diagnosis:
     xids = sorted({xid for state in gpus for xid in state.xids})
     in_kernel = f" The kernel's log has Xid {', '.join(map(str, xids))}." if xids else ""
@@ -111,6 +128,16 @@ def _of_broken(who: str, match: re.Match[str], host: str, gpus: Sequence[GpuStat
         f"If it fails again, start the run without {host} (on SLURM slurm.options: [--exclude={host}]), and "
         "tell the administrators: the GPU may need a reset (nvidia-smi -q -d ECC,ROW_REMAPPER).",
         retry_after_s=0.0,  # the driver may have retired the broken memory when the process ended
+        of_hardware=True,
+    )
+
+
+def _of_fabric(who: str, match: re.Match[str], host: str) -> Diagnosis:
+    return Diagnosis(
+        GPU,
+        f"{who}: {match[0]} (CUDA error 802): {FABRIC}\n"
+        f"If it fails again, start the run without {host} (on SLURM slurm.options: [--exclude={host}]).",
+        retry_after_s=RETRY_AFTER_S,
         of_hardware=True,
     )
 

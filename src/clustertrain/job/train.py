@@ -187,7 +187,14 @@ class Train(Section):
 
     matmul: Literal["tf32", "highest"] = "tf32"
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
-    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do."""
+    mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
+    although torch's own for matrix products is fp32, because it is several times as fast, and the rounding
+    is smaller than that of bf16: see [What TF32 does](gpu.md#what-tf32-does)."""
+
+    cudnn: Literal["measured", "default", "deterministic"] = "measured"
+    """How cuDNN chooses the algorithms of convolutions on GPUs: `measured` tries them for each new shape and
+    uses the fastest, `default` does not try, `deterministic` uses only those whose results are the same each
+    time. A task may set something else in `__init__` or `model`."""
 
     channels_last: StrictBool = False
     """Store the weights of convolutions with the channels last, the layout of the GPUs' tensor cores. The

@@ -14,6 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+FABRIC = (
+    "GPUs that are connected by NVSwitch need the service nvidia-fabricmanager, in the driver's version. "
+    "Ask the administrators to start it (systemctl status nvidia-fabricmanager)."
+)
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.\d)?\): (\d+)")
 _KERNEL_LOG_S = 600.0
 

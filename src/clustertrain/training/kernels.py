@@ -8,27 +8,42 @@ from torch import nn
 _LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def use_fast_kernels(matmul: str, device: torch.device) -> str:
-    """Set how this process computes fp32 products on a GPU, and whether cuDNN measures its algorithms.
+def use_fast_kernels(matmul: str, cudnn: str, device: torch.device) -> None:
+    """Set how this process computes fp32 products on a GPU, and how cuDNN chooses its algorithms. It sets
+    nothing on a CPU. Call it before the task is made, which may set something else.
 
-    "tf32" rounds the factors of matrix products and convolutions to 10 bits of mantissa, and sums in fp32, on
-    GPUs from Ampere on; "highest" computes them in fp32. cuDNN measures its algorithms for each new shape and
-    uses the fastest one, unless deterministic algorithms are requested: the choice may differ between starts.
-
-    Returns:
-        what was set, for the log; empty on a CPU, where nothing changes.
+    Args:
+        matmul: "tf32" rounds the factors of matrix products and convolutions to 10 bits of mantissa, and sums
+            in fp32, on GPUs from Ampere on; "highest" computes them in fp32.
+        cudnn: "measured": for each new shape cuDNN measures its algorithms and uses the fastest one, so the
+            choice may differ between starts. "deterministic": only algorithms whose results are the same each
+            time. "default": cuDNN's own choice, without a measurement.
     """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if matmul == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = matmul == "tf32"
+        torch.backends.cudnn.deterministic = cudnn == "deterministic"
+        torch.backends.cudnn.benchmark = cudnn == "measured"
+
+
+def kernels_in_use(device: torch.device) -> str:
+    """What the process computes with, for the log; empty on a CPU. If the task has requested deterministic
+    algorithms, cuDNN no longer measures them."""
     if device.type != "cuda":
         return ""
-    torch.set_float32_matmul_precision("high" if matmul == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = matmul == "tf32"
+    products, convolutions = (
+        "TF32 (10 bits of mantissa)" if is_tf32 else "fp32"
+        for is_tf32 in (
+            torch.get_float32_matmul_precision() != "highest",
+            torch.backends.cudnn.allow_tf32,
+        )
+    )
     deterministic = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
-    torch.backends.cudnn.benchmark = not deterministic
-    products = "TF32 (10 bits of mantissa)" if matmul == "tf32" else "fp32"
-    choice = "deterministic" if deterministic else "measured for each shape"
+    torch.backends.cudnn.benchmark &= not deterministic
+    measured = "measured for each shape" if torch.backends.cudnn.benchmark else "cuDNN's own choice"
     return (
-        f"matrix products and convolutions of fp32 numbers: {products} (train.matmul: {matmul}); "
-        f"cuDNN's algorithms: {choice}"
+        f"fp32 numbers: matrix products in {products}, convolutions in {convolutions} (train.matmul); "
+        f"cuDNN's algorithms: {'deterministic' if deterministic else measured} (train.cudnn)"
     )
 
 

@@ -31,7 +31,7 @@ from clustertrain.training.distributed import RankInfo, Requests, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.feeding import evaluated_part, loader_of, order_of
-from clustertrain.training.kernels import use_fast_kernels
+from clustertrain.training.kernels import kernels_in_use
 from clustertrain.training.meter import Meter, check_weights
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
@@ -78,7 +78,7 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
-    kernels = use_fast_kernels(settings.matmul, rank_info.device)
+    kernels = kernels_in_use(rank_info.device)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))

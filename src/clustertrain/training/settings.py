@@ -41,6 +41,7 @@ class TrainSettings:
     seed: int = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     matmul: Literal["tf32", "highest"] = "tf32"  # products of fp32 numbers on GPUs
+    cudnn: Literal["measured", "default", "deterministic"] = "measured"  # its choice of algorithms
     channels_last: bool = False
     accumulate: int = 1  # forward and backward passes per optimizer step
     clip_norm: float | None = None

@@ -6,8 +6,6 @@ whole parameters, and frees them afterwards.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -23,6 +21,8 @@ from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
+_UNUSED = "set_reduce_scatter_unused_params"
+
 
 def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
     """Divide the model in place among the ranks, block by block: only one block is whole on a GPU at a time.
@@ -31,9 +31,14 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         its blocks and their sizes in a sentence.
 
     Raises:
-        JobError: FSDP cannot shard it in its blocks.
+        JobError: FSDP cannot shard it in its blocks, or torch is too old for a setting.
         ClusterError: `hybrid`, and the nodes have different numbers of ranks; or no compiler.
     """
+    if settings.find_unused_parameters and not hasattr(FSDPModule, _UNUSED):
+        raise JobError(
+            f"train.find_unused_parameters with strategy fsdp needs torch 2.13, and this is torch "
+            f"{torch.__version__}.\nInstall a newer torch, or give every parameter a gradient in each step."
+        )
     blocks = find_blocks(task, model, settings)
     text = listed_blocks(model, blocks)
     mesh = _mesh(settings, rank_info)
@@ -62,7 +67,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
             "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
         ) from error
     if settings.find_unused_parameters:
-        cast(FSDPModule, model).set_reduce_scatter_unused_params(True)
+        getattr(model, _UNUSED)(True)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
     return f"FSDP ({settings.shard}, {rank_info.world_size} ranks): {text}"

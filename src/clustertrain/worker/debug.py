@@ -24,6 +24,7 @@ from clustertrain.job.references import without_references
 from clustertrain.job.source import script_file
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
+from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.gpus import check_gpus
@@ -64,8 +65,10 @@ def debug(job: Job) -> None:
             if job.function:
                 _run_function(job, rank_info, run, data)
                 return
+            settings = _settings(job)
+            use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
             task = make_task(check_task(job.task or ""), job)
-            train(task, _settings(job), rank_info, run, data)
+            train(task, settings, rank_info, run, data)
     except bdb.BdbQuit:
         raise KeyboardInterrupt from None
 

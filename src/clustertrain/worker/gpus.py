@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import ClusterError
-from clustertrain.node.gpus import Gpu, driver_version, visible_gpus
+from clustertrain.node.gpus import FABRIC, Gpu, driver_version, visible_gpus
 
 # The oldest driver for each major version of CUDA: docs.nvidia.com/deploy/cuda-compatibility, "Minor Version
 # Compatibility". NVIDIA's compatibility packages let some data-centre GPUs work with an older one.
@@ -47,9 +47,10 @@ def check_gpus(workers: int, each: int) -> None:
     """
     import torch
 
-    expected, found = workers * each, torch.cuda.device_count()
+    is_usable = torch.cuda.is_available()
+    expected, found = workers * each, torch.cuda.device_count() if is_usable else 0  # NVML counts them, too
     gpus = visible_gpus()
-    if torch.cuda.is_available() and found >= expected:
+    if found >= expected:
         _check_capability(gpus, torch.cuda.get_arch_list())
         return
     wanted = (
@@ -62,10 +63,16 @@ def check_gpus(workers: int, each: int) -> None:
             f"{wanted}{build}, which {reason}.\n"
             "Install a newer driver, or a torch build for an older CUDA (pytorch.org/get-started)."
         )
-    if gpus and torch.cuda.is_available():
+    if gpus and is_usable:
         raise ClusterError(
             f"{wanted}The node gives this process {len(gpus)}: {', '.join(gpu.name for gpu in gpus)}.\n"
             f"Set resources so that a node needs at most {found} GPUs, or use nodes that have {expected}."
+        )
+    if gpus:
+        error = _cuda_error()
+        remedy = FABRIC if "system not yet initialized" in error else "Ask the administrators of the node."
+        raise ClusterError(
+            f"{wanted}The driver lists {len(gpus)}, and CUDA does not start: {error}\n{remedy}"
         )
     driver = Path("/proc/driver/nvidia/version")
     driver_text = driver.read_text().splitlines()[0] if driver.exists() else "no NVIDIA driver is loaded"
@@ -73,6 +80,17 @@ def check_gpus(workers: int, each: int) -> None:
         f"{wanted}Driver: {driver_text}. {build}.\n"
         "Use a torch build that this driver supports, or set resources.gpus_per_worker to 0."
     )
+
+
+def _cuda_error() -> str:
+    """The error with which CUDA does not start, in a line."""
+    import torch
+
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # torch has no type for it
+    except (RuntimeError, AssertionError) as error:
+        return str(error).strip().partition("\n")[0]
+    return "it gives no reason"
 
 
 def _old_driver(driver: str | None, cuda: str | None) -> str | None:

@@ -20,31 +20,41 @@ def place_worker(job: Job) -> None:
     """Set both for this process and its children, and print what was set to the rank's log."""
     use_expandable_segments(in_this_process=not job.is_script)
     if job.resources.bind_cpus:
-        line = bind_to_gpus(_addresses(), job.resources.cpus_per_worker)
+        line = bind_to_gpus(*_addresses(), job.resources.cpus_per_worker)
         print(f"clustertrain: {line}", flush=True)
 
 
-def _addresses() -> list[str]:
-    """The PCI addresses of this worker's GPUs; empty if NVML does not answer. Creates no CUDA context."""
+def _addresses() -> tuple[list[str], list[str]]:
+    """The PCI addresses of this worker's GPUs, and of those of all workers of the node, as Ray Train shares
+    them; empty if NVML does not answer. Creates no CUDA context."""
     import ray.train.torch
 
-    gpus = visible_gpus()  # those of all workers of the node, as Ray Train shares them
+    of_node = [gpu.pci for gpu in visible_gpus()]
     own = [device.index for device in ray.train.torch.get_devices()]
-    return [gpus[index].pci for index in own] if max(own) < len(gpus) else []
+    return ([of_node[index] for index in own] if max(own) < len(of_node) else []), of_node
 
 
-def bind_to_gpus(addresses: Sequence[str], cpus_per_worker: float, root: Path = Path("/")) -> str:
+def bind_to_gpus(
+    addresses: Sequence[str], of_node: Sequence[str], cpus_per_worker: float, root: Path = Path("/")
+) -> str:
     """Bind this process to the CPUs of the NUMA node of the GPUs at these addresses, if the process may use
-    at least `cpus_per_worker` of them; returns a line for the log."""
+    at least `cpus_per_worker` of them for each worker with GPUs there; returns a line for the log.
+
+    Args:
+        of_node: the addresses of the GPUs of all workers of this machine.
+    """
     allowed = os.sched_getaffinity(0)
     node = numa_node_of(addresses, allowed, root)
     if node is None:
         return "not bound to CPUs: the GPUs are not on one of several NUMA nodes"
     gpus = ", ".join(addresses)
-    if len(node.cpus) < ceil(cpus_per_worker):
+    there = sum(numa_node_of([each], allowed, root) == node for each in of_node)
+    workers = ceil(there / len(addresses))
+    if len(node.cpus) < ceil(workers * cpus_per_worker):
         return (
             f"not bound to CPUs: {len(node.cpus)} of the {len(allowed)} CPUs of this worker are on NUMA node "
-            f"{node.number}, that of GPU {gpus}, and cpus_per_worker is {cpus_per_worker:g}"
+            f"{node.number}, that of GPU {gpus}, and {workers} workers with GPUs there × cpus_per_worker "
+            f"{cpus_per_worker:g} = {workers * cpus_per_worker:g}"
         )
     bind_process(node.cpus)
     return f"bound to {len(node.cpus)} CPUs of NUMA node {node.number}, that of GPU {gpus}"

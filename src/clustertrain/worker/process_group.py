@@ -8,7 +8,6 @@ one is blocked by the thread that waits, and ends; Ray then restarts the group.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -20,6 +20,7 @@ from clustertrain.job.model import Job
 from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
+from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
 from clustertrain.training.settings import EarlyStop, TrainSettings
 from clustertrain.worker.group_watch import GroupWatch
@@ -84,9 +85,10 @@ def _rank_info(context: Any) -> RankInfo:
 
 
 def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
-    cls = check_task(job.task or "")
-    task = make_task(cls, job)
-    result = train(task, settings_of(job), _rank_info(context), run, dict(worker_state.data))
+    settings, rank_info = settings_of(job), _rank_info(context)
+    use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
+    task = make_task(check_task(job.task or ""), job)
+    result = train(task, settings, rank_info, run, dict(worker_state.data))
     return Outcome(
         result.finished,
         result.step,
@@ -112,6 +114,7 @@ def settings_of(job: Job) -> TrainSettings:
         seed=train.seed,
         precision=train.precision,
         matmul=train.matmul,
+        cudnn=train.cudnn,
         channels_last=train.channels_last,
         accumulate=train.accumulate,
         clip_norm=train.clip_norm,
