@@ -63,6 +63,7 @@ class Listener:
     address: str
     port: int
     program: str
+    pid: int
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _LISTENS = "0A"
 
 
 def sockets() -> dict[str, list]:
-    """TCP: [address, port, command line]; UDP, and abstract names, which nothing should have."""
+    """TCP: [address, port, command line, pid]; UDP, and abstract names, which nothing should have."""
     found: dict[str, list] = {"tcp": [], "udp": [], "abstract": []}
     owners = _owners()
     for table in ("tcp", "tcp6", "udp", "udp6"):
@@ -26,15 +26,15 @@ def sockets() -> dict[str, list]:
             _, local, peer, state, *_, inode = line.split()[:10]
             address, port = local.split(":")
             if table.startswith("tcp") and state == _LISTENS:
-                found["tcp"].append([_address(address), int(port, 16), owners.get(inode, "?")])
+                found["tcp"].append([_address(address), int(port, 16), *owners.get(inode, ("?", 0))])
             elif table.startswith("udp") and int(peer.split(":")[1], 16) == 0:
-                found["udp"].append([_address(address), int(port, 16), owners.get(inode, "?")])
+                found["udp"].append([_address(address), int(port, 16), *owners.get(inode, ("?", 0))])
     found["abstract"] = re.findall(r" (@\S+)$", Path("/proc/net/unix").read_text(), re.MULTILINE)
     return found
 
 
-def _owners() -> dict[str, str]:
-    """The command line of the process that holds a socket, by the socket's inode."""
+def _owners() -> dict[str, tuple[str, int]]:
+    """The command line and the pid of the process that holds a socket, by the socket's inode."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -42,7 +42,7 @@ def _owners() -> dict[str, str]:
             for each in (process / "fd").iterdir():
                 with suppress(OSError):
                     if match := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
-                        found[match[1]] = command
+                        found[match[1]] = command, int(process.name)
     return found
 
 

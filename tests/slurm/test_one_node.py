@@ -1,5 +1,12 @@
 """Jobs of one node, whose Ray listens only on the loopback address; nodes on which Ray starts late or not."""
 
+import json
+import re
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+
 import pytest
 
 from slow_ray import broken_agent, late_raylet
@@ -7,6 +14,7 @@ from slurm.trained import FAULTY, Submitted, slow
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
+WITHIN = Path(__file__).parents[1] / "kubernetes" / "within.py"
 
 
 @pytest.fixture
@@ -22,7 +30,14 @@ def make(fresh_cluster, tmp_path):
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_job_of_one_node_trains_with_one_worker_and_with_several(make, uninterrupted, workers):
-    run = make("one-node", workers, **slow(0.0)).submit()
+    run = make("one-node", workers, **slow(0.2)).submit()
+    run.wait_for_step(2)
+    within = [*run.cluster.enter("node1"), sys.executable, str(WITHIN), "sockets"]
+    listening = json.loads(subprocess.run(within, check=True, capture_output=True).stdout)["tcp"]
+    others = [each for each in listening if not ip_address(each[0].removeprefix("::ffff:")).is_loopback]
+    assert [each for each in others if not re.match(r"slurmd|srun", each[2])] == []
+    of_ranks = [each for each in listening if "RayTrainWorker" in each[2]]
+    assert len(of_ranks) == 2 * workers + 1, "Ray's and gloo's of each, and the store"
     output = run.wait("COMPLETED", 400)
     result = run.result
     assert (result.state, result.world_size, result.step) == ("done", workers, 42 // workers), output

@@ -22,6 +22,7 @@ SLOW = {
     "args": {"step_s": 0.5},
 }
 ATTACKER = Path(__file__).parent / "attacker.py"
+STRANGER = Path(__file__).parents[1] / "stranger.py"
 # A driver as a user writes it: what it runs in the cluster prints the user's id.
 DRIVER = """
 import os, sys, ray
@@ -256,6 +257,10 @@ def _assert_private_folders(cluster, run) -> str:
         assert list((private / "ray").iterdir()), "Ray's own, which are 0777 below it"
         if node == "node1":
             assert "ct-mail" in folders
+        look = [sys.executable, str(STRANGER), str(NOBODY), "/tmp", "/dev/shm"]
+        seen = json.loads(on_node(cluster, node, look).stdout)
+        assert seen["sockets"] >= 2, "the raylet and the object store"
+        assert seen["open"] == []
         open_to_others = cluster.run_on(
             node, ["sh", "-c", "cat /tmp/ct-*/* /tmp/ct-*/*/*"], uid=NOBODY, check=False
         )

@@ -13,6 +13,7 @@ import struct
 
 from clustertrain.errors import ClusterError
 
+LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 _ANY_PORT = 9  # connecting a datagram socket sends nothing: it looks up the route
 

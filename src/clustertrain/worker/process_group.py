@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
 
-from clustertrain.node.network import is_listening
+from clustertrain.node.network import LOOPBACK, is_listening
 from clustertrain.run.events import EventLog
 from clustertrain.worker import nccl_transport
 from clustertrain.worker.setup import current_plan
@@ -103,7 +103,10 @@ def make_process_group(spec: GroupSpec, rank: int) -> None:
 
 
 def _store(spec: GroupSpec, rank: int, connect_s: float = _CONNECT_S) -> Any:
-    """The store; a rank that is not rank 0 waits for it."""
+    """The store; a rank that is not rank 0 waits for it. torch's own socket would listen on all addresses."""
+    listens = None
+    if rank == 0 and spec.address == LOOPBACK:
+        listens = socket.create_server((spec.address, spec.port)).detach()
     while True:
         try:
             return TCPStore(
@@ -112,6 +115,7 @@ def _store(spec: GroupSpec, rank: int, connect_s: float = _CONNECT_S) -> Any:
                 is_master=rank == 0,
                 timeout=timedelta(seconds=connect_s),
                 wait_for_workers=False,
+                master_listen_fd=listens,
             )
         except (DistNetworkError, DistStoreError):
             if rank == 0:

@@ -14,6 +14,7 @@ from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resourc
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
+from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
@@ -38,7 +39,7 @@ def ray_address() -> str | None:
 class LocalRay(RayCluster):
     """Ray that the driver starts on this machine, with the resources of the run. It ends with the driver.
 
-    `folder`: a private folder with a short path, for Ray's files and sockets.
+    `folder`: a private folder with a short path; Ray's files and sockets are below it.
     """
 
     folder: str
@@ -66,10 +67,11 @@ class LocalRay(RayCluster):
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,
                 log_to_driver=False,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=self.folder,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=f"{self.folder}/r",  # Ray opens it to all users: `folder` stays private
             )
 
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # or Ray replaces the loopback address
         ray._private.node.Node = PatientNode  # ray.init has no parameter for it
         events = EventLog(attempt.events)
         start_ray(start, self.deadline, lambda text: events.write("warning", text=text))

@@ -13,7 +13,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
-from clustertrain.node.network import interface_of
+from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
@@ -115,7 +115,7 @@ def _route_target(start: Start) -> str:
     else another node. For a job of one node it is the loopback address."""
     allocation = start.allocation
     if len(allocation.nodes) == 1:
-        return "127.0.0.1"
+        return LOOPBACK
     own = allocation.launch_address
     return own if own is not None and interface_of(own) is not None else allocation.nodes[1]
 

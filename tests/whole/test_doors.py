@@ -1,0 +1,59 @@
+"""What other users and the network get out of a run on one machine: nothing, as docs/security.md says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from clusters.slurm import NOBODY
+from kubernetes.within import sockets
+from whole_run import ONE_WORKER
+
+STRANGER = Path(__file__).parents[1] / "stranger.py"
+
+
+@pytest.fixture
+def shared():
+    """A folder that others can enter, with a path short enough for Ray's sockets."""
+    with tempfile.TemporaryDirectory(prefix="td-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_run_listens_on_the_loopback_interface_alone_and_its_files_are_closed_to_other_users(
+    make_run, shared
+):
+    run = make_run(
+        "guarded",
+        task="faulty:Faulty",
+        train={"epochs": 900, "batch_size": 4, "log_every": 1},
+        args={"step_s": 0.3},
+        storage=f"{shared}/runs",
+        **ONE_WORKER,
+    )
+    umask = os.umask(0o022)
+    try:
+        run.start(TMPDIR=shared).wait_for_step(2)
+    finally:
+        os.umask(umask)
+    pids = run.left(0)
+    listening = [each for each in sockets()["tcp"] if each[3] in pids]
+    assert sum("RayTrainWorker" in command for _, _, command, _ in listening) == 3, "its own, store and gloo"
+    assert [each for each in listening if not is_loopback(each[0])] == []
+    command = [sys.executable, str(STRANGER), str(NOBODY), shared]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert found["sockets"] >= 2, "the raylet and the object store"
+    assert found["open"] == []
+    run.process.send_signal(signal.SIGINT)
+    run.end(75)
+
+
+def is_loopback(address: str) -> bool:
+    return ip_address(address.removeprefix("::ffff:")).is_loopback
