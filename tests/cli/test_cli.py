@@ -115,6 +115,18 @@ def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
     assert not (tmp_path / "runs").exists()
 
 
+ON_CLUSTERS = [f"{verb} --to {to}" for verb in ("render", "submit") for to in LAUNCHERS if to != "local"]
+
+
+@pytest.mark.parametrize("command", ["validate", "check", "run", *ON_CLUSTERS])
+def test_no_command_takes_a_job_that_turns_off_the_token(cli, tmp_path, command):
+    (tmp_path / "job.yaml").write_text("name: a\nfunction: m:f\nenv:\n  RAY_AUTH_MODE: disabled\n")
+    result = cli(*command.split())
+    assert result.exit_code == EXIT_JOB
+    assert "job.yaml:4:3: env.RAY_AUTH_MODE: this variable is set by clustertrain" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("command", ["status", "logs", "stop"])
 def test_a_run_that_never_started(cli, command):
     cli("init", "a")

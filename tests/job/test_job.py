@@ -454,6 +454,19 @@ def test_credentials_are_refused_in_env(name):
     assert job(env={"AWS_PROFILE": "p", "AWS_REGION": "eu"}).env == {"AWS_PROFILE": "p", "AWS_REGION": "eu"}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ENABLE_K8S_TOKEN_AUTH"),
+        *("RAY_ADDRESS", "RAY_USAGE_STATS_ENABLED", "CLUSTERTRAIN_TOKEN", "CLUSTERTRAIN_X"),
+    ],
+)
+def test_what_protects_a_run_is_refused_in_env(name):
+    assert "this variable is set by clustertrain" in refusal(**TASK, env={name: "x"})
+    others = {"RAY_BACKEND_LOG_LEVEL": "debug", "LD_PRELOAD": "/a.so", "MY_RAY_ADDRESS": "x"}
+    assert job(env=others).env == others
+
+
 def test_sha256():
     assert job(data={"d": {"uri": "x", "sha256": "AB" * 32}}).data["d"].sha256 == "ab" * 32
     assert "must be 64 hexadecimal digits" in refusal(**TASK, data={"d": {"uri": "x", "sha256": "ab"}})

@@ -23,8 +23,8 @@ def test_a_worker_starts_with_what_its_libraries_read():
 @pytest.mark.parametrize(
     "name",
     [
-        *("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PATH", "RAY_ADDRESS"),
-        *("CLUSTERTRAIN_RAY_DIR", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PATH", "RAY_BACKEND_LOG_LEVEL"),
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     ],
 )
 def test_what_would_change_ray_itself_is_set_later(name):

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 
-from clustertrain import variables
 from clustertrain.job.model import Job
 from clustertrain.job.references import without_references
 
 # Ray starts its workers with the same Python, finds bash on the PATH, and reads the other names itself: with
 # CUDA_VISIBLE_DEVICES, for example, it would number the GPUs of a worker differently.
-_SET_LATER = re.compile(rf"PYTHON(?!HASHSEED$).*|PATH|RAY_.*|{variables.PREFIX}.*|.*_VISIBLE_DEVICES")
+_SET_LATER = re.compile(r"PYTHON(?!HASHSEED$).*|PATH|RAY_.*|.*_VISIBLE_DEVICES")
 _VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # of NVIDIA and AMD
 
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, JsonValue, PlainSerializer, Tag
 
-from clustertrain import units
+from clustertrain import units, variables
 from clustertrain.storage.location import CREDENTIAL_CHAIN
 
 MOST_WORKERS = 100_000
@@ -35,6 +35,10 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SPECIAL_TOKEN = re.compile(r"(.*_)?(pad|bos|eos|cls|sep|unk|mask)_token", re.IGNORECASE)  # of a tokenizer
+# Without a token Ray runs code for everybody. The others connect the processes of a run, or send statistics.
+_SET_BY_THE_KIT = re.compile(
+    rf"RAY_(AUTH_.*|ENABLE_K8S_TOKEN_AUTH|ADDRESS|USAGE_STATS_ENABLED)|{variables.PREFIX}.*"
+)
 _LOGGER_SECRETS = re.compile(r"WANDB_API_KEY|MLFLOW_TRACKING_(PASSWORD|TOKEN)")
 _LOGGER_SERVERS = re.compile(r"WANDB_BASE_URL|MLFLOW_(TRACKING|REGISTRY)_URI")
 
@@ -148,8 +152,15 @@ def refuse_secret_keys(section: object) -> None:
             raise Refused(f"contains a credential\n{_NO_SECRETS}", key)
 
 
-def _no_secret_variables(env: dict[str, str]) -> dict[str, str]:
+def _variables_of_a_job(env: dict[str, str]) -> dict[str, str]:
     for name, value in env.items():
+        if _SET_BY_THE_KIT.fullmatch(name):
+            raise Refused(
+                "this variable is set by clustertrain, and not by a job\n"
+                "the protection of a run depends on it\n"
+                "leave it out; those of a Ray cluster of your own are set in your shell",
+                name,
+            )
         if _SECRET_VARIABLES.fullmatch(name):
             raise Refused(f"contains a credential\n{_NO_SECRETS}", name)
         has_user = _LOGGER_SERVERS.fullmatch(name) and re.search(r"://[^/?#]*@", value)
@@ -316,7 +327,7 @@ WrittenText = Annotated[str | float, written_as("text")]
 Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=WrittenText)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Environment = Annotated[dict[Variable, Argument], AfterValidator(_no_secret_variables)]
+Environment = Annotated[dict[Variable, Argument], AfterValidator(_variables_of_a_job)]
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 Loggers = Annotated[
     tuple[LoggerName, ...],
