@@ -600,7 +600,7 @@ TRAIN = merged(
         lr=some(scaling=st.sampled_from(["linear", "sqrt"]), base_batch_size=COUNTS, warmup_steps=COUNTS),
         eval_every=either(epochs=COUNTS, steps=COUNTS),
         log_every=COUNTS,
-        loader_workers=COUNTS | st.just("auto"),
+        loader_workers=st.integers(0, 1024) | st.just("auto"),
         matmul=st.sampled_from(["tf32", "highest"]),
         channels_last=st.booleans(),
         early_stop=merged(

@@ -163,6 +163,12 @@ def refusal(load, tmp_path):
             "3 workers × accumulate 1 = 3, and 100 / 3 = 33.3333\nnearest that fit: 99 and 102",
         ),
         (
+            "name: a\ntask: m:C\nresources: {workers: [1, 3]}\n"
+            "train: {epochs: 1, batch_size: 1, loader_workers: 1000000000}\n",
+            "job.yaml:4:35: train.loader_workers: 1000000000 × 3 workers = 3000000000 loader processes\n"
+            "each worker has at most 1024\nset it to the CPUs of a worker less one, or to auto",
+        ),
+        (
             "name: a\nname: b\n",
             "job.yaml:2:1: the key 'name' is given twice\nthe first one is at job.yaml:1:1: remove one",
         ),
@@ -365,6 +371,16 @@ def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
         "export SCRATCH=…, or give a default: ${SCRATCH:-default}"
     )
     assert "a '$' that does not start ${NAME}" in refusal(TASK + "env: {A: $HOME}\n")
+
+
+@pytest.mark.parametrize("value", ["${NOPE:-${B:-/x}}", "${NOPE:-{x}}", "/a/${CLUSTERTRAIN_X:-${B}}"])
+@pytest.mark.parametrize("key", ["storage", "env"])
+def test_a_brace_in_a_default_is_refused_and_not_cut_at(refusal, key, value):
+    text = refusal(
+        TASK + (f"storage: '{value}'\n" if key == "storage" else f"env: {{A: '{value}'}}\n"), B="b"
+    )
+    assert f"{value!r} has a brace in the default of ${{" in text
+    assert text.endswith(":-…}\na default is plain text, and ends at the first '}'")
 
 
 def test_paths_are_relative_to_the_file(load, tmp_path):

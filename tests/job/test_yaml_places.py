@@ -88,11 +88,20 @@ def test_text_is_exactly_as_written_where_text_is_expected(written):
         ("a: 010", "f:1:4: 010 is octal in YAML 1.1 and decimal in YAML 1.2"),
         ("a: 99999999999999999999", "f:1:4: 99999999999999999999 does not fit into 64 bits"),
         (f"a: {'9' * 5000}", "…"),
+        ("a: 1\n# b\x85c: 2", "f:2:4: the character '\\x85' is a line break in YAML, and in most editors"),
+        ("a: 1 # é\u2028c: 2", "f:1:9: the character '\\u2028' is a line break"),
+        ("# b\u2029c: 2\na: 1", "f:1:4: the character '\\u2029' is a line break"),
+        ("# b\rc: 2\r\na: 1", "f:1:4: the character '\\r' is a line break"),
+        ("a: 'b\u2028c'", "or write it as an escape in double quotes"),
         ("a: 0x_", "f:1:4: 0x_ does not fit into 64 bits"),
     ],
 )
 def test_refused_with_its_place(text, message):
     assert message in refusal(text)
+
+
+def test_the_line_breaks_of_editors_and_escapes_of_the_others_are_read():
+    assert read('a: "\\u2028\\x85"\r\nb: 2\n', "any").data == {"a": "\u2028\x85", "b": 2}
 
 
 @pytest.mark.parametrize("word", ["on", "off", "yes", "no", "On"])

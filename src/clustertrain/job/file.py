@@ -213,6 +213,9 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         name, default = match[1], match[2]
         if match[0] == "$$":
             return "$"
+        if "{" in (default or ""):
+            what = f"{dotted(path)}: {shown(value)} has a brace in the default of ${{{name}:-…}}"
+            refuse(position, what, "a default is plain text, and ends at the first '}'")
         if name is not None and name.startswith(variables.PREFIX) and path[0] == "env":
             return match[0]  # the worker has the value
         if name is None:

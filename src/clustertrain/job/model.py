@@ -17,7 +17,7 @@ from clustertrain.job.places import DataEntry, Storage
 from clustertrain.job.references import check_references
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
 from clustertrain.job.slurm import Image, Slurm, check_container, check_requeue
-from clustertrain.job.train import Train
+from clustertrain.job.train import MOST_LOADER_WORKERS, Train
 from clustertrain.job.values import (
     MOST_WORKERS,
     Args,
@@ -144,6 +144,7 @@ class Job(Section):
         if self.train is not None:
             _check_device(self.train, self.resources)
             _check_batch(self.train, self.resources)
+            _check_loaders(self.train, self.resources)
         check_container(self.slurm, self.image)
         check_requeue(self.slurm)
         return self
@@ -268,6 +269,18 @@ def _check_device(train: Train, resources: Resources) -> None:
             "set resources.gpus_per_worker, or use bf16 or fp32 on CPU",
             "train",
             "precision",
+        )
+
+
+def _check_loaders(train: Train, resources: Resources) -> None:
+    count, workers = train.loader_workers, resources.max_workers
+    if count != "auto" and count > MOST_LOADER_WORKERS:
+        raise Refused(
+            f"{count} × {workers} workers = {count * workers} loader processes\n"
+            f"each worker has at most {MOST_LOADER_WORKERS}\n"
+            "set it to the CPUs of a worker less one, or to auto",
+            "train",
+            "loader_workers",
         )
 
 

@@ -110,7 +110,7 @@ missing sections are created, and the last `--set` of a key wins:
 these keys: `storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `interpreter`, `image`, and
 `python`, `output` and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else
 it is refused. `${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an unset
-variable is an error. `$$` is a plain `$`.
+variable is an error, and so is a brace in a default. `$$` is a plain `$`.
 
 Two kinds of `${{…}}` are not replaced from that environment. In the `args` and `resume_args` of a script
 every `${{…}}` except those below passes through unchanged, such as `${{now:%H-%M}}` for Hydra: write the

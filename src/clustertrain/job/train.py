@@ -125,6 +125,7 @@ LoaderWorkers = Annotated[
     int | Literal["auto"],
     PlainValidator(_processes, json_schema_input_type=Annotated[int, Field(ge=0)] | Literal["auto"]),
 ]
+MOST_LOADER_WORKERS = 1024  # per worker
 MOST_PROFILED_STEPS = 100
 
 
@@ -248,9 +249,9 @@ class Train(Section):
     save, with 0 never."""
 
     loader_workers: LoaderWorkers = "auto"
-    """Loader processes per worker; with 0 the worker itself loads the data. `auto` is 0 on CPUs. With GPUs a
-    batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker` - 1, at most 16.
-    It is also 0 if each process would have a copy of more than 256 MiB."""
+    """Loader processes per worker, at most 1024; with 0 the worker itself loads the data. `auto` is 0 on
+    CPUs. With GPUs a batch is loaded and timed at the start: below 2 ms it is 0, otherwise `cpus_per_worker`
+    - 1, at most 16. It is also 0 if each process would have a copy of more than 256 MiB."""
 
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""

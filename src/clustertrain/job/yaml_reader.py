@@ -23,6 +23,7 @@ LARGEST_FILE_BYTES = 2**20
 DEEPEST_LEVEL = 40
 MOST_VALUES = 20_000
 LONGEST_NUMBER = 500
+_HIDDEN_BREAK = re.compile(r"[\x85\u2028\u2029]|\r(?!\n)")
 
 # libyaml's parser needs a tenth of the time for a huge text. Its errors have other words, so it only counts.
 _COUNTING_LOADER = getattr(yaml, "CSafeLoader", None)
@@ -136,6 +137,7 @@ class Reader:
 
     def document(self, base: Keys) -> Document:
         """The data, with the positions of what is below the path `base`."""
+        self._check_breaks()
         try:
             self._check_size()
             self.loader = JobLoader(self.text)
@@ -143,8 +145,7 @@ class Reader:
         except yaml.MarkedYAMLError as error:
             refuse(self._at(error.problem_mark), f"not YAML: {error.problem}", self._remedy(error))
         except yaml.reader.ReaderError as error:
-            before = self.text[: error.position]
-            here = self.position(before.count("\n") + 1, error.position - before.rfind("\n"))
+            here = self._at_index(error.position)
             refuse(here, f"not YAML: the character {error.character!r}", "a job file is printable text")
         except (
             ValueError,
@@ -165,6 +166,18 @@ class Reader:
 
     def _at(self, mark: Any) -> TextPosition:
         return self.position(mark.line + 1, mark.column + 1) if mark else self.position(1, 1)
+
+    def _at_index(self, index: int) -> TextPosition:
+        before = self.text[:index]
+        return self.position(before.count("\n") + 1, index - before.rfind("\n"))
+
+    def _check_breaks(self) -> None:
+        """Refuses what ends a line for YAML and not in an editor: in a comment it would hide a key."""
+        if found := _HIDDEN_BREAK.search(self.text):
+            what = f"the character {found[0]!r} is a line break in YAML, and in most editors it is none"
+            refuse(
+                self._at_index(found.start()), what, "remove it, or write it as an escape in double quotes"
+            )
 
     def _check_size(self) -> None:
         """Refuses tags, and checks depth and size before any recursion."""
