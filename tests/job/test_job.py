@@ -596,7 +596,8 @@ TRAIN = merged(
         seed=st.integers(0, 2**40),
         precision=st.sampled_from(["fp32", "bf16"]),
         clip_norm=st.floats(1e-6, 1e6),
-        compile=st.booleans(),
+        compile=st.booleans()
+        | some(dynamic=st.booleans(), mode=st.just("max-autotune"), recompile_limit=COUNTS),
         lr=some(scaling=st.sampled_from(["linear", "sqrt"]), base_batch_size=COUNTS, warmup_steps=COUNTS),
         eval_every=either(epochs=COUNTS, steps=COUNTS),
         log_every=COUNTS,

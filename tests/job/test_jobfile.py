@@ -498,6 +498,7 @@ def change(load, *sets: str, text: str = TASK) -> list[str]:
         ("train.accumulate=2", "train.accumulate: 1 → 2"),
         ("train.clip_norm=1", "train.clip_norm: null → 1.0"),
         ("train.compile=true", "train.compile: false → true"),
+        ("train.compile={dynamic: true}", "train.compile.dynamic: absent → true"),
         ("train.find_unused_parameters=true", "train.find_unused_parameters: false → true"),
         ("task=m:D", 'task: "m:C" → "m:D"'),
         ("args.lr=0.1", "args.lr: absent → 0.1"),

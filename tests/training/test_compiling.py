@@ -10,6 +10,7 @@ from torch import nn
 
 from clustertrain.errors import ClusterError
 from clustertrain.training.building import wrap
+from clustertrain.training.compiling import limit_recompiles, options_of
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain, run_task
@@ -30,6 +31,12 @@ def test_a_compiled_model_is_trained_to_the_same_weights(monkeypatch, tmp_path):
     plain = run_task(one_rank, Curve(), settings).weights()
     assert compiled.keys() == plain.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert all(torch.allclose(compiled[name], value, atol=1e-6) for name, value in plain.items())
+
+
+def test_the_job_chooses_how():
+    assert options_of(SETTINGS) == {"dynamic": False, "mode": None}
+    chosen = replace(SETTINGS, compile_dynamic=True, compile_mode="reduce-overhead")
+    assert options_of(chosen) == {"dynamic": True, "mode": "reduce-overhead"}
 
 
 class Curve(Plain):
@@ -86,6 +93,25 @@ def test_the_compiler_of_the_environment_is_the_one_that_counts(compilers, monke
         wrapped_on("cpu")
     monkeypatch.setenv("CXX", "mine")
     wrapped_on("cpu")
+
+
+def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    notes = []
+    for _ in range(2):  # the second run in a process has notes of its own
+        torch.compiler.reset()
+        notes.clear()
+        limit_recompiles(replace(SETTINGS, recompile_limit=3), notes.append)
+        model = torch.compile(nn.Linear(2, 1), backend="eager", dynamic=False)
+        for size in range(2, 5):
+            model(torch.zeros(size, 2))
+        assert notes == []
+        for size in range(5, 8):
+            model(torch.zeros(size, 2))
+    (note,) = notes
+    assert note.startswith(
+        "torch.compile has compiled the model for 3 shapes, its limit, and runs it uncompiled"
+    )
 
 
 def test_a_model_that_is_not_compiled_needs_no_compiler(compilers):

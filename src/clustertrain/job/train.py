@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, StrictBool, model_validator
 
 from clustertrain.job.sections import Section
 from clustertrain.job.values import (
@@ -100,6 +100,35 @@ class Fsdp(Section):
     activation_checkpointing: StrictBool = False
     """Keep only the inputs of each block, and compute the rest again in the backward pass: less memory, about
     a third more computation."""
+
+
+class Compile(Section):
+    """How torch.compile compiles the model."""
+
+    dynamic: StrictBool = False
+    """`false` compiles once for each shape of a batch, `true` for all shapes together: for batches of many
+    lengths. With `true` a resumed run may differ in the last bits, because the first shape decides."""
+
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
+    """As torch.compile's `mode`: `reduce-overhead` uses CUDA graphs, for steps of many small kernels."""
+
+    recompile_limit: Count = 8
+    """How many shapes are compiled. The model runs uncompiled with further ones, and the log says so."""
+
+
+def _compile(value: object) -> object:
+    return {} if value is True else None if value is False else value
+
+
+def _as_typed(compile_: Compile | None) -> bool | dict[str, Any]:
+    return compile_ is not None if compile_ in (None, Compile()) else compile_.model_dump()
+
+
+CompileOrBool = Annotated[
+    Compile | None,
+    BeforeValidator(_compile, json_schema_input_type=StrictBool | Compile),
+    PlainSerializer(_as_typed),
+]
 
 
 def _part(value: object) -> object:
@@ -207,8 +236,9 @@ class Train(Section):
     clip_norm: Positive | None = None
     """Maximum norm of all gradients together; a larger norm is scaled down to it."""
 
-    compile: StrictBool = False
-    """Compile the model with torch.compile. A worker's node needs a compiler: g++, with GPUs gcc."""
+    compile: CompileOrBool = None
+    """Compile the model with torch.compile: `true`, or how; by default it is not compiled. A worker's node
+    needs a compiler: g++, with GPUs gcc."""
 
     normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"
     """What BatchNorm layers become, with their weights: `sync` normalizes over the batches of all workers and

@@ -71,7 +71,7 @@ def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """
     if is_sharded(model):
         return model
-    module = compiled(model, rank_info.device) if settings.compile else model
+    module = compiled(model, settings, rank_info.device) if settings.compile else model
     if rank_info.world_size == 1:
         return module
     return DistributedDataParallel(

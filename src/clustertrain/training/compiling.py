@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from clustertrain.errors import ClusterError
+from clustertrain.training.settings import TrainSettings
 
 
-def compiled(model: nn.Module, device: torch.device) -> nn.Module:
+def compiled(model: nn.Module, settings: TrainSettings, device: torch.device) -> nn.Module:
     """The model compiled with torch.compile; its parameters stay the same tensors.
 
     Raises:
         ClusterError: the node has no compiler. torch itself would fail in the first step.
     """
     check_compiler(device)
-    # dynamic=False: one kernel per shape. Otherwise the first short batch changes the kernels of all later
-    # ones, and a run resumed after it would differ in the last bits.
-    return cast(nn.Module, torch.compile(model, dynamic=False))
+    return cast(nn.Module, torch.compile(model, **options_of(settings)))
+
+
+def options_of(settings: TrainSettings) -> dict[str, Any]:
+    """Arguments of torch.compile. By default dynamic=False, one kernel per shape: otherwise the first short
+    batch changes the kernels of all later ones, and a run resumed after it would differ in the last bits."""
+    mode = None if settings.compile_mode == "default" else settings.compile_mode
+    return {"dynamic": settings.compile_dynamic, "mode": mode}
+
+
+def limit_recompiles(settings: TrainSettings, note: Callable[[str], None]) -> None:
+    """Set how many shapes are compiled, and write a note when a model has more: torch itself writes a warning
+    to the rank's log, and runs the model uncompiled for the rest of the process."""
+    if not settings.compile:
+        return
+    import torch._dynamo  # it takes a second
+
+    torch._dynamo.config.recompile_limit = settings.recompile_limit
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    for handler in [each for each in logger.handlers if isinstance(each, _LimitNote)]:
+        logger.removeHandler(handler)  # of an earlier run in this process
+    logger.addHandler(_LimitNote(settings.recompile_limit, note))
+
+
+class _LimitNote(logging.Handler):
+    def __init__(self, limit: int, note: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._text = (
+            f"torch.compile has compiled the model for {limit} shapes, its limit, and runs it uncompiled "
+            "with others. Pad the batches to fewer lengths, or set train.compile: {recompile_limit: …} or "
+            "{dynamic: true}"
+        )
+        self._note = note
+        self._is_noted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._is_noted and "recompile_limit" in record.getMessage():
+            self._is_noted = True
+            self._note(self._text)
 
 
 def check_compiler(device: torch.device) -> None:
@@ -39,7 +78,7 @@ def check_compiler(device: torch.device) -> None:
     if not any(shutil.which(each) for each in tried):
         which = f"{variable}={chosen}" if chosen else " or ".join(usual)
         raise ClusterError(
-            f"train.compile is true, but torch.compile needs a {language} compiler, and "
+            f"train.compile is set, but torch.compile needs a {language} compiler, and "
             f"{socket.gethostname()} has none: {which} is not on the PATH.\n"
             f"Install {usual[0]}, set env: {{{variable}: …}} to another one, or set train.compile: false."
         )

@@ -25,6 +25,7 @@ from clustertrain.training.building import (
     wrap,
 )
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
+from clustertrain.training.compiling import limit_recompiles
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
 from clustertrain.training.distributed import RankInfo, Requests, StopLine
@@ -74,6 +75,7 @@ def train(
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
     precision = Precision(settings.precision, rank_info.device)
+    limit_recompiles(settings, note=partial(_note, run, Position.of(state)))
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)

@@ -46,6 +46,9 @@ class TrainSettings:
     accumulate: int = 1  # forward and backward passes per optimizer step
     clip_norm: float | None = None
     compile: bool = False
+    compile_dynamic: bool = False  # one kernel for all shapes
+    compile_mode: str = "default"  # of torch.compile
+    recompile_limit: int = 8  # shapes that are compiled
     normalization: Literal["as_is", "sync", "group", "instance", "layer"] = "as_is"  # of BatchNorm layers
     strategy: Literal["ddp", "fsdp"] = "ddp"
     shard: Literal["full", "hybrid"] = "full"  # of FSDP: over all ranks, or within each node

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.blocks import find_blocks, listed_blocks
-from clustertrain.training.compiling import check_compiler
+from clustertrain.training.compiling import check_compiler, options_of
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
@@ -58,7 +58,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
                 _replace(model, block.module, module)
             if settings.compile:
                 check_compiler(rank_info.device)
-                module.compile(dynamic=False)
+                module.compile(**options_of(settings))
             fully_shard(module, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
     except (ValueError, NotImplementedError, AssertionError) as error:

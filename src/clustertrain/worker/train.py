@@ -17,6 +17,7 @@ from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.job.train import Compile
 from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
@@ -106,6 +107,7 @@ def settings_of(job: Job) -> TrainSettings:
         raise JobError(
             "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
         )
+    compiling = train.compile or Compile()
     return TrainSettings(
         epochs=train.epochs,
         steps=train.steps,
@@ -118,7 +120,10 @@ def settings_of(job: Job) -> TrainSettings:
         channels_last=train.channels_last,
         accumulate=train.accumulate,
         clip_norm=train.clip_norm,
-        compile=train.compile,
+        compile=train.compile is not None,
+        compile_dynamic=compiling.dynamic,
+        compile_mode=compiling.mode,
+        recompile_limit=compiling.recompile_limit,
         normalization=train.normalization,
         strategy=train.strategy,
         shard=train.fsdp.shard,
