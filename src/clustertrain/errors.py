@@ -25,6 +25,8 @@ EXIT_STOPPED = 75
 EXIT_INTERRUPTED = 130
 EXIT_RAY_ENDED = 70
 """Of a driver whose Ray has ended; no command ends with it."""
+EXIT_DRIVER_FAILED = 71
+"""Of a driver that could not write its result; no command ends with it."""
 
 
 class ClusterTrainError(Exception):

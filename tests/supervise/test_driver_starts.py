@@ -9,7 +9,7 @@ import pytest
 
 from cgroups import WITHIN, memory_cgroup
 from clustertrain.checkpoints.manifest import CheckpointName
-from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED
 from clustertrain.job.file import parse_job
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.events import read_events
@@ -147,16 +147,31 @@ def test_a_start_that_returned_for_a_larger_one_is_no_failure(attempt):
     assert Patience.of(attempt, retries=2).in_a_row == 1
 
 
+def test_a_driver_that_dies_after_the_end_of_training_counts(attempt):
+    """It would be started again without end, if it always died there."""
+    for number in (0, 1):
+        attempt.restart(number).claim.create(sample_restart_claim())
+        attempt.restart(number).plan.write(ResumePoint(None, 0))
+        attempt.restart(number).outcome.write(Outcome(True, 5))
+    assert Patience.of(attempt, retries=2).in_a_row == 2
+
+
 def test_the_end_of_ray_is_named(attempt, ends):
     said = 'echo "clustertrain: Ray\'s raylet (pid 7) was killed by signal 9 (SIGKILL)"; echo more'
     assert ends(f"{said}; exit {EXIT_RAY_ENDED}") is None
     assert lines(attempt)[0].startswith("Ray's raylet (pid 7) was killed by signal 9 (SIGKILL)\nrestarting")
 
 
+def test_a_driver_that_ray_itself_ended_is_started_again(attempt, ends):
+    """Ray's code in the driver may notice the end of its raylet before ray_watch.py."""
+    assert ends("exit 1") is None
+    assert lines(attempt)[0].startswith("the driver ended with code 1\nrestarting the driver and the workers")
+
+
 def test_an_error_of_the_driver_would_occur_again(attempt, ends):
-    result = ends("echo no such thing; exit 1")
+    result = ends(f"echo no such thing; exit {EXIT_DRIVER_FAILED}")
     assert (result.cause, attempt.newest_restart()) == ("driver_died", None)
-    assert "The driver ended with code 1" in result.text
+    assert f"The driver ended with code {EXIT_DRIVER_FAILED}" in result.text
 
 
 def test_after_a_stop_request_nothing_is_started_again(attempt, ends):

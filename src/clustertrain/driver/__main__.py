@@ -7,6 +7,7 @@ shutdown waits for processes that the guardian ends faster.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
-from clustertrain.errors import EXIT_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
@@ -121,6 +122,7 @@ def _fit(run: _Run) -> None:
     enter_code(run.job)
     collect_rarely()
     import_module("ray")  # before the thread starts: two threads must not import one package at once
+    _end_by_sigterm()
     check = _CodeCheck(run.job)
     check.start()
     _connect(run, check)
@@ -131,6 +133,13 @@ def _fit(run: _Run) -> None:
         _trainer(run).fit()
         if not _ended_for_resize(run.attempt):
             return
+
+
+def _end_by_sigterm() -> None:
+    """Have SIGTERM end this process as SIGKILL does. Ray raises SystemExit, which would count as an error."""
+    from ray._private import utils
+
+    utils.set_sigterm_handler = lambda handler: signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ended_for_resize(attempt: Attempt) -> bool:
@@ -223,10 +232,10 @@ def _scaling_policy(run: _Run, scaling: Any) -> Any:
 if __name__ == "__main__":
     try:
         code = main(*sys.argv[1:])
-    except BaseException as error:  # noqa: BLE001  logged; and os._exit here, too: at a normal exit Ray ends its
+    except BaseException:  # noqa: BLE001  logged; and os._exit here, too: at a normal exit Ray ends its
         # processes, which ray_watch would report as the death of Ray, and the driver would be started again
         traceback.print_exc()
-        code = error.exit_code if isinstance(error, ClusterTrainError) else EXIT_FAILED
+        code = EXIT_DRIVER_FAILED
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

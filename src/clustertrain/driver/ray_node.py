@@ -65,6 +65,8 @@ class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
 
     ends = math.inf
     """When to give up waiting, as a time of time.monotonic(); set by `start_ray`."""
+    when_up: Callable[[Node], None] = staticmethod(lambda node: None)
+    """Called when the processes have started; set by `start_ray`."""
 
     def __init__(self, ray_params: RayParams, *args: Any, **options: Any) -> None:
         _choose_ports(ray_params, is_head=options.get("head", args[0] if args else False))
@@ -74,6 +76,7 @@ class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
             reason = _reason(self, error)
             _end(self)
             raise _NotUp(reason) from error
+        self.when_up(self)
 
     def start_ray_processes(self) -> None:
         """As in Ray, and then wait until the node has registered, so that Ray's own wait of 30 s ends at
@@ -111,7 +114,12 @@ class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
     start_monitor = start_log_monitor = start_api_server
 
 
-def start_ray(start: Callable[[], _T], deadline: Deadline, report: Callable[[str], None]) -> _T:
+def start_ray(
+    start: Callable[[], _T],
+    deadline: Deadline,
+    report: Callable[[str], None],
+    when_up: Callable[[Node], None] = lambda node: None,
+) -> _T:
     """Call `start`, which makes a PatientNode, and call it again if Ray does not start.
 
     A start that failed because something took too long is repeated until the deadline. Any other failure is
@@ -119,12 +127,13 @@ def start_ray(start: Callable[[], _T], deadline: Deadline, report: Callable[[str
 
     Args:
         report: gets a line for each failed start that is repeated.
+        when_up: gets the node when its processes have started, before `start` connects to them.
 
     Raises:
         ClusterError: Ray did not start; the message has the last words of its processes.
     """
     ends = time.monotonic() + deadline.seconds
-    PatientNode.ends = ends
+    PatientNode.ends, PatientNode.when_up = ends, staticmethod(when_up)
     # The number of tries to reach the GCS, one per second.
     ray_constants.NUM_REDIS_GET_RETRIES = math.ceil(deadline.seconds)
     starts, before = 0, ""

@@ -1,7 +1,8 @@
-"""Ends the driver when a process of the Ray that it started ends.
+"""Notices that the Ray of this node has ended or does not answer, and ends the driver then.
 
-Ray notices the death of its GCS or of its raylet after 30 to 60 s, or not at all. The supervisor then starts
-the driver again, and with it a new Ray.
+Ray notices the death of its GCS or of its raylet after 30 to 60 s, or not at all. A GCS that gets SIGTERM
+closes its port and stays: the workers would train to their end, and could not report it. The supervisor
+starts the driver again, and with it a new Ray.
 """
 
 from __future__ import annotations
@@ -10,23 +11,66 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Mapping
+import time
 from typing import Any
 
+from ray import NodeID
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+from ray.exceptions import RayError
+
 from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.node.network import is_refused
 from clustertrain.node.signals import ending_text
 from clustertrain.supervise.driver_process import MARK
 
-
-def end_with(processes: Mapping[str, Any]) -> None:
-    """End this process with EXIT_RAY_ENDED as soon as one of these has ended: objects of subprocess.Popen, by
-    Ray's names for them."""
-    threading.Thread(target=_wait_and_end, args=(processes,), name="ray-watch", daemon=True).start()
+_ASK_EVERY_S = 1.0
+_ANSWERS_WITHIN_S = 30.0  # it takes a millisecond, and a few seconds on a machine with 45 processes per core
 
 
-def _wait_and_end(processes: Mapping[str, Any]) -> None:
-    by_fd = {os.pidfd_open(process.pid): kind for kind, process in processes.items()}
-    kind = by_fd[select.select(list(by_fd), [], [])[0][0]]
-    how = ending_text(processes[kind].wait())
-    print(f"{MARK}Ray's {kind} (pid {processes[kind].pid}) {how}", file=sys.stderr, flush=True)
+def end_with(node: Any) -> None:
+    """End this process with EXIT_RAY_ENDED as soon as the Ray of this node, a Node of Ray's, has ended."""
+    threading.Thread(target=_wait_and_end, args=(node,), name="ray-watch", daemon=True).start()
+
+
+def _wait_and_end(node: Any) -> None:
+    print(f"{MARK}{end_of(node)}", file=sys.stderr, flush=True)
     os._exit(EXIT_RAY_ENDED)
+
+
+def end_of(node: Any) -> str:
+    """Wait until a process of Ray on this node has ended or does not answer. Returns which one and how, as a
+    sentence. The GCS, if it is on this node, is asked for that."""
+    processes = {kind: info.process for kind, infos in node.all_processes.items() for info in infos}
+    by_fd = {os.pidfd_open(process.pid): kind for kind, process in processes.items()}
+    gcs = _Gcs(node) if node.head else None
+    while not (ended := select.select([*by_fd], [], [], _ASK_EVERY_S)[0]):
+        if gcs is not None and (fault := gcs.fault()):
+            kind, what = fault
+            return f"Ray's {kind} (pid {processes[kind].pid}) {what}"
+    kind = by_fd[ended[0]]
+    return f"Ray's {kind} (pid {processes[kind].pid}) {ending_text(processes[kind].wait())}"
+
+
+class _Gcs:
+    """The GCS of a node, which knows whether the raylet answers."""
+
+    def __init__(self, node: Any) -> None:
+        self._host, _, port = node.gcs_address.rpartition(":")
+        self._port, self._node_id = int(port), NodeID.from_hex(node.node_id)
+        self._client = node.get_gcs_client()  # connected: a new client would wait for a GCS that has ended
+        self._answered = time.monotonic()
+
+    def fault(self) -> tuple[str, str] | None:
+        """The process that does not answer, by Ray's name for it, and what is known of it."""
+        if is_refused(self._host, self._port):
+            return "gcs_server", "has closed its port"
+        try:
+            nodes = self._client.get_all_node_info(timeout=_ANSWERS_WITHIN_S)
+        except RayError:
+            if time.monotonic() - self._answered < _ANSWERS_WITHIN_S:
+                return None
+            return "gcs_server", f"has not answered for {_ANSWERS_WITHIN_S:g} s"
+        self._answered = time.monotonic()
+        if nodes[self._node_id].state == GcsNodeInfo.DEAD:
+            return "raylet", "has not answered the GCS for a minute"
+        return None

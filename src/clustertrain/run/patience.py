@@ -56,7 +56,8 @@ def _failed_in_a_row(attempt: Attempt) -> int:
     or that returned, for a restart with more workers."""
     committed, count = committed_step(attempt.run), 0
     for restart in reversed(attempt.restarts()):
-        if restart.outcome.exists():
+        outcome = restart.outcome.read()
+        if outcome is not None and not outcome.finished:
             break
         count += 1
         plan = restart.plan.read()  # None if it failed before it had one

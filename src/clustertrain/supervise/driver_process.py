@@ -39,6 +39,10 @@ def start_driver(
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 
 
+_RAY_EXIT = 1
+"""With it Ray's own code ends a driver whose raylet or GCS has ended, if it notices that first."""
+
+
 class DriverStarts:
     """The starts of an attempt's driver, by `start_one`.
 
@@ -110,7 +114,7 @@ class DriverStarts:
 def _may_succeed_again(driver: Guarded) -> bool:
     """Whether a signal or the end of Ray ended the driver. An error would occur again."""
     code = driver.end()
-    return code < 0 or code > 128 or code == EXIT_RAY_ENDED
+    return code < 0 or code > 128 or code in (_RAY_EXIT, EXIT_RAY_ENDED)
 
 
 def _why_it_ended(driver: Guarded) -> str:

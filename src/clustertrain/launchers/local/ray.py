@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from clustertrain import variables
-from clustertrain.driver import ray_watch
 from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, worker_resources
 from clustertrain.errors import ClusterError
@@ -55,6 +54,7 @@ class LocalRay(RayCluster):
         import ray
         import ray._private.node
 
+        from clustertrain.driver import ray_watch
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
         workers = world_sizes[-1]
@@ -74,8 +74,7 @@ class LocalRay(RayCluster):
         ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # or Ray replaces the loopback address
         ray._private.node.Node = PatientNode  # ray.init has no parameter for it
         events = EventLog(attempt.events)
-        start_ray(start, self.deadline, lambda text: events.write("warning", text=text))
-        ray_watch.end_with(_processes())
+        start_ray(start, self.deadline, lambda text: events.write("warning", text=text), ray_watch.end_with)
         return "local"
 
     def is_gone(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 from clustertrain.driver.ray_cluster import Deadline
@@ -16,12 +15,11 @@ from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.run.events import EventLog
 from clustertrain.waiting import wait_until
 
-_POLL_S = 0.5
 _HEAD_POLL_S = 0.05
 
 
 def main(nodes_wait_s: str, events: str, parameters_json: str) -> int:
-    """Start Ray's processes, and return 1 when one of them has ended, or 3 if they did not start.
+    """Start Ray's processes, and return 1 when one has ended or does not answer, or 3 if they did not start.
 
     Args:
         nodes_wait_s: how long the start may take; on a node that is not the head, after the head's.
@@ -32,6 +30,7 @@ def main(nodes_wait_s: str, events: str, parameters_json: str) -> int:
 
     from clustertrain.driver.connection import Head
     from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
+    from clustertrain.driver.ray_watch import end_of
 
     def start() -> PatientNode:
         return PatientNode(RayParams(**parameters), head=head is None)
@@ -52,12 +51,10 @@ def main(nodes_wait_s: str, events: str, parameters_json: str) -> int:
         print(error, flush=True)
         return EXIT_CLUSTER
     print(f"Ray is up: {node.address}, {node.get_session_dir_path()}", flush=True)
-    while not (dead := node.dead_processes()):
-        time.sleep(_POLL_S)
+    what = end_of(node)
     for line in last_words(node.get_logs_dir_path()):
         print(line)
-    for kind, process in dead:
-        print(f"{kind} ended with code {process.returncode}", flush=True)
+    print(what, flush=True)
     return 1
 
 
