@@ -33,7 +33,7 @@ class AccountingCluster(SlurmCluster):
     def __init__(self, nodes: int = 1, shared: Sequence[Path] = (), **settings: object) -> None:
         accounting = {
             "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStorageEnforce": "associations,qos",
+            "AccountingStorageEnforce": "associations,limits,qos",
         }
         super().__init__(nodes, shared, **accounting, **settings)
 

@@ -66,6 +66,16 @@ def test_who_or_what_accounting_does_not_know_is_refused(login, key, remedy):
     assert login.jobs() == set()
 
 
+def test_a_limit_of_a_qos_is_named_with_what_helps(accounting, login):
+    accounting.accounts("add", "qos", "full")
+    accounting.accounts("modify", "qos", "full", "set", "MaxSubmitJobsPerUser=0")
+    accounting.accounts("modify", "user", "root", "set", "qos+=full")
+    login.job(slurm={"qos": "full"})
+    error = login.submit("job.yaml", code=3)
+    assert "time limits); QOSMaxSubmitJobPerUserLimit." in error
+    assert error.splitlines()[1].startswith("A limit of your account or qos: ")
+
+
 def test_a_job_goes_to_its_account_and_qos(accounting, login):
     accounting.accounts("add", "qos", "night")
     accounting.accounts("modify", "user", "root", "set", "qos+=night")

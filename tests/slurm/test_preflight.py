@@ -84,11 +84,67 @@ def test_a_site_that_would_queue_the_impossible_for_ever(fresh_cluster, tmp_path
         assert said in refusal(login, 3)
 
 
+NO_PLAN = "SLURM queues the job and plans no start of it yet: Requested node configuration is not available."
+
+
+def drained(cluster):
+    cluster.command("scontrol", "update", "NodeName=node3", "State=DRAIN", "Reason=a new disk")
+
+
+def reserved(cluster):
+    words = ("StartTime=now", "Duration=9", "Nodes=node3", "Users=nobody", "Flags=MAINT,IGNORE_JOBS")
+    cluster.command("scontrol", "create", "reservation", "ReservationName=mine", *words)
+
+
+def in_a_partition_that_is_down(cluster):
+    cluster.command("scontrol", "update", "PartitionName=gpu", "State=DOWN")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (drained, f"note: {NO_PLAN} Not usable now: node3 (drained: a new disk)."),
+        (reserved, f"note: {NO_PLAN} Not usable now: node3 (maint: none)."),
+        (in_a_partition_that_is_down, "PENDING (PartitionDown: its partition is down)"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_slurm_queues_until_nodes_return_is_submitted_with_its_reason(login, cluster, change, said):
+    """SLURM's --test-only plans with the nodes that it can use now, and says of such a job what it says of
+    one that no node can ever run."""
+    change(cluster)
+    login.job(resources={"workers": 3, "nodes": 3})
+    try:
+        printed = login.submit("job.yaml")
+        (record,) = login.records()
+        assert cluster.job(record["job_id"])["JobState"] == "PENDING"
+        cluster.command("scancel", record["job_id"])
+    finally:
+        cluster.command("scontrol", "update", "NodeName=node3", "State=RESUME", check=False)
+        cluster.command("scontrol", "delete", "ReservationName=mine", check=False)
+        cluster.command("scontrol", "update", "PartitionName=gpu", "State=UP")
+    assert said in printed
+
+
+def test_a_reservation_of_others_is_no_matter_of_partitions(login, cluster):
+    reserved(cluster)
+    login.job(slurm={"reservation": "mine"})
+    try:
+        error = refusal(login, 3)
+    finally:
+        cluster.command("scontrol", "delete", "ReservationName=mine")
+    assert "sbatch printed: Access denied to requested reservation.\nName a reservation that you may" in error
+
+
 SLURM_SAYS = {
     "a feature": ({"constraint": "h100"}, "Invalid feature specification", "slurm.constraint"),
     "a reservation": ({"reservation": "mine"}, "Requested reservation is invalid", "slurm.reservation"),
     "an option": ({"options": ["--mial-type=END"]}, "mial-type", "slurm.options"),
-    "a licence": ({"options": ["--licenses=matlab"]}, "Invalid license specification", "render --to slurm"),
+    "a licence": (
+        {"options": ["--licenses=matlab"]},
+        "Invalid license specification",
+        "scontrol show licenses",
+    ),
 }
 
 

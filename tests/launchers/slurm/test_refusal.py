@@ -40,10 +40,34 @@ def test_the_reason_that_a_plugin_gives_is_shown_beside_slurms_error():
 def test_slurms_own_reason_counts_although_a_plugin_prints_errors(own):
     """As SLURM 22.05 prints what a job_submit plugin says of a job that is then refused."""
     said = [line.replace("sbatch: ", "sbatch: error: ") for line in BANNER]
-    first, remedy = text_of(*said, "sbatch: error: Set a project.", f"{own}Invalid feature specification")
-    assert first.startswith("SLURM refused the job a. sbatch printed: Invalid feature specification; ")
-    assert first.endswith("; Set a project.")
+    first, beside, remedy = text_of(
+        *said, "sbatch: error: Set a project.", f"{own}Invalid feature specification"
+    )
+    assert first == "SLURM refused the job a. sbatch printed: Invalid feature specification."
+    assert beside.startswith("A plugin of the site printed: ")
+    assert beside.endswith("; Set a project.")
     assert remedy.startswith("See slurm.constraint")
+
+
+@pytest.mark.parametrize(
+    ("printed", "remedy"),
+    [
+        (
+            "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "A limit of",
+        ),
+        ("Access denied to requested reservation", "Name a reservation that you may use"),
+    ],
+)
+def test_a_limit_is_no_wrong_account_and_a_reservation_no_partition(printed, remedy):
+    """As SLURM 22.05 prints a limit of a QOS."""
+    limit, own = (
+        "sbatch: error: QOSMaxCpuPerJobLimit",
+        f"sbatch: error: Batch job submission failed: {printed}",
+    )
+    first, last = text_of(limit, own)
+    assert first == f"SLURM refused the job a. sbatch printed: {printed}; QOSMaxCpuPerJobLimit."
+    assert last.startswith(remedy)
 
 
 def test_another_error_names_the_cause_of_a_general_reason():

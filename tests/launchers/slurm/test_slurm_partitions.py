@@ -67,6 +67,7 @@ FITS = {
     "the default": (None, {}),
     "a named one": ("gpu", {"time_limit": "1d"}),
     "one of several": ("short,gpu", {"time_limit": "1h"}),
+    "one that is down, for which SLURM queues jobs": ("old", {}),
     "all GPUs of a node": ("gpu", {"resources": {"nodes": 2, "gpus_per_node": 8}}),
     "a type": ("gpu", {"gpu_type": "a100", "resources": {"nodes": 4, "gpus_per_node": 4}}),
     "a slice": ("mig", {"gpu_type": "1g.5gb", "resources": {"nodes": 3, "gpus_per_node": 7}}),
@@ -89,7 +90,6 @@ REFUSED = {
         "It has: closed, cpu, gpu, mig, old, short, untyped.",
     ),
     "one of several is none": ("gpu,gqu", {}, "has no partition gqu", "It has:"),
-    "down": ("old", {}, "partition old is down", "could run it: cpu, gpu, mig, short"),
     "drained": ("closed", {}, "partition closed is drain", "cpu"),
     "too long": (
         "short",

@@ -124,6 +124,20 @@ def parse(output: str) -> list[Partition]:
     return list(found.values())
 
 
+def not_usable_now(partition: Partition, environ: Mapping[str, str]) -> list[str]:
+    """The nodes of a partition that SLURM gives to no job now, with their state and the noted reason.
+
+    Raises:
+        ClusterError: sinfo is not on PATH, or SLURM does not answer.
+    """
+    argv = ["sinfo", "--noheader", f"--partition={partition.name}", "--format=%N|%T|%E"]
+    output = run(argv, environ=environ, timeout_s=ANSWER_S).stdout
+    lines = [line.split("|", 2) for line in output.splitlines()]
+    nodes = [f"{names} ({state}: {why})" for names, state, why in lines if _NOT_USABLE.search(state)]
+    return nodes[:_MAX_LISTED]
+
+
+_NOT_USABLE = re.compile(r"down|drain|fail|maint|reserved|unknown|\*")  # *: the node does not answer
 _NO_LIMIT = 1 << 62
 
 
@@ -165,7 +179,9 @@ def check_partition(request: JobRequest, known: Sequence[Partition], requested: 
         if problem is None:
             return partition
         problems.append(problem)
-    others = [p.name for p in known if p not in chosen and _problem(request, p) is None]
+    others = [
+        p.name for p in known if p not in chosen and p.availability == "up" and _problem(request, p) is None
+    ]
     remedy = (
         f"Partitions that could run it: {_listed(others)}." if others else "No partition here could run it."
     )
@@ -199,7 +215,7 @@ def _listed(names: Sequence[str]) -> str:
 def _problem(request: JobRequest, partition: Partition) -> str | None:
     """The reason why the job could never run in the partition; None if it could run."""
     name = f"partition {partition.name}"
-    if partition.availability != "up":
+    if partition.availability not in ("up", "down"):  # SLURM queues jobs for a partition that is down
         return f"{name} is {partition.availability}: SLURM starts no jobs there."
     if (
         request.time_s is not None

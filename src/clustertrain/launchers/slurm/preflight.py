@@ -22,9 +22,10 @@ from clustertrain.launchers.slurm.partitions import (
     JobRequest,
     Partition,
     check_partition,
+    not_usable_now,
     partitions,
 )
-from clustertrain.launchers.slurm.refusal import refusal
+from clustertrain.launchers.slurm.refusal import GENERAL, reason_of_the_plan, refusal
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
 from clustertrain.run.admission import check_storage
 from clustertrain.run.command_line import CommandLine
@@ -56,8 +57,9 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
 def check_cluster(
     job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str], command: CommandLine
-) -> None:
-    """Check that the cluster can start the job, and that its time limit is long enough.
+) -> str | None:
+    """Check that the cluster can ever start the job, and that its time limit is long enough. Returns why it
+    can only wait now; None if SLURM plans its start.
 
     Raises:
         ClusterError: a check failed; the message shows the arithmetic.
@@ -69,7 +71,7 @@ def check_cluster(
         else check_partition(JobRequest.of(job), partitions(environ), requested)
     )
     check_time(job, lead_s, partition)
-    test_only(job, rendered, environ, command)
+    return test_only(job, rendered, environ, command, partition)
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
@@ -163,13 +165,26 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
     )
 
 
-def test_only(job: Job, rendered: Rendered, environ: Mapping[str, str], command: CommandLine) -> None:
-    """Let SLURM check the exact script that will be submitted.
+def test_only(
+    job: Job,
+    rendered: Rendered,
+    environ: Mapping[str, str],
+    command: CommandLine,
+    partition: Partition | None,
+) -> str | None:
+    """Let SLURM check the exact script that will be submitted. Returns its reason if it plans no start of a
+    job that it would queue: it plans with the nodes that it can use now.
 
     Raises:
         ClusterError: SLURM refuses it.
     """
     argv = ["sbatch", "--test-only"]
     done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
-    if done.code != 0:
+    if done.code == 0:
+        return None
+    reason = reason_of_the_plan(done.stderr)
+    away = not_usable_now(partition, environ) if reason is not None and partition is not None else []
+    if reason is None or (reason == GENERAL and not away):
         raise refusal(job, done, command)
+    nodes = f" Not usable now: {'; '.join(away)}." if away else ""
+    return f"SLURM queues the job and plans no start of it yet: {reason.removesuffix('.')}.{nodes}"

@@ -58,7 +58,7 @@ NATIVE_STATES: dict[str, Native] = {
     "REVOKED": Native("lost", "revoked", "was started by another cluster of the federation: query that one"),
 }
 
-_REASONS = {
+REASONS = {
     "Priority": "jobs of higher priority come first",
     "Resources": "waits for free resources",
     "BeginTime": "its start time has not been reached; SLURM also sets one after a requeue",
@@ -78,13 +78,13 @@ _REASONS = {
     "JobHeldUser": "held by its user: scontrol release JOBID",
     "JobHeldAdmin": "held by an administrator",
     "JobHoldMaxRequeue": "held, because it was requeued too often: scontrol release JOBID",
-    "launch_failed_requeued_held": "its launch failed; held: scontrol release JOBID",
+    "launch failed requeued held": "its launch failed; held: scontrol release JOBID",
     "InvalidAccount": "its account is not valid: it will never start",
     "InvalidQOS": "its qos is not valid: it will never start",
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its qos may not be used in the partition",
 }
-_LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # prefixes of reasons
+LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # prefixes of reasons
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ class QueueState:
 def reason_text(reason: str) -> str:
     """SLURM's reason and its meaning; only the reason if it needs no explanation."""
     word = re.split(r"[,:( ]", reason, maxsplit=1)[0]
-    limit = next((text for start, text in _LIMITS.items() if word.startswith(start)), None)
-    meaning = _REASONS.get(word) or limit
+    limit = next((text for start, text in LIMITS.items() if word.startswith(start)), None)
+    meaning = REASONS.get(reason) or REASONS.get(word) or limit
     return f"{reason}: {meaning}" if meaning else reason
 
 

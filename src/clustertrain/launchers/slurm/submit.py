@@ -77,8 +77,8 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     """
     check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
-    check_cluster(job, rendered, lead_s, environment(job), options.command)
-    for note in site_notes(job, site_settings(environment(job))):
+    waits = check_cluster(job, rendered, lead_s, environment(job), options.command)
+    for note in filter(None, (waits, *site_notes(job, site_settings(environment(job))))):
         echo(f"note: {note}")
     if job.slurm.python is None and job.slurm.container == "none":
         echo(f"note: the nodes use the Python of this command, {sys.executable}; slurm.python names another")

@@ -1,0 +1,34 @@
+"""The texts and words by which the kit recognizes what SLURM says are in SLURM's own programs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clusters.slurm import search_path
+from clustertrain.launchers.slurm.queue import LIMITS, NATIVE_STATES, REASONS
+from clustertrain.launchers.slurm.refusal import QUEUED, REMEDIES
+
+ELSEWHERE = (
+    # mailbox.py
+    "Configuration data as of %s",
+    "Exited with exit code %d",
+    "Node failure on %s",
+    "failed on node %s: ",
+    "execve(): %s: ",
+)
+
+
+@pytest.fixture(scope="module")
+def programs(_possible) -> bytes:
+    """The bytes of SLURM's controller, its commands and its library."""
+    commands = ("slurmctld", "slurmstepd", "sbatch", "squeue", "srun", "scontrol")
+    paths = [shutil.which(name, path=search_path()) for name in commands]
+    libraries = [*Path("/usr/lib").rglob("libslurmfull.so"), *Path("/usr/lib").rglob("launch_slurm.so")]
+    assert libraries, "another place than that of Debian's package"
+    return b"".join(Path(path).read_bytes() for path in (*paths, *libraries))
+
+
+@pytest.mark.parametrize("text", [*REMEDIES, *QUEUED, *REASONS, *LIMITS, *NATIVE_STATES, *ELSEWHERE])
+def test_slurm_has_this_text(programs, text):
+    assert text.encode() in programs
