@@ -158,7 +158,6 @@ def test_not_an_image(image):
         "--begin=now+1hour",
         "--time-min=10",
         "--wait-all-nodes=1",
-        "--array=0-3%2",
         "--comment=%j",
     ],
 )

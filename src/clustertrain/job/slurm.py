@@ -56,6 +56,8 @@ KIT_OPTIONS = {
 }
 # Options that would break the run, each with the reason.
 BREAKING_OPTIONS = {
+    "array": "its elements would be one run: submit each value as a run of its own, as in docs/sweeps.md,\n"
+    "such as: clustertrain submit --to slurm JOBFILE --set name=NAME-1 --set args.KEY=VALUE",
     "chdir": "relative paths start from the folder in which the job is submitted",
     "help": "sbatch would print its help instead of submitting",
     "no-kill": "after the loss of a node the job would continue and end as COMPLETED",

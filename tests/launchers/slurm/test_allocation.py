@@ -9,7 +9,12 @@ import pytest
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.slurm.agent import allocation
-from clustertrain.launchers.slurm.agent.allocation import check_resources, read_allocation, run_name
+from clustertrain.launchers.slurm.agent.allocation import (
+    check_no_array,
+    check_resources,
+    read_allocation,
+)
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.records import SchedulerStart
 
 STEP = {
@@ -122,8 +127,9 @@ def test_gpus_and_memory_count_as_well(resources, what):
         check_resources(job(resources), share(SLURM_GPUS_ON_NODE="1", SLURM_MEM_PER_NODE="800"))
 
 
-def test_each_task_of_an_array_is_a_run_of_its_own():
-    one = job("{workers: 1}")
-    assert run_name(one, {}) == "a"
-    assert run_name(one, {"SLURM_ARRAY_TASK_ID": "7"}) == "a-7"
-    assert share(SLURM_ARRAY_JOB_ID="11", SLURM_ARRAY_TASK_ID="7").job_id == "11_7"
+def test_an_element_of_an_array_is_refused_with_the_way_to_do_it():
+    command = CommandLine("submit --to slurm", "a job.yaml")
+    check_no_array(job("{workers: 1}"), command, STEP)
+    with pytest.raises(ClusterError, match=r"element 7 of a job array") as caught:
+        check_no_array(job("{workers: 1}"), command, {**STEP, "SLURM_ARRAY_TASK_ID": "7"})
+    assert "clustertrain submit --to slurm 'a job.yaml' --set name=a-7 --set args." in str(caught.value)

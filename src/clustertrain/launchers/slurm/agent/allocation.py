@@ -72,7 +72,7 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
     nodes = tuple(filter(None, environ.get(variables.NODES, "").split(",")))
     return Allocation(
         cluster=environ.get("SLURM_CLUSTER_NAME"),
-        job_id=_job_id(environ),
+        job_id=environ["SLURM_JOB_ID"],
         restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
         nodes=nodes or (socket.gethostname(),),
         node_rank=int(environ["SLURM_NODEID"]),
@@ -83,10 +83,18 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
     )
 
 
-def run_name(job: Job, environ: Mapping[str, str] = os.environ) -> str:
-    """The run's name: each task of a job array is a separate run."""
-    index = environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{job.name}-{index}" if index else job.name
+def check_no_array(job: Job, command: CommandLine, environ: Mapping[str, str] = os.environ) -> None:
+    """Check that this SLURM job is no element of an array (sbatch --array, or SBATCH_ARRAY_INX).
+
+    Raises:
+        ClusterError: it is one.
+    """
+    if index := environ.get("SLURM_ARRAY_TASK_ID"):
+        raise ClusterError(
+            f"This job is element {index} of a job array, and all its elements would be the run {job.name}.\n"
+            f"Submit each value as a run of its own, as in docs/sweeps.md: {command} "
+            f"--set name={job.name}-{index} --set args.KEY=VALUE"
+        )
 
 
 def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNKNOWN) -> None:
@@ -111,12 +119,6 @@ def check_resources(job: Job, allocation: Allocation, command: CommandLine = UNK
                 "The script was changed, or a cgroup limits the job. Render the script again with "
                 f"`{command.on_job('render --to slurm')}`, or lower `resources`."
             )
-
-
-def _job_id(environ: Mapping[str, str]) -> str:
-    """The job ID for squeue and scancel; for a task of an array that is ARRAY_INDEX, such as 12_3."""
-    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{index}" if array and index else environ["SLURM_JOB_ID"]
 
 
 def _cpus(environ: Mapping[str, str]) -> int:

@@ -15,9 +15,9 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.allocation import (
     Allocation,
+    check_no_array,
     check_resources,
     read_allocation,
-    run_name,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
 from clustertrain.node.installed import how_to_install, missing_for_training
@@ -68,21 +68,22 @@ def read_start(argument: str, folder: Path) -> Start:
     """Read the start of this agent's job from the snapshot of the submission, or from the job file.
 
     Raises:
-        ClusterTrainError: the job is wrong, the snapshot is missing, or this process is not in a SLURM step.
+        ClusterTrainError: the job is wrong, the snapshot is missing, this process is not in a SLURM step, or
+            the SLURM job is an element of an array.
     """
     allocation = read_allocation()
     if not argument.startswith("{"):
         job = load_job(argument)
-        run = RunDir.newest(job.storage.location, run_name(job))
+        run = RunDir.newest(job.storage.location, job.name)
         command = CommandLine("submit --to slurm", argument, run=run.uri)
+        check_no_array(job, command)
         return Start(job, run, Options(command=command), allocation, folder, [*map(Path, job.code)])
     submission = Submission.from_text(argument)
     job = submission.job()
+    check_no_array(job, submission.command)
     submission.unpack_code(folder / "code")
     unpacked = [folder / "code" / place for place in places(job.code)]
     run = submission.run
-    if run_name(job) != run.name:
-        run = RunDir.newest(job.storage.location, run_name(job))
     options = options_of(submission, allocation.restart)
     options = replace(options, command=replace(options.command, run=run.uri))
     return Start(job, run, options, allocation, folder, unpacked)
