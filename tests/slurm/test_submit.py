@@ -192,6 +192,34 @@ def test_attempts_without_progress_are_refused_until_retry(login):
     job_id_of(login.submit("--retry"))
 
 
+def test_run_in_an_salloc_says_where_it_trains_and_what_to_type(login, cluster):
+    """The code is wrong, so that nothing starts: the note comes before the check."""
+    login.job(function="train:missing")
+    program = [sys.executable, "-m", "clustertrain.cli", "run", "job.yaml"]
+    srun = ["srun", "--nodes=1", "--ntasks=1"]
+
+    def said(nodes: int, *argv: str) -> str:
+        done = subprocess.run(
+            ["salloc", f"--nodes={nodes}", *argv],
+            cwd=login.folder,
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "train:missing" in done.stderr, done.stdout + done.stderr
+        return done.stdout
+
+    here = said(2, *program)
+    assert re.search(
+        r"note: SLURM allocated node\[\d-\d\] to this shell, and the run trains on this machine", here
+    )
+    assert "On one of them: srun --nodes=1 --ntasks=1 --pty " in here
+    assert re.search(r"On several nodes: \S*clustertrain submit --to slurm job.yaml", here)
+    assert "trains on this machine alone.\nOn several nodes" in said(2, *srun, *program)
+    assert "SLURM allocated" not in said(1, *srun, *program)
+
+
 def test_variables_of_the_shell_do_not_change_what_the_script_says(login, cluster):
     """sbatch itself takes SBATCH_… before the script."""
     login.job(slurm={"partition": "gpu", "time_limit": "7m"})

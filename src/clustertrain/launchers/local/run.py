@@ -49,6 +49,8 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
                 elsewhere=bool(ray_address()),
             )
 
+    if (note := _allocation_note(options.command)) is not None and not ray_address():
+        screen.echo(f"note: {note}")
     run, begun = claim_next_attempt(
         job,
         options,
@@ -64,6 +66,20 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
         return run, _supervise(begun, job, options.command, screen)
+
+
+def _allocation_note(command: CommandLine) -> str | None:
+    """What to type instead in a shell with an allocation of SLURM, if the run leaves nodes of it unused."""
+    nodes, count = os.environ.get("SLURM_JOB_NODELIST"), os.environ.get("SLURM_JOB_NUM_NODES")
+    is_on_node = "SLURMD_NODENAME" in os.environ  # salloc leaves the shell on the login node, without it
+    if nodes is None or (is_on_node and count == "1"):
+        return None
+    where = "this machine alone" if is_on_node else "this machine, which is not on that list"
+    one = "" if is_on_node else f"On one of them: srun --nodes=1 --ntasks=1 --pty {command}\n"
+    return (
+        f"SLURM allocated {nodes} to this shell, and the run trains on {where}.\n{one}"
+        f"On several nodes: {command.on_job('submit --to slurm')}"
+    )
 
 
 def _local_world_sizes(job: Job) -> list[int]:
