@@ -1,4 +1,8 @@
-"""The batch shell of a node that SLURM gave up and that comes back, beside the job's next start elsewhere."""
+"""The batch shell of a node that SLURM gave up and that comes back, beside the job's next start elsewhere;
+and what it tells the agent of its node when another node is lost."""
+
+import re
+import sys
 
 import pytest
 
@@ -21,17 +25,59 @@ echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
 """
 
 
+# In place of the agent: after SLURM's signal it writes what it makes of the shell's messages.
+HEARS = """\
+#!/bin/bash
+touch "$CLUSTERTRAIN_MAIL/agent" "FOLDER/there-$SLURM_NODEID"
+[ "$SLURM_NODEID" = 0 ] || exec sleep 600
+exec PYTHON -c '
+import os, pathlib, time
+from clustertrain.launchers.slurm.agent.mailbox import Mailbox, lost_node
+mail = Mailbox.of_this_job()
+while not mail.has_term():
+    time.sleep(0.1)
+said = lost_node("", mail.query_job())
+while not lost_node(mail.errors(), ""):
+    time.sleep(0.1)
+pathlib.Path("FOLDER/new").write_text(f"{said}\\n{lost_node(mail.errors(), str())}")
+os.replace("FOLDER/new", "FOLDER/said")
+time.sleep(600)
+'
+"""
+
+
+def submitted(cluster, folder, text: str, **resources) -> str:
+    """The id of a job whose agent is this program."""
+    agent = folder / "python"
+    agent.write_text(text.replace("FOLDER", str(folder)).replace("PYTHON", sys.executable))
+    agent.chmod(0o755)
+    keys = {"name": "a", "function": "m:f", "resources": resources, "slurm": {"output": str(folder)}}
+    rendered = render(Job.model_validate(keys), job_path="job.yaml", python=str(agent), lead_s=90)
+    (folder / "script").write_bytes(rendered.script)
+    return cluster.sbatch(str(folder / "script"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.faults
+def test_the_agent_of_the_head_learns_which_node_was_lost_since_when_and_how(cluster, tmp_path):
+    job_id = submitted(cluster, tmp_path, HEARS, workers=2, nodes=2)
+    head = cluster.wait_for_state(job_id, {"RUNNING"})["BatchHost"]
+    wait_until(lambda: len([*tmp_path.glob("there-*")]) == 2, PATIENCE_S)
+    hosts = cluster.command("scontrol", "show", "hostnames", cluster.job(job_id)["NodeList"]).stdout.split()
+    (other,) = {*hosts} - {head}
+    cluster.crash(other)
+    wait_until((tmp_path / "said").exists, PATIENCE_S)
+    by_state, by_srun = (tmp_path / "said").read_text().splitlines()
+    pattern = rf"Node {other} was lost: SLURM has it as down\* since \d{{4}}-\S+ \(Not responding\)\."
+    assert re.fullmatch(pattern, by_state)
+    assert by_srun == f"Node {other} was lost: srun reports its failure."
+    cluster.command("scancel", job_id)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.faults
 def test_a_start_that_was_given_up_does_not_put_the_next_one_back(cluster, tmp_path):
-    agent = tmp_path / "python"
-    agent.write_text(AGENT.replace("FOLDER", str(tmp_path)))
-    agent.chmod(0o755)
-    keys = {"name": "a", "function": "m:f", "resources": {"workers": 1}, "slurm": {"output": str(tmp_path)}}
-    rendered = render(Job.model_validate(keys), job_path="job.yaml", python=str(agent), lead_s=90)
-    script = tmp_path / "script"
-    script.write_bytes(rendered.script)
-    job_id = cluster.sbatch(str(script))
+    job_id = submitted(cluster, tmp_path, AGENT, workers=1)
     first = cluster.wait_for_state(job_id, {"RUNNING"})["BatchHost"]
     wait_until((tmp_path / "there").exists, PATIENCE_S)
     cluster.cut(first)

@@ -12,6 +12,7 @@ from clustertrain.node.signals import ReceivedSignals
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.history import events_of_attempt
 
 PREEMPTED = "JobState=RUNNING PreemptTime=2026-11-21T16:09:55 Restarts=0"
 AGAIN = "Submit the job again to continue."
@@ -20,8 +21,32 @@ AGAIN = "Submit the job again to continue."
 class AnsweredMailbox(Mailbox):
     """The batch shell's part is a text."""
 
+    down = ""
+
     def query_job(self) -> str:
-        return PREEMPTED if self.has_term() else "JobState=RUNNING Restarts=0"
+        return (PREEMPTED if self.has_term() else "JobState=RUNNING Restarts=0") + self.down
+
+
+class LivingRay:
+    """Ray on the head's node lives."""
+
+    def code(self) -> None:
+        return None
+
+
+@pytest.fixture
+def policy(tmp_path):
+    def make(received: str, **slurm) -> SlurmEndPolicy:
+        job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
+        attempt = claim_attempt(RunDir.newest(str(tmp_path), "a"), launcher="slurm")
+        allocation = Allocation(None, "1", 0, ("node1", "node2"), 0, None, 1, 0, None)
+        start = Start(job, attempt.run, Options(), allocation, tmp_path, ())
+        if received:
+            (tmp_path / received).touch()
+        mail = AnsweredMailbox(tmp_path)
+        return SlurmEndPolicy(start, attempt, LivingRay(), ReceivedSignals(), mail, None)
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -33,14 +58,55 @@ class AnsweredMailbox(Mailbox):
         ({"requeue": False}, "term", ("stopped", True)),
     ],
 )
-def test_who_is_requeued_is_not_asked_to_submit_again(tmp_path, monkeypatch, slurm, received, expected):
-    job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-    monkeypatch.setenv(variables.AT_TIME_LIMIT, job.slurm.at_time_limit)
-    attempt = claim_attempt(RunDir.newest(str(tmp_path), "a"), launcher="slurm")
-    allocation = Allocation(None, "1", 0, ("node1",), 0, None, 1, 0, None)
-    start = Start(job, attempt.run, Options(), allocation, tmp_path, ())
-    (tmp_path / received).touch()
-    policy = SlurmEndPolicy(start, attempt, None, ReceivedSignals(), AnsweredMailbox(tmp_path), None)
-    policy._end_of_the_job(True)
-    request = attempt.stop.read()
+def test_who_is_requeued_is_not_asked_to_submit_again(policy, monkeypatch, slurm, received, expected):
+    ending = policy(received, **slurm)
+    monkeypatch.setenv(variables.AT_TIME_LIMIT, ending.start.job.slurm.at_time_limit)
+    ending._end_of_the_job(True)
+    request = ending.attempt.stop.read()
     assert (request.state, AGAIN in request.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_training", "promised"), [(True, "finish this step and save"), (False, "nothing")]
+)
+def test_before_the_workers_start_no_save_is_promised(policy, is_training, promised):
+    ending = policy("term")
+    result = ending.end_now(is_training)
+    (note,) = [event for event in events_of_attempt(ending.attempt) if event["kind"] == "note"]
+    assert promised in note["text"]
+    assert (result is None) == is_training
+
+
+DOWN = "\nDown: node2|down*|2026-11-24T12:39:11|Not responding\n"
+LOST = "Node node2 was lost: SLURM has it as down* since 2026-11-24T12:39:11 (Not responding)."
+
+
+@pytest.mark.parametrize("received", ["term", ""])
+def test_after_the_loss_of_a_node_no_save_is_waited_for(policy, tmp_path, received):
+    """SLURM sends TERM to the others then; srun reports the loss."""
+    ending = policy(received)
+    ending.mail.down = DOWN
+    (tmp_path / "errors").write_text("srun: error: Node failure on node2\n")
+    result = ending.end_now(True)
+    assert (result.state, result.cause, result.text) == ("lost", "node_fail", LOST)
+    assert ending.attempt.stop.read() is None
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_an_agent_that_ended_elsewhere_ends_the_wait_at_the_second_look(policy, tmp_path, is_training):
+    """Meanwhile it writes its reason to the storage, if it finds that."""
+    ending = policy("", requeue=False)
+    (tmp_path / "errors").write_text("srun: error: node2: task 1: Killed\n")
+    assert ending.end_now(is_training) is None
+    ending.checked_at = 0.0
+    result = ending.end_now(is_training)
+    assert (result.state, result.cause) == (("lost", "node_fail") if is_training else ("failed", "cluster"))
+    assert result.text.startswith("The agent on node2 has ended, as srun reports: Killed.")
+
+
+def test_an_agent_that_ends_because_slurm_ends_the_job_is_no_cause(policy, tmp_path):
+    ending = policy("term")
+    (tmp_path / "errors").write_text("srun: error: node2: task 1: Killed\n")
+    for _ in range(3):
+        assert ending.end_now(True) is None
+        ending.checked_at = 0.0

@@ -6,10 +6,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from clustertrain.launchers.slurm.agent.mailbox import Mailbox, ending_of
+from clustertrain.launchers.slurm.agent.mailbox import Mailbox, ended_agent, ending_of, lost_node
 
 NOW = datetime(2026, 11, 21, 16, 0, 0)
-KILL_WAIT = "\nKillWait                = 10 sec"
+SLURMS_TIME = f"\nConfiguration data as of {NOW.isoformat()}"
+KILL_WAIT = f"{SLURMS_TIME}\nKillWait                = 10 sec"
 
 
 def line(state, **fields):
@@ -18,7 +19,7 @@ def line(state, **fields):
 
 
 def ending(answer, *, restart=0, is_lead=False):
-    return ending_of(answer, restart=restart, is_lead=is_lead, now=100.0, wall_s=NOW.timestamp())
+    return ending_of(answer, restart=restart, is_lead=is_lead, now=100.0)
 
 
 def at(seconds):
@@ -59,6 +60,11 @@ def test_the_deadline_leaves_three_seconds_before_the_kill():
     assert cancelled.deadline == pytest.approx(100 + 10 - 3)
     unknown = ending("")
     assert unknown.deadline == pytest.approx(100 + 30 - 3)  # SLURM's default KillWait
+
+
+def test_without_slurms_time_there_is_only_the_kill_wait():
+    answer = line("RUNNING", PreemptTime=at(0), EndTime=at(15)).replace(SLURMS_TIME, "")
+    assert ending(answer).deadline == pytest.approx(100 + 10 - 3)
 
 
 def test_an_end_in_the_past_is_now():
@@ -102,3 +108,54 @@ def test_signals_and_the_verdict(tmp_path):
 def test_without_a_batch_shell_there_is_no_mailbox(tmp_path):
     assert Mailbox.of_this_job({}) is None
     assert Mailbox.of_this_job({"CLUSTERTRAIN_MAIL": str(tmp_path)}) is not None
+
+
+# As srun of SLURM 22.05 printed it for a program that is missing on node2, one that was killed there, and a
+# node whose power failed.
+NO_PROGRAM = """\
+srun: error: node2: task 1: Exited with exit code 2
+slurmstepd-node2: error: execve(): /tmp/only/py: No such file or directory
+"""
+KILLED = "srun: error: node2: task 1: Killed\nsrun: Force Terminated StepId=3.0\n"
+NODE_FAILURE = """\
+srun: error: Node failure on node2
+srun: Job step aborted: Waiting up to 12 seconds for job step to finish.
+slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-24T12:39:11 DUE TO NODE FAILURE ***
+"""
+OWN = "node2: error: No folder.\nnode2: Create it.\nsrun: error: node2: task 1: Exited with exit code 4\n"
+NO_LAUNCH = "srun: error: Task launch for StepId=5.0 failed on node node2: Job credential expired\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "how", "words"),
+    [
+        (
+            NO_PROGRAM,
+            "Exited with exit code 2",
+            "execve(): /tmp/only/py: No such file or directory. See ",
+        ),
+        (KILLED, "Killed", "The lines of that node"),
+        (OWN, "Exited with exit code 4", "No folder.\nCreate it."),
+        (NO_LAUNCH, "Job credential expired", "The lines of that node"),
+    ],
+    ids=["missing", "killed", "refused", "not launched"],
+)
+def test_what_srun_reports_of_an_agent_is_the_cause(errors, how, words):
+    first, rest = ended_agent(f"node1: nothing\n{errors}").split("\n", 1)
+    assert first == f"The agent on node2 has ended, as srun reports: {how}."
+    assert rest.startswith(words)
+
+
+def test_what_is_no_report_of_an_end_ends_nothing():
+    printed = (
+        "slurmstepd-node2: error: couldn't chdir to `/a': No such file or directory: going to /tmp instead\n"
+    )
+    assert ended_agent(printed) == lost_node(printed, "JobState=RUNNING") == ended_agent("") == ""
+    assert ended_agent(NODE_FAILURE) == ""
+
+
+def test_a_lost_node_is_named_with_the_time_and_how_slurm_knows_it():
+    assert lost_node(NODE_FAILURE, "") == "Node node2 was lost: srun reports its failure."
+    answer = line("COMPLETING", Restarts="1") + "\nDown: node2|down*|2026-11-24T12:39:11|Not responding\n"
+    said = "Node node2 was lost: SLURM has it as down* since 2026-11-24T12:39:11 (Not responding)."
+    assert lost_node("", answer) == lost_node(NODE_FAILURE, answer) == said

@@ -27,6 +27,7 @@ def job(native, restarts=0, reason="", nodes="", exit_code=None):
 
 
 NEVER = files()
+LOST = Result("lost", "node_fail", 1, text="Node node2 was lost: SLURM has it as down* since 12:39.\nMore.")
 AFTER_ANOTHER = Files("12", attempt=2, result=FAILED)
 FIRST = files(0, live="running")
 TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
@@ -126,4 +127,12 @@ def test_who_runs_it_is_the_job_and_its_nodes():
     assert (
         standing_of(FIRST, job("RUNNING", nodes="node[1-2]"), None, lambda: None).runner
         == "SLURM job 12 on node[1-2]"
+    )
+
+
+def test_a_run_that_lost_a_node_and_waits_again_says_which():
+    lost = standing_of(files(0, LOST), job("PENDING", 1, "BeginTime"), None, lambda: None)
+    assert (lost.state, lost.cause) == ("queued", "requeued")
+    assert lost.text.endswith(
+        "; requeued after attempt 3: Node node2 was lost: SLURM has it as down* since 12:39."
     )

@@ -71,6 +71,8 @@ def standing_of(
 
 def _queued(files: Files, job: QueueState) -> Standing:
     again = f"; requeued after attempt {files.attempt}" if files.is_of_job else ""
+    if again and files.result is not None and files.result.cause == "node_fail":
+        again += f": {files.result.text.partition(chr(10))[0]}"
     cause = "requeued" if files.is_of_job and job.meaning.cause == "scheduler" else job.meaning.cause
     return Standing("queued", cause, f"{job.text}{again}")
 

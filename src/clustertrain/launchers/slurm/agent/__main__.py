@@ -8,8 +8,10 @@ It uses only the resources of the allocation, and leaves no process and no file 
 
 from __future__ import annotations
 
+import os
 import sys
 
+from clustertrain import variables
 from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import read_start
@@ -41,7 +43,7 @@ def main(argument: str) -> int:
                 return run_on_head(start, signals, mail)
             return run_on_worker_node(start, signals)
     except (ClusterTrainError, RunStopped) as error:
-        Lines(sys.stderr).echo(f"error: {error}")
+        Lines(sys.stderr).echo("\n".join(f"{_node()}{line}" for line in f"error: {error}".splitlines()))
         if mail is not None:
             mail.write_verdict("end", error.exit_code)
         return error.exit_code
@@ -49,6 +51,12 @@ def main(argument: str) -> int:
         kill_descendants()
         if folder is not None:
             remove(folder)
+
+
+def _node() -> str:
+    """How the lines of an error begin on all nodes but the head, which finds them in what srun prints."""
+    rank, nodes = int(os.environ.get("SLURM_NODEID", "0")), os.environ.get(variables.NODES, "").split(",")
+    return f"{nodes[rank]}: " if 0 < rank < len(nodes) else ""
 
 
 if __name__ == "__main__":

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from clustertrain import variables
 from clustertrain.errors import StorageError
-from clustertrain.launchers.slurm.agent.mailbox import Ending, Mailbox, ending_of
+from clustertrain.launchers.slurm.agent.mailbox import (
+    Ending,
+    Mailbox,
+    ended_agent,
+    ending_of,
+    lost_node,
+)
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
 from clustertrain.launchers.slurm.late_node import result_of_late_node
 from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
@@ -45,6 +51,7 @@ class SlurmEndPolicy:
     ending: Ending | None = None
     term_seen: bool = False
     checked_at: float = 0.0
+    ended_agent: str = ""
 
     def end_now(self, is_training: bool) -> Result | None:
         return self._end_of_the_job(is_training) or self._end_of_a_node(is_training)
@@ -68,8 +75,11 @@ class SlurmEndPolicy:
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
             is_lead_term = shell_term and self.start.job.slurm.signal == "TERM"
-            self.ending = self._query_ending(is_lead=not term or is_lead_term)
-            self._request_stop(self.ending.cause)
+            answer = self._query_job()
+            if lost := lost_node("", answer):  # a save would wait for the ranks of that node
+                return ended(self.attempt, "lost", "node_fail", text=lost)
+            self.ending = self._ending(answer, is_lead=not term or is_lead_term)
+            self._request_stop(self.ending.cause, is_training)
         if self.ending is None:
             return None
         state, cause = self._state_of(self.ending.cause), self.ending.cause
@@ -80,25 +90,23 @@ class SlurmEndPolicy:
         late = _LATE_SCRIPT if self.start.job.is_script else _LATE_SAVE
         return ended(self.attempt, state, cause, text=late)
 
-    def _query_ending(self, *, is_lead: bool) -> Ending:
-        answer = self.mail.query_job() if self.mail is not None else ""
-        ending = ending_of(
-            answer,
-            restart=self.start.allocation.restart,
-            is_lead=is_lead,
-            now=time.monotonic(),
-            wall_s=time.time(),
-        )
+    def _query_job(self) -> str:
+        return self.mail.query_job() if self.mail is not None else ""
+
+    def _ending(self, answer: str, *, is_lead: bool) -> Ending:
+        restart = self.start.allocation.restart
+        ending = ending_of(answer, restart=restart, is_lead=is_lead, now=time.monotonic())
         if ending.cause == "terminated":  # the signal is not from SLURM, so there is no deadline
             return Ending("terminated", time.monotonic() + self.start.job.failures.grace_s + 30)
         return ending
 
-    def _request_stop(self, cause: str) -> None:
+    def _request_stop(self, cause: str, is_training: bool) -> None:
         state = self._state_of(cause)
         text = _RESULT_TEXTS.get(cause, "") if state == "stopped" else ""
         request_stop(self.attempt, state, cause, self.screen, text=text)
         of_script = self.start.job.is_script
         how = "the script gets SIGTERM" if of_script else "the workers finish this step and save"
+        how = how if is_training else "no worker has started, and nothing is to be saved"
         text = f"{_CAUSE_TEXTS[cause]}: {how}"
         EventLog(self.attempt.agent_events).write("note", text=text)
 
@@ -118,9 +126,19 @@ class SlurmEndPolicy:
         self.checked_at = time.monotonic()
         if self.ray.code() is not None:
             return self._node_lost(str(ray_ended(self.start.allocation.host, self.ray)), is_training)
+        errors = self.mail.errors() if self.mail is not None else ""
+        if lost_node(errors, ""):
+            return ended(self.attempt, "lost", "node_fail", text=lost_node(errors, self._query_job()))
         with suppress(StorageError):  # the next save fails with the same error and reports it
-            return _taken_over(self.attempt) or self._failed_arrival(is_training)
-        return None
+            if result := _taken_over(self.attempt) or self._failed_arrival(is_training):
+                return result
+        return self._ended_agent(errors, is_training)
+
+    def _ended_agent(self, errors: str, is_training: bool) -> Result | None:
+        """The result if srun has reported the end of another node's agent, at this check and the one before:
+        an agent that finds the storage writes there why it ends."""
+        before, self.ended_agent = self.ended_agent, ended_agent(errors) if self.ending is None else ""
+        return self._node_lost(self.ended_agent, is_training) if before and self.ended_agent else None
 
     def _failed_arrival(self, is_training: bool) -> Result | None:
         """The result if a node could not join the run, or was lost; else None."""

@@ -2,7 +2,8 @@
 
     batch shell ──lead, term──▶ agent      SLURM sent a signal
     batch shell ◀──query────── agent       query the state of the job
-    batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, and KillWait
+    batch shell ──answer─────▶ agent       a line of `scontrol show job -o`, KillWait, the time, lost nodes
+    batch shell ──errors─────▶ agent       what srun and the agents of all nodes print to stderr
     batch shell ◀──agent────── agent       the agent has started
     batch shell ◀──verdict──── agent       "requeue 75" or "end 1": requeue or end the job; the exit code
 
@@ -68,6 +69,13 @@ class Mailbox:
         answered = wait_until(answer.exists, _ANSWER_WITHIN_S, poll_s=0.05)
         return answer.read_text(errors="replace") if answered else ""
 
+    def errors(self) -> str:
+        """What srun and the agents of all nodes have printed to stderr until now."""
+        try:
+            return (self._folder / "errors").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
     def write_verdict(self, verdict: str, code: int) -> None:
         """Write the verdict for the batch shell: `requeue` or `end`, and the exit code."""
         self._write("verdict", f"{verdict} {code}\n")
@@ -78,7 +86,41 @@ class Mailbox:
         new.replace(self._folder / name)
 
 
-def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: float) -> Ending:
+def lost_node(errors: str, answer: str) -> str:
+    """The node of the job that is lost, since when and how SLURM knows it, as a sentence; empty if none is.
+
+    Args:
+        errors: that of `Mailbox.errors`; srun reports the loss there.
+        answer: the answer of `Mailbox.query_job`, which has the node's state, or "".
+    """
+    if down := re.search(r"^Down: ([^|]+)\|([^|]+)\|([^|]+)\|(.*)$", answer, re.MULTILINE):
+        return f"Node {down[1]} was lost: SLURM has it as {down[2]} since {down[3]} ({down[4]})."
+    report = re.search(r"^srun: error: Node failure on (\S+)", errors, re.MULTILINE)
+    return f"Node {report[1]} was lost: srun reports its failure." if report else ""
+
+
+def ended_agent(errors: str) -> str:
+    """The node whose agent has ended, by the report of srun, and the last words from there; empty if srun
+    reports none."""
+    match = _ENDED.search(errors)
+    if match is None:
+        return ""
+    node, how = match[1] or match[3], match[2] or match[4]
+    own = re.findall(rf"^{re.escape(node)}: (?:error: )?(.+)$", errors, re.MULTILINE)
+    if not own and (exec_failed := _EXEC.search(errors)):
+        own = [f"{exec_failed[1]}. See slurm.python, or the program of slurm.container."]
+    words = "\n".join(own) or "The lines of that node in the job's output show the cause."
+    return f"The agent on {node} has ended, as srun reports: {how}.\n{words}"
+
+
+_ENDED = re.compile(
+    r"^srun: error: (?:(\S+): tasks? [\d,-]+: (.+)|Task launch for \S+ failed on node (\S+): (.+))$",
+    re.MULTILINE,
+)
+_EXEC = re.compile(r"^slurmstepd\S*: error: (execve\(\): .+)$", re.MULTILINE)
+
+
+def ending_of(answer: str, *, restart: int, is_lead: bool, now: float) -> Ending:
     """Determine from SLURM's description of the job why it ends, and when (as measured with SLURM 22.05).
 
     A job that is preempted with a grace time is RUNNING and has a PreemptTime. A cancelled job is COMPLETING
@@ -88,14 +130,16 @@ def ending_of(answer: str, *, restart: int, is_lead: bool, now: float, wall_s: f
         answer: the answer of `Mailbox.query_job`.
         restart: the number of earlier starts of the job.
         is_lead: whether the signal was that of slurm.signal, sent before the end of the time limit.
-        now, wall_s: time.monotonic() and time.time() at the same moment.
+        now: time.monotonic() at the moment of the answer.
     """
     fields = dict(re.findall(r"(\w+)=(\S*)", answer))
     kill_wait = re.search(r"KillWait\s*=\s*(\d+)", answer)
     wait_s = float(kill_wait.group(1)) if kill_wait else _KILL_WAIT_S
     state = fields.get("JobState", "")
     ends_at_s = slurm_time_s(fields.get("EndTime", "")) if state == "RUNNING" else None
-    ends_in_s = max(0.0, ends_at_s - wall_s) if ends_at_s is not None else 0.0
+    as_of = re.search(r"^Configuration data as of (\S+)", answer, re.MULTILINE)
+    slurms_s = slurm_time_s(as_of.group(1)) if as_of else None  # this node's clock may be wrong
+    ends_in_s = max(0.0, ends_at_s - slurms_s) if ends_at_s is not None and slurms_s is not None else 0.0
     deadline = now + ends_in_s + wait_s - _MARGIN_S
     if slurm_time_s(fields.get("PreemptTime", "")) is not None or state == "PREEMPTED":
         return Ending("preempted", deadline)

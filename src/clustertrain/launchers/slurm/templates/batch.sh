@@ -49,8 +49,13 @@ if [ -n "$setup" ]; then
     exec "${clustertrain_launch[@]}"' setup "${launch[@]}")
 fi
 
-"${launch[@]}" "${CLUSTERTRAIN_SUBMISSION:-$job}" < /dev/null &
+# What srun and the agents print as errors also goes to a file: there the agent of this node reads that another
+# agent has ended. SLURM's signals to all processes of the job must not end `tee`.
+exec 8> >(trap '' TERM USR1 USR2 && exec tee "$mail/errors" >&2)
+tee=$!
+"${launch[@]}" "${CLUSTERTRAIN_SUBMISSION:-$job}" < /dev/null 2>&8 8>&- &
 step=$!
+exec 8>&-
 
 # `read` from an empty pipe is a sleep without a process. SLURM's TERM would kill a `sleep`, and bash would
 # report that in the output.
@@ -59,7 +64,11 @@ while kill -0 "$step" 2> /dev/null; do
   read -r -t 0.2 -u 9 _
   if [ -e "$mail/query" ]; then
     rm -f "$mail/query"
-    { scontrol show job "$SLURM_JOB_ID" -o; scontrol show config | grep -E '^KillWait'; } > "$mail/answer.new" 2>&1
+    {
+      scontrol show job "$SLURM_JOB_ID" -o
+      scontrol show config | grep -E '^(KillWait|Configuration data as of)'
+      sinfo --noheader --nodes="$SLURM_JOB_NODELIST" --states=down --format='Down: %N|%T|%H|%E'
+    } > "$mail/answer.new" 2>&1
     mv "$mail/answer.new" "$mail/answer"
   fi
   if [ -z "${ended_at:-}" ] && [ -e "$mail/verdict" ]; then ended_at=$SECONDS; fi
@@ -72,6 +81,10 @@ while kill -0 "$step" 2> /dev/null; do
 done
 wait "$step"
 code=$?
+for _ in {1..10}; do # the last errors; a process that slurm.setup left behind may hold the pipe open
+  kill -0 "$tee" 2> /dev/null || break
+  read -r -t 0.1 -u 9 _
+done
 
 verdict=end
 if [ -e "$mail/verdict" ]; then
@@ -88,6 +101,6 @@ fi
 trap '' TERM
 rm -rf "$mail" # before the requeue, which kills this shell
 if [ "$verdict" = requeue ] && is_newest_start && scontrol requeue "$SLURM_JOB_ID"; then
-  echo "clustertrain: job $SLURM_JOB_ID is requeued and resumes from its newest checkpoint"
+  echo "clustertrain: job $SLURM_JOB_ID is requeued: the run continues from its newest checkpoint, if it has one"
 fi
 exit "$code"
