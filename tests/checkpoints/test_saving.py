@@ -244,9 +244,9 @@ def test_every_thread_of_a_rank_uses_the_gpu_of_the_rank(tmp_path, monkeypatch):
     """A context on GPU 0 would take 0.5 GB from rank 0 for each other rank of the node."""
     devices, used = Devices(monkeypatch), []
 
-    def copied(state, buffers=None):
+    def copied(state, *args):
         used.append((threading.current_thread().name, devices.current()))
-        return copy_to_host(state, buffers)
+        return copy_to_host(state, *args)
 
     dump = torch.save
 
@@ -264,6 +264,21 @@ def test_every_thread_of_a_rank_uses_the_gpu_of_the_rank(tmp_path, monkeypatch):
     threads = {name for name, _ in used}
     assert {"checkpoint-buffers", "checkpoint", threading.current_thread().name} == threads
     assert {device for _, device in used} == {3}
+
+
+def test_memory_that_cuda_does_not_pin_is_named_once_and_the_save_is_whole(tmp_path, monkeypatch):
+    def copied(state, buffers, refused):
+        refused("CUDA error: out of memory")
+        return copy_to_host(state, buffers)
+
+    monkeypatch.setattr(save_module, "copy_to_host", copied)
+    made, told = saver(tmp_path)
+    for step in (1, 2):
+        made.save(state(), progress(step))
+    made.finish()
+    (warning,) = told.failed
+    assert warning.startswith("CUDA does not pin the host memory for saves (CUDA error: out of memory)")
+    assert len(told.saved) == 2
 
 
 def test_pinned_memory_is_released_on_its_own_gpu_by_whichever_thread_frees_it(monkeypatch):

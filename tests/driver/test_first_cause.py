@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustertrain.driver.failures import Group
+from clustertrain.driver.failures import Group, _tail
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"
@@ -56,3 +56,17 @@ class Raised(tuple):
 def test_the_rank_at_fault_is_named(dead, raised, cause):
     errors = {rank: RuntimeError("RayActorError") for rank in dead} | raised
     assert Ranks(dead)._first_cause(errors) == cause
+
+
+def test_the_cause_is_before_the_stacks_that_python_writes(tmp_path):
+    """torch's NCCL writes the stacks of all threads after its error, and a process has hundreds."""
+    log = tmp_path / "rank.log"
+    handled = "CUDA out of memory, and the program went on\n"
+    stacks = "Current thread 0x1 (most recent call first):\n" + '  File "a.py", line 1 in work\n' * 10_000
+    steps = "step\n" * 10_000
+    log.write_text(f"{handled}{steps}{OWN_GPU}Fatal Python error: Aborted\n\n{stacks}")
+    tail = _tail(log)
+    assert OWN_GPU in tail and tail.endswith(stacks)
+    assert handled not in tail
+    log.write_text(handled + steps)
+    assert len(_tail(log)) == 20_000

@@ -1,8 +1,11 @@
 """Requests to a function with its own loop, on two ranks."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from clustertrain import session
+from clustertrain.training.distributed import gloo_group
 
 
 class Steps:
@@ -38,3 +41,15 @@ SAVE, STOP = (False, True), (True, False)
 )
 def test_a_request_counts_one_step_later_or_at_once_after_slow_steps(ranks, slow_step_s, expected):
     assert ranks(2).results(seen, {3: SAVE, 5: STOP}, slow_step_s) == [expected] * 2
+
+
+def timeouts(rank_info):
+    """Of the default group of the test's ranks, and of a further one, in seconds."""
+    groups = (dist.group.WORLD, gloo_group())
+    cpu = torch.device("cpu")
+    return [group._get_backend(cpu).options._timeout.total_seconds() for group in groups]
+
+
+def test_a_further_group_waits_as_long_as_the_first(ranks):
+    (default_s, further_s), _ = ranks(2).results(timeouts)
+    assert further_s == default_s != 1800

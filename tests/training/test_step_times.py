@@ -250,6 +250,26 @@ def test_fsdp_counts_the_operations_in_the_pass_that_it_needs_anyway(ranks):
     assert ranks(2).results(_counted) == [expected] * 2
 
 
+def _slow_ranks(rank_info, strategy):
+    """Rank 1 computes for long, or (FSDP) every rank but rank 1 waits for it while it computes."""
+    notes = []
+    settings = TrainSettings(steps=1, batch_size=1, strategy=strategy)
+    order = SimpleNamespace(start=Position())
+    made = StepWatch(
+        Classify(), settings, rank_info, order, profile=None, log=lambda kind, text: notes.append(text)
+    )
+    times = Times(5, 0.0, 0.5 if rank_info.rank == 1 else 0.1, 0.0)
+    made._times = SimpleNamespace(read=lambda: times)
+    for _ in range(3):
+        made.figures(1.0)
+    return notes
+
+
+@pytest.mark.parametrize(("strategy", "named"), [("ddp", 1), ("fsdp", 0)])
+def test_a_rank_that_waits_for_others_in_its_passes_is_not_called_slow(ranks, strategy, named):
+    assert [len(notes) for notes in ranks(2).results(_slow_ranks, strategy)] == [named, named]
+
+
 @pytest.mark.parametrize(
     ("gpu", "precision", "tf32", "peak"),
     [

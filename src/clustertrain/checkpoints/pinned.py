@@ -67,12 +67,13 @@ class PinnedMemory:
         self._shared: _Chunk | None = None
         self._used_bytes = 0  # of the shared chunk
         self.reserved_bytes = 0
+        self.refusal = ""
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape, strides and dtype on the CPU; its storage has exactly its bytes.
+        """A tensor of the same shape, strides and dtype on the CPU; its storage has exactly its bytes. If
+        CUDA refuses to pin the memory, it is not pinned, and `refusal` has CUDA's reason.
 
         Raises:
-            RuntimeError: CUDA refuses to pin the memory.
             OSError: the memory cannot be allocated.
         """
         like = torch.empty_like(tensor, device="meta")
@@ -95,7 +96,11 @@ class PinnedMemory:
         whole_pages = -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         chunk = _Chunk(-1, whole_pages)
         address = torch.frombuffer(chunk, dtype=torch.uint8).data_ptr()
-        self._register(address, whole_pages)
+        try:
+            self._register(address, whole_pages)
+        except RuntimeError as error:
+            self.refusal = str(error).strip().partition("\n")[0]
+            return chunk  # a copy to pageable memory is as whole, and takes longer
         chunk.address, chunk.unregister = address, self._unregister
         chunk.device = _current_device()
         self.reserved_bytes += whole_pages

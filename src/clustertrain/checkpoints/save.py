@@ -48,6 +48,7 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._failures = 0
+        self._is_pageable = False
         self._bytes = 0  # written since the start of the process
 
     def reserve(self, state: dict[str, Any]) -> None:
@@ -61,7 +62,15 @@ class Saver:
 
     def _reserve(self, state: dict[str, Any]) -> None:
         with suppress(RuntimeError, MemoryError):  # out of memory: the save then fails and reports it
-            self._buffers = copy_to_host(state)
+            self._buffers = copy_to_host(state, None, self._note_refusal)
+
+    def _note_refusal(self, reason: str) -> None:
+        if not self._is_pageable:
+            self._is_pageable = True
+            self._on_failed(
+                f"CUDA does not pin the host memory for saves ({reason}): training waits longer for each. "
+                "Raise the limit on locked memory (ulimit -l; docker --ulimit memlock=-1)."
+            )
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
         """`start`, and without `background` wait for the write."""
@@ -82,7 +91,7 @@ class Saver:
         held = self._held(state)
         self._join()
         self._raise_if_hopeless()
-        self._buffers = copy_to_host(held, self._buffers)
+        self._buffers = copy_to_host(held, self._buffers, self._note_refusal)
         blocking_s = time.monotonic() - started if self._background else None
         self._thread = DeviceThread(
             target=self._write, args=(self._buffers, progress, started, blocking_s), name="checkpoint"
@@ -217,18 +226,22 @@ def _mapped(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
 
 
-def copy_to_host(state: Any, buffers: Any = None) -> Any:
+def copy_to_host(
+    state: Any, buffers: Any = None, refused: Callable[[str], None] = lambda reason: None
+) -> Any:
     """A copy of nested dicts, lists and tuples with every tensor on the CPU.
 
     Tensors of `buffers` (an earlier copy) are reused if path, shape and dtype are the same. Two views of one
     storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are complete on
-    return.
+    return. `refused` is called with CUDA's reason if it does not pin the memory.
     """
     copy = _Copy()
     with _one_thread():
         result = copy.of(state, buffers)
     if copy.from_cuda:
         torch.cuda.synchronize()
+    if copy.refusal:
+        refused(copy.refusal)
     return result
 
 
@@ -250,6 +263,10 @@ class _Copy:
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
         self._used: set[int] = set()
         self._pinned = PinnedMemory()
+
+    @property
+    def refusal(self) -> str:
+        return self._pinned.refusal
 
     def of(self, value: Any, buffer: Any) -> Any:
         if isinstance(value, torch.Tensor):

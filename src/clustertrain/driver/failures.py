@@ -39,6 +39,7 @@ from clustertrain.worker.user_error import UserCodeFailed
 
 _T = TypeVar("_T")
 _LOG_TAIL_BYTES = 20_000
+_STACKS_BYTES = 2 << 20  # of all threads, which follow the error that ended a process
 _ANSWER_S = 5.0
 _BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
 _STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
@@ -346,7 +347,10 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
+            file.seek(max(0, file.tell() - _STACKS_BYTES))
+            text = file.read().decode(errors="replace")
+            error = text.rfind("\nFatal Python error: ")  # Python then writes the stacks
+            end = error if error >= 0 else len(text)
+            return text[max(0, end - _LOG_TAIL_BYTES) :]
     except FileNotFoundError:
         return ""

@@ -86,6 +86,16 @@ def gather_over_ranks(tensor: torch.Tensor, rank_info: RankInfo) -> torch.Tensor
     return torch.stack(of_ranks).cpu()
 
 
+def gloo_group() -> Any:
+    """A further group of all ranks, for tensors of the CPU, with the timeout of the default group. torch's
+    own of 30 minutes would end a run whose rank 0 saves longer.
+    """
+    default: Any = dist.group.WORLD
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    options = default._get_backend(device).options
+    return dist.new_group(backend="gloo", timeout=options._timeout)
+
+
 class Requests(NamedTuple):
     """The requests to the training loop."""
 
@@ -118,7 +128,7 @@ class StopLine:
         # NCCL reduces on the GPU, where reading the result would wait for every queued kernel.
         self._own_group = rank_info.world_size > 1 and dist.get_backend() != "gloo"
         if self._own_group:
-            self._group = dist.new_group(backend="gloo")
+            self._group = gloo_group()
 
     def read(self) -> Requests:
         """The requests for all ranks now; the same on every rank."""

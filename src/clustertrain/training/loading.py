@@ -68,8 +68,7 @@ class Loader:
     ) -> None:
         self._fetch = fetch
         self._keys = keys
-        self._device = device
-        self._stream = _stream(device)
+        self._copied = CopyToDevice(device)
         self._loader = loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
 
     def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
@@ -80,9 +79,16 @@ class Loader:
         for batch, key in zip(loaded(self._loader), self._keys, strict=True):
             yield key, self._copied(batch)
 
-    def _copied(self, batch: Any) -> Any:
-        """The batch on the device. A GPU copies it on a stream of its own, while it computes the step before;
-        what is queued from now on waits for the copy."""
+
+class CopyToDevice:
+    """`copy(batch)`: the batch on the device. A GPU copies it on a stream of its own, while it computes the
+    step before; what is queued from now on waits for the copy."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, batch: Any) -> Any:
         if self._stream is None:
             return to_device(batch, self._device)
         current = torch.cuda.current_stream(self._device)
@@ -96,12 +102,6 @@ class Loader:
             return tensor
 
         return map_tensors(batch, used_later)
-
-
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own lacks types
 
 
 class _Sent:

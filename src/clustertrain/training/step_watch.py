@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class StepWatch:
         self._profile = Profile(settings.profile_steps, order, rank_info, profile, log)
         self._precision = settings.precision
         self._flops_per_sample = task.flops_per_sample
+        self._is_sharded = settings.strategy == "fsdp"
         self._recomputes = settings.activation_checkpointing
         self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
         self._has_utilization = rank_info.device.type == "cuda"
@@ -98,7 +100,8 @@ class StepWatch:
         """
         of_ranks = self._gathered()
         times = [Times(int(steps), *seconds) for steps, *seconds in of_ranks[:, :4].tolist()]
-        self._warn_of_stragglers(times)
+        # In a pass with FSDP a rank waits for the parts of the others: only the data are its own.
+        self._warn_of_stragglers([replace(t, compute_s=0.0) for t in times] if self._is_sharded else times)
         figures = {
             "samples_per_s": samples_per_s,
             "data_wait_s": _mean(t.data_wait_s for t in times),

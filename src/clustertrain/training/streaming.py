@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
 from clustertrain.errors import DataError, JobError
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.loading import Collate, loaded, loader_with_processes, to_device
+from clustertrain.training.distributed import RankInfo, gloo_group
+from clustertrain.training.loading import Collate, CopyToDevice, loaded, loader_with_processes
 from clustertrain.training.rng import KeptRng, derive_seed, private_rng
 from clustertrain.training.sampling import UNKNOWN, MicroBatch, TrainOrder
 
@@ -148,6 +148,7 @@ class StreamLoader:
         note: Callable[[str], None],
     ) -> None:
         self._fetch, self._order, self._device = fetch, order, rank_info.device
+        self._copied = CopyToDevice(rank_info.device)
         self._processes, self._name, self._note = min(processes, 1), name, note
         self._agreement = Agreement(rank_info, name)
         self._start, self._generation = order.settle(order.start), 0
@@ -170,7 +171,7 @@ class StreamLoader:
 
     def _delivered(self, step: _Step) -> Iterator[tuple[MicroBatch, Any]]:
         for key, (batch, _) in step:
-            yield key, to_device(batch, self._device)
+            yield key, self._copied(batch)
 
     def _steps(self) -> Iterator[_Step | End]:
         """The optimizer steps up to the end of the run; End where the stream ends."""
@@ -268,7 +269,7 @@ class Agreement:
         self._pending: list[tuple[Any, torch.Tensor]] = []
         self._group: Any = None
         if self._several and dist.get_backend() != "gloo":
-            self._group = dist.new_group(backend="gloo")  # NCCL reduces on the GPU
+            self._group = gloo_group()  # NCCL reduces on the GPU
 
     def compare(self, *values: int) -> None:
         if self._several:
