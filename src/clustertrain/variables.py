@@ -30,6 +30,7 @@ HEAD = "CLUSTERTRAIN_HEAD"
 PORTS = "CLUSTERTRAIN_PORTS"
 CODE = "CLUSTERTRAIN_CODE"
 RAY_DIR = "CLUSTERTRAIN_RAY_DIR"
+ENV = "CLUSTERTRAIN_ENV"
 JOB = "CLUSTERTRAIN_JOB"
 RAYJOB = "CLUSTERTRAIN_RAYJOB"
 NAMESPACE = "CLUSTERTRAIN_NAMESPACE"
@@ -131,6 +132,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the private folder of a Ray on one machine",
         "`clustertrain run`",
         "the driver",
+    ),
+    Variable(
+        ENV,
+        "the `env` of the job as JSON, with the values of its references",
+        "the process that starts the driver",
+        "the driver, which removes it",
     ),
     Variable(
         JOB,

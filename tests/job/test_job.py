@@ -563,7 +563,11 @@ SHARED = some(
         grace=SECONDS,
         watchdog=some(stage=SECONDS, first_step=SECONDS, step=SECONDS, evaluation=SECONDS, save=SECONDS),
     ),
-    env=st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True), WORDS, max_size=3),
+    env=st.dictionaries(
+        st.from_regex(r"[A-Z_][A-Z0-9_]{0,5}", fullmatch=True),
+        WORDS.map(lambda word: word.replace("$", "$$")),
+        max_size=3,
+    ),
     code=PATHS,
     image=PRINTABLE.map("/images/{}/a".format),
     slurm=some(

@@ -335,14 +335,12 @@ def test_a_credential_in_a_file_is_pointed_at_and_not_repeated(refusal):
 def test_variables_are_replaced_where_they_may_stand(load, tmp_path):
     made = load(
         TASK + "storage: {uri: 's3://${B}/p', profile: '${P:-dev}'}\ndata: {d: {uri: '${D}/x'}}\n"
-        "env: {A: '${B}-${B}', C: 'a$$b', E: '${EMPTY}', F: '${EMPTY:-f}'}\ncode: ${CODE}\n",
+        "code: ${CODE}\n",
         B="b",
         D="/d",
         CODE="src",
-        EMPTY="",
     )
     assert (made.storage.uri, made.storage.profile, made.data["d"].uri) == ("s3://b/p", "dev", "/d/x")
-    assert made.env == {"A": "b-b", "C": "a$b", "E": "", "F": "f"}
     assert made.code == (str(tmp_path / "src"),)
     assert parse_job(dump_job(made), "x") == made
 
@@ -370,7 +368,7 @@ def test_a_variable_that_is_not_set_is_refused_with_its_name(refusal):
         "job.yaml:4:10: storage: needs the environment variable SCRATCH, which is not set\n"
         "export SCRATCH=…, or give a default: ${SCRATCH:-default}"
     )
-    assert "a '$' that does not start ${NAME}" in refusal(TASK + "env: {A: $HOME}\n")
+    assert "a '$' that does not start ${NAME}" in refusal(TASK + "storage: $HOME\n")
 
 
 @pytest.mark.parametrize("value", ["${NOPE:-${B:-/x}}", "${NOPE:-{x}}", "/a/${CLUSTERTRAIN_X:-${B}}"])

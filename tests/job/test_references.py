@@ -1,11 +1,13 @@
-"""${CLUSTERTRAIN_…} in args, resume_args and env: what may be written, and what it becomes."""
+"""${CLUSTERTRAIN_…} in args, resume_args and env, ${NAME} in env: what may be written, what it becomes."""
+
+import socket
 
 import pytest
 
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, load_job, parse_job
-from clustertrain.job.references import filled, without_references
+from clustertrain.job.references import filled, names_of, with_values, without_references
 
 SCRIPT = "name: a\nscript: t.py\ndata: {train: {uri: d}, test_2: {uri: e}}\n"
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\ndata: {train: {uri: d}}\n"
@@ -28,8 +30,7 @@ def test_they_stay_as_they_are_until_a_worker_fills_them_in(load):
     job = load(
         SCRIPT + "args: ['-d', '${CLUSTERTRAIN_DATA_TRAIN}/x:${CLUSTERTRAIN_DATA_test_2}']\n"
         "resume_args: ['--from=${CLUSTERTRAIN_CHECKPOINT_DIR}']\n"
-        "env: {HF_HOME: '${CLUSTERTRAIN_DATA_train}/hf', N: '${CLUSTERTRAIN_ATTEMPT}', HERE: '${HERE}'}\n",
-        HERE="there",
+        "env: {HF_HOME: '${CLUSTERTRAIN_DATA_train}/hf', N: '${CLUSTERTRAIN_ATTEMPT}', HERE: there}\n",
         CLUSTERTRAIN_ATTEMPT="9",
     )
     assert parse_job(dump_job(job), "x") == job
@@ -43,6 +44,44 @@ def test_they_stay_as_they_are_until_a_worker_fills_them_in(load):
     assert filled(job.resume_args[0], values) == "--from=s3://b/c"
     assert filled(job.env["HF_HOME"], values) == "/d/hf"
     assert without_references(job.env) == {"HERE": "there"}
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [
+        ("${B}-${B}", "b-b"),
+        ("a$$b$${B}", "a$b${B}"),
+        ("${EMPTY}", ""),
+        ("${EMPTY:-f}${NONE:-g}", "fg"),
+        ("${NONE:-}", ""),
+        ("${B}/${CLUSTERTRAIN_ATTEMPT}", "b/${CLUSTERTRAIN_ATTEMPT}"),
+    ],
+)
+def test_a_variable_in_env_stays_a_reference_until_the_driver_starts(load, text, becomes):
+    environ = {"B": "b", "EMPTY": "", "CLUSTERTRAIN_ATTEMPT": "9"}
+    job = load(f"{SCRIPT}env: {{A: '{text}'}}\n", **environ)
+    assert job.env == {"A": text}
+    assert parse_job(dump_job(job), "x") == job
+    assert with_values(job.env, environ) == {"A": becomes}
+
+
+def test_a_variable_of_env_that_is_not_set_is_named_where_the_job_starts(load):
+    job = load(SCRIPT + "env: {A: '${B:-b}', C: '${D}${E}$${F}'}\n")
+    assert names_of(job.env) == {"D": "C", "E": "C"}
+    with pytest.raises(JobError) as caught:
+        with_values(job.env, {"D": "d"})
+    assert str(caught.value) == (
+        f"env.C: needs the environment variable E, which is not set on {socket.gethostname()}\n"
+        "set it where the job starts, or give a default: ${E:-default}"
+    )
+    assert caught.value.at == ("env", "C")
+
+
+@pytest.mark.parametrize("text", ["$HOME", "a$", "${}", "${A", "${A-b}"])
+def test_a_dollar_in_env_that_starts_no_reference_is_refused(load, text):
+    assert "job.yaml:4:7: env.A: a '$' that does not start ${NAME}" in load(
+        SCRIPT + f"env: {{A: '{text}'}}\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["${now:%Y}", "${lr}/$x", "$${oc.env:HOME}", "${CLUSTER}", "${", "${X:-y}"])

@@ -78,6 +78,7 @@ def test_a_rayjob_leaves_all_of_its_run_on_s3_and_nothing_else(make, kube):
         data={"digits": {"uri": str(digits / "digits.tar.gz"), "extract": True}},
         train={"epochs": 15, "batch_size": 32, "seed": 0, "eval_every": {"epochs": 3}, "log_every": 5},
         checkpoint={"every": {"epochs": 3}, "keep_last": 2},
+        env={"KEY": "${AWS_ACCESS_KEY_ID}"},  # of the pods' Secret: without a value the run would not start
     )
     run.submit().wait(within_s=400)
     result = run.result

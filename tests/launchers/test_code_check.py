@@ -66,6 +66,23 @@ def test_the_jobs_environment_is_there_at_the_import(job, code):
         check_code(job(**sections), print)
 
 
+def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
+    job, code, monkeypatch, tmp_path
+):
+    sections = code("import os\nassert os.environ['SIZE'] in ('4', '')\ndef train(config): pass")
+    refers = job(**sections, env={"SIZE": "${FOUR}"}, resources={"cpus_per_worker": 0.1})
+    monkeypatch.delenv("FOUR", raising=False)
+    check_code(refers, print, elsewhere=True)
+    unset = r"env\.SIZE: needs the environment variable FOUR, which is not set on"
+    with pytest.raises(JobError, match=unset):
+        check_code(refers, print)
+    with pytest.raises(JobError, match=unset):
+        run_local(refers, "job.yaml", Options(no_check=True), open_screen())
+    assert RunDir.newest(job().storage.location, "a").attempts() == []
+    monkeypatch.setenv("FOUR", "4")
+    check_code(refers, print)
+
+
 @pytest.mark.parametrize(
     ("command", "loss", "said"),
     [

@@ -41,8 +41,8 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
 """
 
 
-SECRET, UNNAMED = "AWS_SECRET_ACCESS_KEY", "SOMEBODYS_PASSWORD"
-CANARIES = {SECRET: secrets.token_hex(12), UNNAMED: secrets.token_hex(12)}  # in no file of ours
+SECRET, REFERRED, UNNAMED = "AWS_SECRET_ACCESS_KEY", "KEY_OF_A_SERVER", "SOMEBODYS_PASSWORD"
+CANARIES = {name: secrets.token_hex(12) for name in (SECRET, REFERRED, UNNAMED)}  # in no file of ours
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,10 @@ def running(_possible, tmp_path_factory):
 
 
 def submitted(cluster, folder: Path, umask: int) -> Submitted:
-    """From a login with canaries in its environment: the job names one of them."""
+    """From a login with canaries in its environment: the job names two of them."""
     slurm = {"time_limit": "1h", "environment": [SECRET]}
-    run = Submitted(cluster, folder, "guarded", **SLOW, slurm=slurm)
+    env = {"KEY": f"${{{REFERRED}}}"}
+    run = Submitted(cluster, folder, "guarded", **SLOW, slurm=slurm, env=env)
     before = os.umask(umask)
     try:
         with pytest.MonkeyPatch.context() as login:
@@ -224,21 +225,23 @@ def test_secrets_stay_with_their_user_whatever_the_umask(request, tmp_path, umas
     assert nodes == "node[1-2]"
     token = _assert_private_folders(cluster, run)
     for node in ("node1", "node2"):
-        _assert_processes_tell_nothing(cluster, node, [token, CANARIES[SECRET]], CANARIES[UNNAMED])
+        _assert_processes_tell_nothing(
+            cluster, node, [token, CANARIES[SECRET], CANARIES[REFERRED]], CANARIES[UNNAMED]
+        )
     script = cluster.command("scontrol", "write", "batch_script", run.job_id, "-").stdout
     shown = cluster.command("scontrol", "show", "job", run.job_id, "--details", "--oneliner").stdout
     assert not [word for word in (token, *CANARIES.values()) if word in script + shown]
     kept_by_slurm = {"environment"}  # with the job, for itself alone
     seen = _files_with(cluster, run.folder, token)
     assert seen["token"] == {"token"}
-    assert seen[SECRET] <= kept_by_slurm
+    assert seen[SECRET] | seen[REFERRED] <= kept_by_slurm
     assert seen[UNNAMED] == set()
     cluster.command("scancel", "--signal=USR2", "--batch", run.job_id)  # the end writes files, too
     run.wait("FAILED")
     assert run.result.state == "stopped", run.output
     left = _files_with(cluster, run.folder, token)
     assert left["token"] == left[UNNAMED] == set()
-    assert left[SECRET] <= kept_by_slurm
+    assert left[SECRET] | left[REFERRED] <= kept_by_slurm
     assert len(list(run.attempt.path.glob("logs/*/rank-*.log"))) == 2
     _assert_modes_follow(umask, run)
 

@@ -63,9 +63,12 @@ def test_what_is_sent_is_what_render_prints(login, cluster):
 
 
 def test_the_nodes_get_the_snapshot_and_its_job(login, cluster, tmp_path):
-    login.job(resources={"workers": 2, "nodes": 2}, slurm={"environment": ["AWS_PROFILE"]})
+    env = {"A": "${REFERRED}", "B": "${NOT_HERE}"}
+    login.job(resources={"workers": 2, "nodes": 2}, slurm={"environment": ["AWS_PROFILE"]}, env=env)
     secrets = {"AWS_SECRET_ACCESS_KEY": "canary-1", "MY_TOKEN": "canary-2"}
-    printed = login.submit(AWS_PROFILE="team", **secrets)
+    printed = login.submit(AWS_PROFILE="team", REFERRED="canary-in-env", **secrets)
+    assert "note: env.B: NOT_HERE is not set here; if no node sets it, the job ends at its start\n" in printed
+    assert "env.A" not in printed
     job_id = job_id_of(printed)
     cluster.wait_for_state(job_id, {"COMPLETED", "FAILED"})
     assert cluster.job(job_id)["JobState"] == "COMPLETED", Path(login.records()[0]["output"]).read_text()
@@ -74,7 +77,8 @@ def test_the_nodes_get_the_snapshot_and_its_job(login, cluster, tmp_path):
         assert (module, name) == ("-m", "clustertrain.launchers.slurm.agent")
         environment = (tmp_path / f"environment-{node}").read_text()
         assert "AWS_PROFILE=team\n" in environment
-        assert "canary" not in environment
+        assert "REFERRED=canary-in-env\n" in environment
+        assert not [secret for secret in secrets.values() if secret in environment]
     submission = Submission.from_text(text)
     assert submission.job() == load_job(tmp_path / "job.yaml")
     submission.unpack_code(tmp_path / "unpacked")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from clusters.slurm import NOBODY
 from kubernetes.within import sockets
 from whole_run import ONE_WORKER
 
+CANARY = secrets.token_hex(12)
 STRANGER = Path(__file__).parents[1] / "stranger.py"
 
 
@@ -30,17 +32,19 @@ def shared():
 def test_a_run_listens_on_the_loopback_interface_alone_and_its_files_are_closed_to_other_users(
     make_run, shared
 ):
+    """And what `env` refers to is in none of them."""
     run = make_run(
         "guarded",
         task="faulty:Faulty",
         train={"epochs": 900, "batch_size": 4, "log_every": 1},
         args={"step_s": 0.3},
         storage=f"{shared}/runs",
+        env={"KEY": "${KEY_OF_A_SERVER}"},
         **ONE_WORKER,
     )
     umask = os.umask(0o022)
     try:
-        run.start(TMPDIR=shared).wait_for_step(2)
+        run.start(TMPDIR=shared, KEY_OF_A_SERVER=CANARY).wait_for_step(2)
     finally:
         os.umask(umask)
     pids = run.left(0)
@@ -51,8 +55,13 @@ def test_a_run_listens_on_the_loopback_interface_alone_and_its_files_are_closed_
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     assert found["sockets"] >= 2, "the raylet and the object store"
     assert found["open"] == []
+    environment = Path(f"/proc/{run.driver_pid()}/environ").read_text().split("\0")
+    assert f"KEY={CANARY}" in environment
     run.process.send_signal(signal.SIGINT)
     run.end(75)
+    files = [path for path in Path(shared).rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
 
 
 def is_loopback(address: str) -> bool:

@@ -6,6 +6,7 @@ shutdown waits for processes that the guardian ends faster.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
@@ -70,6 +72,7 @@ def main(ref_text: str) -> int:
     attempt = ref.open()
     job_yaml = (attempt.run.store.read_or_none(attempt.job_key) or b"").decode()
     job = parse_job(job_yaml, attempt.run.store.uri(attempt.job_key))
+    job = job.model_copy(update={"env": json.loads(os.environ.pop(variables.ENV))})
     claim = claim_of(attempt)
     cluster = ray_cluster_of(claim.launcher, job)
     with Heartbeat(attempt):
@@ -192,6 +195,7 @@ def _trainer(run: _Run) -> Any:
         torch_config=KitTorchConfig(
             ref=run.ref,
             job_yaml=run.job_yaml,
+            env=job.env,
             is_script=job.is_script,
             most_workers=run.world_sizes[-1],
             # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that

@@ -12,7 +12,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -49,6 +49,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
 
     ref: AttemptRef | None = None
     job_yaml: str = ""
+    env: dict[str, str] = field(default_factory=dict, repr=False)
     is_script: bool = False
     most_workers: int = 1
 
@@ -237,7 +238,7 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: S
     if text := resize_text(earlier, resume, config.most_workers, alive_addresses):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
-    plan = Plan(ref, restart.number, config.job_yaml, name, resumes_script)
+    plan = Plan(ref, restart.number, config.job_yaml, config.env, name, resumes_script)
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan

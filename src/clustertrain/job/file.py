@@ -181,7 +181,7 @@ def _may_expand(path: Keys) -> bool:
     match path:
         case ("code" | "interpreter" | "storage" | "image" | "scratch",) | ("code", int()):
             return True
-        case ("storage" | "env", _) | ("data", _, "uri"):
+        case ("storage", _) | ("data", _, "uri"):
             return True
         case ("slurm", "python" | "output") | ("slurm", "mounts", _):
             return True
@@ -189,9 +189,10 @@ def _may_expand(path: Keys) -> bool:
 
 
 def _is_expanded_later(path: Keys) -> bool:
-    """Whether the shell on the node, the worker or the script itself replaces ${…}."""
+    """Whether the process that starts the driver, the shell on the node, the worker or the script itself
+    replaces ${…}."""
     match path:
-        case ("slurm", "setup", *_) | ("args" | "resume_args", int()):
+        case ("env", _) | ("slurm", "setup", *_) | ("args" | "resume_args", int()):
             return True
     return False
 
@@ -216,8 +217,6 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
         if "{" in (default or ""):
             what = f"{dotted(path)}: {shown(value)} has a brace in the default of ${{{name}:-…}}"
             refuse(position, what, "a default is plain text, and ends at the first '}'")
-        if name is not None and name.startswith(variables.PREFIX) and path[0] == "env":
-            return match[0]  # the worker has the value
         if name is None:
             what = f"{dotted(path)}: a '$' that does not start ${{NAME}}"
             refuse(position, what, "write ${NAME}, or $$ for a '$'")

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from clustertrain import variables
 from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.places import DataEntry, Storage
-from clustertrain.job.references import check_references
+from clustertrain.job.references import check_dollars, check_references
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
 from clustertrain.job.slurm import Image, Slurm, check_container, check_requeue
 from clustertrain.job.train import MOST_LOADER_WORKERS, Train
@@ -101,8 +101,9 @@ class Job(Section):
 
     env: Environment = Field(default_factory=dict)
     """Environment variables of the workers, from the start of their processes (docs/environment.md has the
-    exceptions). They are recorded with the run: put no secrets here.
-    `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables" above."""
+    exceptions). They are recorded as they are written: write a secret as `${MY_KEY}`, which is replaced where
+    the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables"
+    above."""
 
     code: CodeFolders = (".",)
     """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
@@ -248,6 +249,8 @@ def _check_references(job: Job) -> None:
     texts += [("env", name, text) for name, text in job.env.items()]
     for key, item, text in texts:
         try:
+            if key == "env":
+                check_dollars(text)
             check_references(text, job.data, job.entry_point, is_script=job.is_script)
         except Refused as error:
             raise Refused(str(error), key, item) from None

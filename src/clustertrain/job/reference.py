@@ -107,10 +107,17 @@ missing sections are created, and the last `--set` of a key wins:
 ## Environment variables
 
 `${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in
-these keys: `storage` and the keys below it, `data.*.uri`, `env.*`, `code`, `interpreter`, `image`, and
-`python`, `output` and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else
-it is refused. `${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an unset
-variable is an error, and so is a brace in a default. `$$` is a plain `$`.
+these keys: `storage` and the keys below it, `data.*.uri`, `code`, `interpreter`, `image`, and `python`,
+`output` and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else but in
+`env` it is refused. `${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an
+unset variable is an error, and so is a brace in a default. `$$` is a plain `$`.
+
+**In `env`** a reference is replaced where the run starts, and is recorded as it is written. On one machine
+the value comes from the command's environment. On SLURM it comes from that of the job's first node: `submit`
+passes on each variable that `env` refers to, and `slurm.setup` may set it. On Kubernetes it comes from that
+of the head's pod: a Secret of `kubernetes.secrets` or the image sets it, and no value of your machine is
+sent. All workers get the same value. A variable that is not set there is an error before the attempt begins
+(exit code 2).
 
 Two kinds of `${{…}}` are not replaced from that environment. In the `args` and `resume_args` of a script
 every `${{…}}` except those below passes through unchanged, such as `${{now:%H-%M}}` for Hydra: write the
@@ -140,10 +147,11 @@ Any other name after `${{{variables.PREFIX}`, such as a data set that is not in 
 variable of `env` with such a reference is set as soon as the data is staged, before the code of a task or
 function is imported for training; while the code is checked before the start, it is not set.
 
-**No secrets.** The job is copied into the run's folder with every `${{NAME}}` replaced, also in `env`:
-whoever can read the run can read these values. A URI that contains a credential is therefore refused, and so
-are keys such as `secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
-`AWS_SESSION_TOKEN` in `env`. On every node boto3 finds the credentials of S3: in those variables of the
+**No secrets.** The job is copied into the run's folder, with every `${{NAME}}` replaced except in `env`:
+whoever can read the run can read these values. In `env`, `KEY: ${{MY_KEY}}` keeps a secret out of the record,
+and `KEY: 1234` does not. A URI that contains a credential is refused, and so are keys such as
+`secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` in
+`env`. On every node boto3 finds the credentials of S3: in those variables of the
 environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or through the role of the machine or pod.
 
 ## Data and runs on S3

@@ -1,19 +1,26 @@
-"""References to variables of a worker in `args`, `resume_args` and `env`, such as ${CLUSTERTRAIN_DATA_TRAIN}.
+"""References that stay text in every record of a job, because their values are known only where it runs.
 
-Only the worker has the values, because it stages the data. Until then the text stays as it is, so that a run
-has the same identity on every machine. Any other ${…} is the script's own, and passes through.
+${CLUSTERTRAIN_DATA_TRAIN} and the like, in `args`, `resume_args` and `env`: only the worker has the values,
+because it stages the data. So a run has the same identity on every machine. Any other ${…} of `args` is the
+script's own, and passes through.
+
+${NAME} in `env`: the process that starts the driver has the values, which may be secrets.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from clustertrain import variables
+from clustertrain.errors import JobError
 from clustertrain.job.values import Refused
 
 _REFERENCE = re.compile(rf"\$\{{({variables.PREFIX}[^}}]*)(\}}?)")
+_NESTED = re.compile(r"\$\{(\w+):-[^}]*\{")
+_OF_ENV = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^${}]*))?\})?")
 
 
 def data_variable(name: str) -> str:
@@ -44,9 +51,59 @@ def check_references(text: str, data: Iterable[str], entry_point: str, *, is_scr
             )
 
 
+def check_dollars(text: str) -> None:
+    """
+    Raises:
+        Refused: a value of `env` has a '$' that starts no reference, or a brace in a default.
+    """
+    if nested := _NESTED.search(text):
+        raise Refused(
+            f"{text!r} has a brace in the default of ${{{nested[1]}:-…}}\n"
+            "a default is plain text, and ends at the first '}'"
+        )
+    if any(match[0] == "$" for match in _OF_ENV.finditer(text)):
+        raise Refused("a '$' that does not start ${NAME} or ${NAME:-default}\nwrite $$ for a '$'")
+
+
+def names_of(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables without which `env` has no value, each with a key that refers to it."""
+    return {
+        match[1]: key
+        for key, text in env.items()
+        for match in _OF_ENV.finditer(text)
+        if match[1] and match[2] is None and not match[1].startswith(variables.PREFIX)
+    }
+
+
+def with_values(env: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """`env` with the values of its ${NAME}, and with $ for $$. References to a worker's variables stay.
+
+    Raises:
+        JobError: a variable is not set, and the reference has no default.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if name is None:
+            return "$"
+        if name.startswith(variables.PREFIX):
+            return match[0]
+        return environ.get(name) or default or ""
+
+    for name, key in names_of(env).items():
+        if name not in environ:
+            raise JobError(
+                f"env.{key}: needs the environment variable {name}, which is not set on "
+                f"{socket.gethostname()}\n"
+                f"set it where the job starts, or give a default: ${{{name}:-default}}",
+                ("env", key),
+            )
+    return {key: _OF_ENV.sub(value, text) for key, text in env.items()}
+
+
 def filled(text: str, values: Mapping[str, str]) -> str:
     """The text with the values in place of the references. `values`: of each variable that it refers to."""
-    return _REFERENCE.sub(lambda reference: values[_as_variable(reference[1])], text)
+    return _REFERENCE.sub(lambda reference: values.get(_as_variable(reference[1]), reference[0]), text)
 
 
 def without_references(env: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from clustertrain.errors import (
@@ -25,7 +25,7 @@ from clustertrain.job.file import dump_job, place_of_key
 from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
-from clustertrain.job.references import without_references
+from clustertrain.job.references import names_of, with_values, without_references
 from clustertrain.job.source import check_source
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.installed import how_to_install_loggers, missing_for_training, missing_of
@@ -73,14 +73,25 @@ def check_code(
     started_s = time.monotonic()
     elsewhere = elsewhere or _is_submit_side()
     with placing(command):
+        env = _env_here(job, elsewhere)
         check_source(job)
         notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
         notes += _check_interpreter(job, elsewhere)
         if not job.is_script:
-            notes += _import_and_rehearse(job, world_size or job.world_sizes[-1], elsewhere)
+            notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere)
     for note in notes:
         echo(f"note: {note}")
     echo(f"checked in {time.monotonic() - started_s:.1f} s")
+
+
+def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:
+    """`env` for the check. What is not set here, and may be elsewhere, is empty.
+
+    Raises:
+        JobError: a variable that it refers to is not set, and the job will run here.
+    """
+    unset = dict.fromkeys(names_of(job.env), "") if elsewhere else {}
+    return without_references(with_values(job.env, {**unset, **os.environ}))
 
 
 def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
@@ -169,8 +180,8 @@ def _check_data(job: Job, elsewhere: bool) -> list[str]:
     return notes
 
 
-def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str]:
-    """Check the code in a process of its own; returns notes.
+def _import_and_rehearse(job: Job, env: Mapping[str, str], world_size: int, elsewhere: bool) -> list[str]:
+    """Check the code in a process of its own, with these variables; returns notes.
 
     Raises:
         ClusterTrainError: as `check_code`.
@@ -178,9 +189,7 @@ def _import_and_rehearse(job: Job, world_size: int, elsewhere: bool) -> list[str
     if job.task and _is_submit_side():
         return ["the code was not imported: torch is not installed here"]
     request = CheckRequest(dump_job(job), world_size, elsewhere)
-    report = run_check(
-        request, {**os.environ, **without_references(job.env), **without_gpus(job)}, DEADLINE_S
-    )
+    report = run_check(request, {**os.environ, **env, **without_gpus(job)}, DEADLINE_S)
     if not report.ended:
         ended = f"the check of the code was ended after {DEADLINE_S:g} s, in the {report.phase}"
         return [*report.notes, ended]

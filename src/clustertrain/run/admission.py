@@ -5,6 +5,7 @@ not running? ─▶ what changed in the job? ─▶ not finished? ─▶ did the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from clustertrain.checkpoints.manifest import CheckpointDamaged, names, read_man
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
+from clustertrain.job.references import with_values
 from clustertrain.run.changes import echo_changes, job_changes
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
@@ -80,10 +82,12 @@ def claim_next_attempt(
 
     Raises:
         ClusterTrainError: the last attempts all ended without a new committed step.
-        JobError: the job has changed since its checkpoint, or the world size has, without consent.
+        JobError: `env` refers to a variable that is not set; the job has changed since its checkpoint, or the
+            world size has, without consent.
         ClusterError: another process runs it, or the resources suffice for too few workers.
         StorageError: the storage is not writable.
     """
+    with_values(job.env, os.environ)
     check_storage(job.storage.location)
     run = run or RunDir.newest(job.storage.location, job.name)
     previous, continued = run.newest_attempt(), Continuation()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -9,7 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from clustertrain import variables
 from clustertrain.errors import EXIT_RAY_ENDED
+from clustertrain.job.references import with_values
 from clustertrain.job.start_environment import start_environment, without_gpus
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.node.memory_kill import kill_for_memory
@@ -34,7 +37,9 @@ def start_driver(
     ended."""
     job = job_of(attempt)
     if job is not None:
+        job = job.model_copy(update={"env": with_values(job.env, environment)})
         environment = {**environment, **start_environment(job), **without_gpus(job)}
+        environment[variables.ENV] = json.dumps(job.env)
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     return Guarded(command, attempt.driver_log, folder, environment, shielded=shielded)
 

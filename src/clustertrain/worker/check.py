@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, JobError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.job.references import without_references
 from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
@@ -97,7 +96,6 @@ class _Check:
             _limit_memory()
         self.enter("import of the code")
         sys.dont_write_bytecode = True  # the check leaves nothing in the folder of the code
-        os.environ.update(without_references(job.env))
         enter_code(job)
         if job.function:
             check_function(job.function)

@@ -20,7 +20,7 @@ from typing import Any
 from clustertrain import session
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.job.references import without_references
+from clustertrain.job.references import with_values, without_references
 from clustertrain.job.source import script_file
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
@@ -49,6 +49,7 @@ def debug(job: Job) -> None:
             f"with {sys.executable}.\nTo debug with this Python: --set interpreter="
         )
     screen = Lines(sys.stdout)
+    job = job.model_copy(update={"env": with_values(job.env, os.environ)})
     os.environ.update(without_references(job.env) | without_gpus(job))
     enter_code(job)
     if job.resources.gpus_per_worker:

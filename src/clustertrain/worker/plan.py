@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
@@ -17,9 +17,10 @@ class Plan:
     ref: AttemptRef
     restart: int
     job_yaml: str
+    env: dict[str, str] = field(repr=False)  # of the job, with the values of its references
     checkpoint: str | None  # the one to resume from, None for a fresh start
     resumes_script: bool = False  # a script left a file in its checkpoint folder
 
     @property
     def job(self) -> Job:
-        return parse_job(self.job_yaml, JOB_YAML)
+        return parse_job(self.job_yaml, JOB_YAML).model_copy(update={"env": self.env})

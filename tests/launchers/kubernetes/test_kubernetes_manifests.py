@@ -210,6 +210,13 @@ def test_flows_to_s3_and_to_loggers_are_allowed_only_where_they_are_used(make):
     assert outgoing(logged)[1:] == [[{"protocol": "TCP", "port": port} for port in (443, 5000)]]
 
 
+def test_no_value_of_this_machine_is_in_the_objects(make, monkeypatch):
+    monkeypatch.setenv("FROM_HERE", "canary-here")
+    text = to_yaml(manifests(make(env={"A": "${FROM_HERE}"})))
+    assert "A: ${FROM_HERE}" in text
+    assert "canary" not in text
+
+
 def test_workers_send_their_streams_up_only_where_storage_is_on_s3(make):
     def hooks(**sections):
         head, worker, _ = pod_specs(manifests(make(**sections)))

@@ -108,6 +108,7 @@ def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     environment = {**os.environ, variables.HEAD: f"127.0.0.1:{port}", variables.NODES: ",".join(NODES)}
+    environment[variables.ENV] = "{}"
     command = [sys.executable, "-m", "clustertrain.driver", AttemptRef.of(attempt).to_text()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     result = attempt.result.read()

@@ -175,6 +175,8 @@ def test_what_only_slurm_has():
     assert asked["signal"] == "B:TERM@90"
     assert (asked["job-name"], asked["output"]) == ("b.c", "logs/%x-%j.out")
     assert asked["export"].endswith(",CLUSTERTRAIN_SUBMISSION,AWS_PROFILE")
+    refers = job({"environment": ["A"]}, env={"X": "${A}/${B}:${HOME}:${PATH}", "Y": "${C:-c}"})
+    assert options(refers)["export"].endswith(",CLUSTERTRAIN_SUBMISSION,A,B")
     assert (asked["nice"], asked["reboot"]) == ("100", "")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.job.references import names_of
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.kubernetes.dry_run import check_admission
@@ -27,6 +28,7 @@ from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 
+_SET_IN_PODS = ("HOME", "USER", "PATH")
 _APPLY_S = 60.0
 _DELETE_S = 120.0
 
@@ -82,6 +84,9 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         echo(note)
     if (before := rayjob_of(kubectl, job.name)) is not None:
         _check_over(before, options.command)
+    for name, key in names_of(job.env).items():
+        if name not in _SET_IN_PODS and not job.kubernetes.secrets:
+            echo(f"note: env.{key}: {name} is not sent from here; the image has to set it, or a Secret")
     if not options.no_check:
         check_code(job, echo, command=options.command, elsewhere=True)
     for note in [

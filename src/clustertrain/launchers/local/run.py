@@ -10,7 +10,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.check import check_code
+from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.node.visible_gpus import visible_gpus
@@ -51,14 +51,15 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
 
     if (note := _allocation_note(options.command)) is not None and not ray_address():
         screen.echo(f"note: {note}")
-    run, begun = claim_next_attempt(
-        job,
-        options,
-        lambda: _local_world_sizes(job),
-        screen.echo,
-        launcher="local",
-        before_claim=check,
-    )
+    with placing(options.command):
+        run, begun = claim_next_attempt(
+            job,
+            options,
+            lambda: _local_world_sizes(job),
+            screen.echo,
+            launcher="local",
+            before_claim=check,
+        )
     if isinstance(begun, Result):
         return run, begun
     if (problem := record_known_run(KnownRun.of(job, job_file, "local"))) is not None:

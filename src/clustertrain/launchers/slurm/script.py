@@ -24,6 +24,7 @@ from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.devices import check_slices
 from clustertrain.job.model import Job
+from clustertrain.job.references import names_of
 from clustertrain.job.slurm import LONGEST_LEAD_S
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.storage.location import local_path
@@ -35,6 +36,7 @@ RAY_AND_DRIVER_BYTES = 2 * _GIB
 # The variables of the submitter's environment that the agent and the batch shell need. Others are passed on
 # only if the job names them, so that no secret of the login session reaches the nodes.
 _PASSED_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", variables.SUBMISSION)
+_FOLDERS = ("PATH", "LD_LIBRARY_PATH")
 # With a list of names in --export, a node first runs the user's login shell; if that is slow, SLURM requeues
 # the job again and again. The script has such a list for plain sbatch. `submit` overrides it by ALL, and
 # gives sbatch an environment that contains only the variables to pass on.
@@ -96,7 +98,14 @@ def _template(name: str) -> str:
 
 def passed_variables(job: Job) -> tuple[str, ...]:
     """The variables of the submitter's environment that reach the nodes."""
-    return (*_PASSED_VARIABLES, *job.slurm.environment)
+    return (*_PASSED_VARIABLES, *_named_variables(job))
+
+
+def _named_variables(job: Job) -> tuple[str, ...]:
+    """Those that the job names, in slurm.environment or in a reference of `env`. The folders of a machine are
+    its own: a container has others."""
+    needed = (name for name in names_of(job.env) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
+    return tuple(dict.fromkeys((*job.slurm.environment, *needed)))
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
@@ -239,7 +248,7 @@ def _pyxis(job: Job) -> Iterator[str]:
     yield f"--container-image={quote(_enroot_image(job.image or ''))}"
     comma = "','"  # shellcheck warns of an unquoted comma in an array
     yield f"--container-mounts={comma.join(_mounts(job))}"
-    yield f"--container-env={comma.join((*_NVIDIA, *job.slurm.environment))}"
+    yield f"--container-env={comma.join((*_NVIDIA, *_named_variables(job)))}"
     yield "--no-container-mount-home --no-container-remap-root --no-container-entrypoint"
 
 
@@ -252,7 +261,7 @@ def _podman(job: Job) -> Iterator[str]:
     yield '"--userns=$userns" --security-opt=label=disable --ulimit=host --entrypoint='
     yield f"--env='{variables.PREFIX}*' --env='SLURM_*' --env=TMPDIR"
     yield " ".join(f"--env={quote(name)}" for name in _NETWORK_AND_GPUS)
-    yield from (f"--env={name}" for name in job.slurm.environment)
+    yield from (f"--env={name}" for name in _named_variables(job))
     if gpus_per_node(job):
         yield "--device=nvidia.com/gpu=all"
     yield from (f"--volume={mount}" for mount in _mounts(job))

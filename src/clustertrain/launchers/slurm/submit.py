@@ -16,6 +16,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.job.references import names_of
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host
@@ -78,6 +79,9 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
     check_submit_host(job, environment(job))
     rendered, lead_s = render_for_submit(job, job_path)
     waits = check_cluster(job, rendered, lead_s, environment(job), options.command)
+    for name, key in names_of(job.env).items():
+        if name not in environment(job):
+            echo(f"note: env.{key}: {name} is not set here; if no node sets it, the job ends at its start")
     for note in filter(None, (waits, *site_notes(job, site_settings(environment(job))))):
         echo(f"note: {note}")
     if job.slurm.python is None and job.slurm.container == "none":
