@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.errors import EXIT_STORAGE, ClusterError, JobError
+from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS, from_storage
 from clustertrain.launchers.find import find, find_job
@@ -334,3 +334,34 @@ def test_the_home_of_another_user_is_refused_in_two_lines(command, target, monke
     assert f"{home / target}" in done.stderr
     assert "Permission denied" in done.stderr
     assert len(done.stderr.splitlines()) == 2
+
+
+# ------------------------------------------------------------------------------ two checkouts of one user
+
+
+def test_a_run_of_another_checkout_is_not_taken_for_the_one_in_this_folder(job, tmp_path, monkeypatch):
+    """Both have the same job file and HOME; the one here was started with another HOME."""
+    started(job)
+    submitted(job, "local")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "job.yaml").write_text((tmp_path / "job.yaml").read_text())
+    monkeypatch.chdir(other)
+    assert found("digits")[1].files.run.store.location.uri == str(tmp_path / "runs")
+    started(load_job("job.yaml"))
+    for command in ("status", "logs", "stop"):
+        done = CliRunner().invoke(main, [command, "digits"])
+        assert done.exit_code == EXIT_JOB, done.output
+        assert f"\n  {tmp_path}/runs/digits, of {tmp_path}/job.yaml\n" in done.output
+        assert f"\n  {other}/runs/digits, in this folder\n" in done.output
+    for own, folder in ((other, "runs/digits"), (other, "job.yaml"), (tmp_path, str(tmp_path / "job.yaml"))):
+        assert found(folder)[1].files.run.store.location.uri == f"{own}/runs"
+    rows = [line.split()[-1] for line in list_runs().lines()[1:]]
+    assert rows == [f"{other}/runs", f"{tmp_path}/runs"]
+
+
+def test_a_link_to_the_folder_is_no_other_checkout(job, tmp_path, monkeypatch):
+    started(job)
+    (tmp_path / "link").symlink_to(tmp_path)
+    submitted(load_job(tmp_path / "link" / "job.yaml"), "local")
+    assert found("digits")[0] == "local"

@@ -80,6 +80,15 @@ def test_what_still_runs_of_a_killed_process_is_ended_by_the_next(base):
         process.communicate()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_what_a_killed_process_of_another_user_left_stays(base):
+    left = private_folder()
+    (left / "owner").write_text(json.dumps({**asdict(this_process()), "pid_started_ticks": 1}))
+    os.chown(left, 65534, 65534)
+    assert private_folder() != left
+    assert left.exists()
+
+
 def test_the_folders_of_the_living_stay(base):
     mine = private_folder()
     other = private_folder()

@@ -18,6 +18,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
+from clustertrain.launchers.from_storage import DEFAULT_STORAGE
 from clustertrain.launchers.known_runs import KnownRun, known_runs
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
 from clustertrain.observe.status import (
@@ -32,6 +33,7 @@ from clustertrain.observe.status import (
 from clustertrain.run.folder import RunDir
 from clustertrain.run.place import Place, places_of
 from clustertrain.run.recorded_job import job_at
+from clustertrain.storage import Location
 
 
 def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target]:
@@ -129,12 +131,20 @@ def _newest_known(text: str, job: Job | None, to: str | None, echo: Echo) -> Kno
     for note in notes:
         echo(f"note: {note}")
     named = [each for each in runs if _is_named(each, text, job) and to in (None, each.launcher)]
-    if job is None and len({(each.storage.endpoint, each.storage.uri) for each in named}) > 1:
-        folders = "\n".join(f"  {each.uri}, of {each.job_file}" for each in named)
+    folders = {_folder(each.storage): f"  {each.uri}, of {each.job_file}" for each in named}
+    if folders and _is_name(text) and (here := run_at(places_of(f"{DEFAULT_STORAGE}/{text}"))) is not None:
+        folders.setdefault(_folder(here[1].storage), f"  {here[0].store.uri(text)}, in this folder")
+    if job is None and len(folders) > 1:
+        listed = "\n".join(folders.values())
         raise JobError(
-            f"Several runs have the name {text}:\n{folders}\nName the folder or the job file of one."
+            f"Several runs have the name {text}:\n{listed}\nName the folder or the job file of one."
         )
     return named[0] if named else None
+
+
+def _folder(storage: Location) -> tuple[str | None, str]:
+    """What two storages have in common if they are one."""
+    return storage.endpoint, storage.uri if storage.is_s3 else os.path.realpath(storage.uri)
 
 
 def _remote(target: Target, to: str) -> Target:

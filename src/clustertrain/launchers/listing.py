@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
@@ -11,7 +13,7 @@ from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, stor
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.columns import NO_COLUMNS, Columns
-from clustertrain.observe.run_table import Table, left_out, rows_of, table_of
+from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
 from clustertrain.run.folder import RunDir
 
@@ -57,7 +59,15 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
         notes += more_notes
     if place is not None and not rows:
         raise skipped[0] if skipped else no_run_at(place)
+    alike = Counter((row.name, row.where) for row in rows)
+    rows = [_with_folder(row) if alike[row.name, row.where] > 1 else row for row in rows]
     return table_of(sorted(rows, key=lambda row: (row.name, row.where)), notes, columns)
+
+
+def _with_folder(row: RunRow) -> RunRow:
+    """The row of a run whose name and place another run has as well."""
+    folder = None if row.run is None else row.run.store.location.uri  # otherwise the row's text has it
+    return row if folder is None else replace(row, where=f"{row.where}, {folder}")
 
 
 def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
