@@ -19,11 +19,14 @@ _OPERATIONS = {
     "copy": ("from",),
     "test": ("value",),
 }
+MOST_OPERATIONS = 100
 _EXAMPLE = "for example {op: replace, path: /spec/ttlSecondsAfterFinished, value: 60}"
 
 
 def _json_patch(value: Any) -> Any:
     """The operations of RFC 6902, with their members. Whether a path exists is known when it is applied."""
+    if len(value) > MOST_OPERATIONS:
+        raise Refused(f"{len(value)} operations\na JSON patch has at most {MOST_OPERATIONS}")
     for index, operation in enumerate(value):
         if problem := _problem(operation):
             raise Refused(f"{problem}\n{_EXAMPLE}", index)

@@ -8,6 +8,8 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.launchers.kubernetes.render.patches import patched, strategic_merge
 
 RAYJOB = {
+    "kind": "RayJob",
+    "metadata": {"name": "digits", "labels": {"a": "b"}},
     "spec": {
         "ttl": 600,
         "rayClusterSpec": {
@@ -17,6 +19,7 @@ RAYJOB = {
                     "replicas": 2,
                     "template": {
                         "spec": {
+                            "automountServiceAccountToken": False,
                             "containers": [
                                 {
                                     "name": "ray-worker",
@@ -31,7 +34,7 @@ RAYJOB = {
                 }
             ]
         },
-    }
+    },
 }
 GROUP = "/spec/rayClusterSpec/workerGroupSpecs/0"
 
@@ -90,7 +93,7 @@ def test_other_lists_are_replaced_and_so_is_one_that_asks_for_it():
         {"name": "only", "emptyDir": {}}
     ]
     ttl = patched(RAYJOB, {"spec": {"$patch": "replace", "ttl": 1}})
-    assert ttl == {"spec": {"ttl": 1}}
+    assert ttl == {**RAYJOB, "spec": {"ttl": 1}}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,73 @@ def test_a_patch_that_does_not_fit_is_named_with_its_path(patch, place, rule):
     assert place in text and rule in text, text
     assert 2 <= len(text.splitlines()) <= 3 and max(map(len, text.splitlines())) < 400
     assert caught.value.at == ("kubernetes", "patches")
+
+
+NEW_GROUP = {"groupName": "b", "template": {"spec": {"containers": [{"name": "b", "image": "b"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("patch", "text"),
+    [
+        ({"kind": "Pod"}, "kind becomes 'Pod', and must stay 'RayJob'"),
+        ({"kind": None}, "kind becomes null, and must stay 'RayJob'"),
+        (
+            {"metadata": None},
+            "name becomes null, and must stay 'digits'.\nSet the job's key `name`.",
+        ),
+        ({"metadata": 3}, "metadata.name becomes null"),
+        ({"metadata": {"name": "other"}}, "metadata.name becomes 'other', and must stay 'digits'"),
+        ({"metadata": {"namespace": "x"}}, "must stay null.\nSet the job's key `kubernetes.namespace`."),
+        ([{"op": "remove", "path": "/metadata"}], "metadata.name becomes null"),
+        ([{"op": "replace", "path": "", "value": {"kind": "List"}}], "kind becomes 'List'"),
+        (
+            of_pod({"automountServiceAccountToken": True}),
+            "spec: automountServiceAccountToken is True",
+        ),
+        (of_pod({"automountServiceAccountToken": None}), "automountServiceAccountToken is null, and must be"),
+        (
+            {"spec": {"rayClusterSpec": {"workerGroupSpecs": [NEW_GROUP]}}},
+            "workerGroupSpecs[1].template.spec: automountServiceAccountToken is null",
+        ),
+        (
+            [{"op": "add", "path": "/spec/submitterPodTemplate", "value": NEW_GROUP["template"]}],
+            "spec.submitterPodTemplate.spec: automountServiceAccountToken is null",
+        ),
+    ],
+)
+def test_the_identity_of_a_run_and_the_missing_token_of_its_pods_stay(patch, text):
+    with pytest.raises(JobError) as caught:
+        patched(RAYJOB, patch)
+    assert text in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_copies_that_double_the_rayjob_are_refused_before_they_fill_the_memory():
+    copies = [{"op": "copy", "from": "/spec", "path": f"/spec/{n}"} for n in range(40)]
+    with pytest.raises(
+        JobError, match=r"kubernetes.patches\[1\d\]: the RayJob has \d{7} bytes then, nested"
+    ) as big:
+        patched({**RAYJOB, "metadata": {"name": "digits", "x": "x" * 1000}}, copies)
+    assert len(str(big.value)) < 300
+
+
+def test_copies_that_nest_the_rayjob_are_refused_before_they_end_the_recursion():
+    deep, path = {"kind": "RayJob"}, ""
+    copies = []
+    for n in range(12):
+        copies.append({"op": "copy", "from": "", "path": f"{path}/{n}"})
+        path = f"{path}/{n}" + path
+    with pytest.raises(
+        JobError, match=r"patches\[6\]: the RayJob has \d+ bytes then, nested 1\d\d levels deep"
+    ):
+        patched(deep, copies)
+
+
+def test_a_json_patch_has_a_hundred_operations():
+    operation = {"op": "test", "path": "/kind", "value": "RayJob"}
+    assert len(Kubernetes.model_validate({"patches": [operation] * 100}).patches) == 100
+    with pytest.raises(ValidationError, match="101 operations\na JSON patch has at most 100"):
+        Kubernetes.model_validate({"patches": [operation] * 101})
 
 
 def test_operations_of_a_json_patch_come_in_their_order():

@@ -6,6 +6,7 @@ same keys as there, and worker groups are merged by groupName.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,14 @@ _NAMED_BY = {
 # What an item needs that is not in the list yet: without it, its name is probably misspelt.
 _NEW_NEEDS = {"containers": "image", "initContainers": "image", "workerGroupSpecs": "template"}
 _DIRECTIVE = "$patch"
+# What the kit finds a run by, each with a remedy.
+_KEPT = {
+    "kind": "Remove it from the patch.",
+    "metadata.name": "Set the job's key `name`.",
+    "metadata.namespace": "Set the job's key `kubernetes.namespace`.",
+}
+_TOKEN = "automountServiceAccountToken"
+MOST_BYTES, DEEPEST_LEVEL = 1 << 20, 100  # the API server takes 1.5 MiB
 
 
 def patched(rayjob: dict[str, Any], patches: dict[str, Any] | Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -46,7 +55,46 @@ def patched(rayjob: dict[str, Any], patches: dict[str, Any] | Sequence[dict[str,
             "A path begins with /spec or /metadata.",
             at=_KEY,
         )
+    for path, remedy in _KEPT.items():
+        old, new = _at(rayjob, path), _at(result, path)
+        if new != old:
+            raise _refused(_PATCHES, f"{path} becomes {_shown(new)}, and must stay {_shown(old)}", remedy)
+    _check_size(result, _PATCHES)
+    _check_tokens(result, _PATCHES)
     return result
+
+
+def _at(value: Any, path: str) -> Any:
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _check_size(result: Any, where: str) -> None:
+    if (size := len(json.dumps(result))) > MOST_BYTES or _depth(result) > DEEPEST_LEVEL:
+        text = f"the RayJob has {size} bytes then, nested {_depth(result)} levels deep"
+        rule = (
+            f"At most {MOST_BYTES} bytes and {DEEPEST_LEVEL} levels are accepted: put large data elsewhere."
+        )
+        raise _refused(where, text, rule)
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=0)
+
+
+def _check_tokens(value: Any, path: str) -> None:
+    """No pod of a run has a token of the API server: one that says nothing would get it."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_tokens(item, f"{path}[{index}]")
+    elif isinstance(value, dict):
+        if (_TOKEN in value or "containers" in value) and value.get(_TOKEN) is not False:
+            text = f"{_TOKEN} is {_shown(value.get(_TOKEN))}, and must be false in every pod"
+            raise _refused(path, text, "Remove it from the patch; in a new group write it.")
+        for key, item in value.items():
+            _check_tokens(item, f"{path}.{key}")
 
 
 # --------------------------------------------------------------------------------------------- JSON patch
@@ -66,6 +114,7 @@ def json_patch(target: Any, operations: Sequence[dict[str, Any]]) -> Any:
                 "A path names a field of the rendered RayJob, and `-` the end of a list.",
                 at=_KEY,
             ) from None
+        _check_size(target, f"{_PATCHES}[{index}]")  # each copy may double it
     return target
 
 
@@ -147,4 +196,6 @@ def _refused(path: str, message: str, remedy: str) -> JobError:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
     return "a mapping" if isinstance(value, dict) else shortened(repr(value))
