@@ -41,6 +41,20 @@ def run(tmp_path):
     return run
 
 
+def committed(run, step, write):
+    """A checkpoint whose model.pt has what `write` writes into a file."""
+    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
+    progress = {
+        "step": step,
+        "epoch": 1,
+        "samples_seen": 8,
+        "world_size": 2,
+        "metrics": {},
+        "reason": "steps",
+    }
+    writer.commit({"model.pt": write}, progress)
+
+
 @pytest.fixture
 def ckpt(run):
     return lambda command, *options: CliRunner().invoke(
@@ -106,6 +120,52 @@ def test_a_damaged_checkpoint_is_not_exported(ckpt, run, tmp_path):
     assert "Checkpoint 00000020-1.0 can be exported only with all files of its manifest.\n" in result.output
     assert "--name" in result.output
     assert not (tmp_path / "x.safetensors").exists()
+
+
+class Foreign:
+    pass
+
+
+FOREIGN = {
+    "module": (torch.nn.Linear(2, 2), "cannot be loaded: UnpicklingError: Weights only load failed"),
+    "object": (Foreign(), "cannot be loaded: UnpicklingError"),
+    "text": (b"hello", "cannot be loaded: KeyError"),
+    "empty": (b"", "cannot be loaded: EOFError"),
+    "zip": (b"PK\x03\x04aaaa", "cannot be loaded: RuntimeError: PytorchStreamReader failed"),
+    "list": ([torch.ones(2)], "contains a list, not a dict of tensors"),
+    "tensor": (torch.ones(2), "contains a Tensor, not a dict of tensors"),
+    "nested": ({"model": {"a": torch.ones(1)}}, "contains 'model', which is dict, not a tensor"),
+    "numbers": ({1: torch.ones(1)}, "cannot be stored as safetensors: argument 'tensor_dict'"),
+    "sparse": ({"a": torch.eye(3).to_sparse()}, "cannot be stored as safetensors: unsupported memory format"),
+    "name": ({"\ud800": torch.ones(2)}, "cannot be stored as safetensors: 'utf-8' codec can't encode"),
+}
+
+
+@pytest.mark.parametrize("of", FOREIGN)
+def test_the_model_of_another_program_is_refused_with_what_it_is(ckpt, run, tmp_path, of):
+    content, what = FOREIGN[of]
+    committed(
+        run, 30, lambda file: file.write(content) if type(content) is bytes else torch.save(content, file)
+    )
+    to = tmp_path / "out" / "x.safetensors"
+    result = ckpt("export", "--to", str(to))
+    assert result.exit_code == 2, result.exception
+    first, second = result.stderr.splitlines()
+    assert first.startswith(f"error: model.pt of checkpoint 00000030-1.0 {what}") and len(first) < 300
+    assert first.isprintable()
+    assert second.startswith("safetensors stores dense tensors, each with a name: save the model as state=")
+    assert not to.parent.exists() or list(to.parent.iterdir()) == []
+
+
+def test_a_run_without_checkpoints_is_not_verified_in_silence(tmp_path):
+    run = RunDir.newest(str(tmp_path / "runs"), "digits")
+    claim_attempt(run)
+    for command in (["verify"], ["export", "--to", str(tmp_path / "x.safetensors")]):
+        result = CliRunner().invoke(
+            main, ["ckpt", command[0], str(run.local_path(run.key).parent), *command[1:]]
+        )
+        assert result.exit_code == 2
+        assert "/g1/checkpoints contains no checkpoint.\nTrain first; " in result.stderr
 
 
 @pytest.mark.parametrize(("umask", "modes"), [(0o022, (0o755, 0o644)), (0o007, (0o770, 0o660))])

@@ -1,5 +1,6 @@
 """What the text of the user's code shows, without an import: one test for each mistake, with its message."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -49,6 +50,18 @@ def test_code_that_is_right(check):
     assert check(args={"lr": 1, "width": 3, "name": None}) == []
     assert check(function="mine:train") == []
     assert check(script="mine.py", args=[]) == []
+
+
+@pytest.mark.parametrize(
+    "entry", [{"task": "mien:Digits"}, {"function": "mien:f"}, {"module": "mien", "args": []}]
+)
+def test_a_folder_of_the_kernel_has_no_module_either(check, entry):
+    """Some of its folders cannot be listed."""
+    code = f"/proc/{os.getpid()}/task"
+    first, second, _ = check(code=code, **entry)
+    assert first.endswith(": there is no module mien.")
+    assert second == f"{code} has no mien.py, and no installed package has this name."
+    assert check(code="/proc", **entry)[1].startswith("/proc has no mien.py")
 
 
 def test_a_module_that_is_not_there(check):

@@ -7,7 +7,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -16,6 +15,7 @@ from safetensors.torch import save_file
 from clustertrain.checkpoints.manifest import MODEL_FILE, Shelf, read_manifest
 from clustertrain.checkpoints.read import VerifiedCheckpoint, fetch_checkpoint
 from clustertrain.errors import JobError, StorageError
+from clustertrain.units import shortened
 
 FILE_BYTES = 5 << 30  # Hugging Face's limit for one file
 
@@ -32,7 +32,8 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
 
     Raises:
         CheckpointDamaged: the manifest or a file of the model does not verify.
-        JobError: it contains no model, an entry is not a tensor, or a file exists already.
+        JobError: it contains no model, an entry is not a tensor that safetensors can store, or a file exists
+            already.
         StorageError: the files cannot be written.
     """
     page = refuse_to_overwrite(to)
@@ -55,6 +56,8 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
                     path.unlink()
             if isinstance(error, OSError | SafetensorError):
                 raise StorageError(f"{to} cannot be written: {error}\nUse another path.") from error
+            if isinstance(error, RuntimeError | TypeError | LookupError | ValueError):
+                raise _not_exportable(checkpoint, f"cannot be stored as safetensors: {error}") from error
             raise
     return exported, page
 
@@ -147,12 +150,23 @@ def _weights(checkpoint: VerifiedCheckpoint) -> dict[str, torch.Tensor]:
             f"Checkpoint {checkpoint.name} contains no {MODEL_FILE}.\n"
             "A function has to save its model as state={'model': …}."
         )
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # another program's file raises anything
+        reason = f"{type(error).__name__}: {error}".partition(". ")[0]
+        raise _not_exportable(checkpoint, f"cannot be loaded: {reason}") from error
+    if not isinstance(state, dict):
+        raise _not_exportable(checkpoint, f"contains a {type(state).__name__}, not a dict of tensors")
     odd = [name for name, value in state.items() if not isinstance(value, torch.Tensor)]
     if odd:
-        raise JobError(
-            f"{MODEL_FILE} of checkpoint {checkpoint.name} contains {odd[0]!r}, "
-            f"which is {type(state[odd[0]]).__name__}, not a tensor.\n"
-            "safetensors can store only tensors."
-        )
+        what = f"contains {odd[0]!r}, which is {type(state[odd[0]]).__name__}, not a tensor"
+        raise _not_exportable(checkpoint, what)
     return state
+
+
+def _not_exportable(checkpoint: VerifiedCheckpoint, what: str) -> JobError:
+    return JobError(
+        f"{MODEL_FILE} of checkpoint {checkpoint.name} {shortened(what.splitlines()[0], 200)}.\n"
+        "safetensors stores dense tensors, each with a name: save the model as "
+        "state={'model': model.state_dict()}."
+    )

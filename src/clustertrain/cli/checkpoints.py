@@ -74,10 +74,11 @@ def verify_checkpoints(run: RunDir) -> Iterator[str]:
     """Read every byte of every checkpoint; yields a line for each.
 
     Raises:
+        JobError: there is none.
         StorageError: at the end, if any of them is damaged.
     """
     shelf, damaged = run.checkpoints, []
-    for name in names(shelf):
+    for name in _some(shelf):
         try:
             size_bytes = _size_bytes(verify(shelf, name))
             yield f"{name}  whole, {size_text(size_bytes)}"
@@ -134,12 +135,7 @@ def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
     if best and name is not None:
         raise JobError(f"--name {name} is given together with --best.\nUse one of them.")
     shelf = run.checkpoints
-    found = [str(n) for n in names(shelf)]
-    if not found:
-        raise JobError(
-            f"{shelf} contains no checkpoint.\n"
-            "Train first; `checkpoint.every` in the job file determines when a checkpoint is saved."
-        )
+    found = [str(n) for n in _some(shelf)]
     if best:
         return _best(run)
     if name is None:
@@ -147,6 +143,16 @@ def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
     if name not in found:
         raise JobError(f"{shelf} contains no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
     return name
+
+
+def _some(shelf: Shelf) -> list[CheckpointName]:
+    """The checkpoints; JobError if there is none."""
+    if found := names(shelf):
+        return found
+    raise JobError(
+        f"{shelf} contains no checkpoint.\n"
+        "Train first; `checkpoint.every` in the job file determines when a checkpoint is saved."
+    )
 
 
 def _best(run: RunDir) -> str:

@@ -8,8 +8,9 @@ worker/check.py.
 from __future__ import annotations
 
 import ast
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from importlib.util import find_spec
 from itertools import islice
@@ -159,7 +160,7 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module_name: 
     modules = [
         ".".join(path.relative_to(folder).with_suffix("").parts)
         for folder in folders
-        for path in islice(folder.glob("**/*.py"), _MOST_FILES)
+        for path in islice(_python_files(folder), _MOST_FILES)
     ]
     have = "has" if len(folders) == 1 else "have"
     where = f"{' and '.join(map(str, folders))} {have} no {module_name.replace('.', '/')}.py"
@@ -168,6 +169,12 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module_name: 
         f"{where}, and no installed package has this name.\n"
         f"{_near(module_name, modules)}A module is named by its path below `code`, with dots, without .py."
     )
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """Those of the first folders; a folder that cannot be listed, such as those of /proc, is left out."""
+    for parent, _, files in islice(os.walk(folder), _MOST_FILES):
+        yield from (Path(parent, file) for file in files if file.endswith(".py"))
 
 
 def _is_installed(top: str) -> bool:
