@@ -5,13 +5,13 @@ import pytest
 from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.identity import Change
 from clustertrain.launchers.find import status_of
-from clustertrain.observe.tables import status_rows
+from clustertrain.observe.tables import next_step, status_rows
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.history import curve
-from clustertrain.run.recorded_job import job_of
+from clustertrain.run.recorded_job import job_of, newest_job
 from clustertrain.run.records import JobChanges, Result, ResumePoint
 from clustertrain.run.result import write_result
 from small_job import job
@@ -237,3 +237,46 @@ def test_a_fresh_run_is_compared_with_nothing(job):
     attempt, said = begun(job(args={"lr": 0.01}), fresh=True)
     assert (attempt.run.generation, attempt.changes.read(), said) == (2, None, [])
     assert RunDir.newest(job().storage.uri, "a").generation == 2
+
+
+@pytest.mark.parametrize("reached", [0, 120], ids=["before the load", "by the checkpoint"])
+@pytest.mark.parametrize("state", [("done", "finished"), ("stopped", "user"), ("failed", "error")], ids=str)
+def test_a_changed_job_that_the_worker_refuses_changes_nothing(job, state, reached):
+    """Whether a checkpoint fits another model is known where it is loaded: after the claim."""
+    longer = {"epochs": 3, "batch_size": 8}
+    first = ended(before := job(args={"lr": 0.1}), *state)
+    commits(first.run, 120)
+    wrong = job(args={"lr": 0.01}, train=longer)
+    for n in (2, 3):
+        refused, _ = begun(wrong, accept_changes=True)
+        result = Result(
+            "failed", "job", 2, text="The weights do not fit", step=reached, checkpoint="00000120-1.0"
+        )
+        write_result(refused, result)
+        assert refused.n == n
+    status = status_of(first.run)
+    assert (status.state, status.attempt.n) == (state[0], 1)
+    assert "changes" not in dict(status_rows(status))
+    assert newest_job(first.run) == before
+    hint = next_step(first.run, result, COMMAND)
+    assert f"the run is as it was: {state[0]} ({state[1]})." in hint
+    assert f"again, with another change:  {COMMAND} --accept-changes" in hint and "again:" not in hint
+    with pytest.raises(JobError, match=r"args\.lr: 0\.1 → 0\.01"):
+        begun(wrong)
+    following, said = begun(before)
+    assert (
+        (following.state == "done" and "already finished" in said[0])
+        if state[0] == "done"
+        else following.n == 4
+    )
+    assert "The job has changed" not in "".join(said)
+
+
+def test_a_changed_job_that_trained_a_step_is_the_job_of_the_run(job):
+    first = ended(job(args={"lr": 0.1}))
+    commits(first.run, 120)
+    changed, _ = begun(job(args={"lr": 0.01}), accept_changes=True)
+    write_result(changed, Result("failed", "job", 2, text="The loss of step 122 is no scalar", step=121))
+    assert status_of(first.run).attempt.n == 2
+    assert "step 120: args.lr 0.1 → 0.01" in changes_shown(first.run)
+    assert begun(job(args={"lr": 0.01}))[0].n == 3

@@ -94,3 +94,11 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
     assert f"changes     step {stopped.step}: args.step_s 0.2 → 0.0\n" in status
     assert f"step {stopped.step}: train.batch_size 4 → 8\n" in status
     assert_one_curve(run, mlflow_client(run.run_dir.mlflow_path, monkeypatch))
+
+    refused = ["--set", "args.width=8", "--set", "train.epochs=3", "--set", "train.log=[]"]
+    output = run.start(*changed, *refused, "--accept-changes").end(2)
+    assert "The checkpoint's weights do not fit Faulty.model():" in output
+    assert "the run is as it was: done (finished)." in output
+    status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
+    assert "done (finished)" in status and "width" not in status
+    assert "already finished" in run.start(*changed).end(0)

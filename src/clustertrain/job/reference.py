@@ -205,7 +205,8 @@ If one of the keys that identify the run has changed:
 With `--accept-changes` a task loads model and optimizer state and takes learning rate, other optimizer
 settings and schedule from the changed job; the schedule continues at the saved step. A function gets the
 state that it saved: an optimizer state that it loads contains the old learning rate. A checkpoint that does
-not fit is refused with the difference: another model, another optimizer class. Another kind of entry point,
+not fit is refused with the difference: another model, another optimizer class. Such a refusal changes
+nothing: the run keeps its state and its job, with which the next start is compared. Another kind of entry point,
 such as a script in place of a task, is always refused. A result with accepted changes is not that of an
 uninterrupted run. `--fresh` starts over and keeps the old run.
 

@@ -16,6 +16,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.observe.standing import Standing, alive, of_result
+from clustertrain.run.changes import standing_attempt
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
 from clustertrain.run.folder import Attempt, RunDir
@@ -38,7 +39,7 @@ class Status:
     """One run, at one moment.
 
     Attributes:
-        attempt: the newest one; None if the run was submitted and has not started.
+        attempt: the newest one that was not refused; None if the run was submitted and has not started.
         standing: state and cause, a row of states.STATES.
         ended: the result of the newest attempt, None if it has not ended; the run may be queued again since.
         last: the newest record of its metrics, None if there is none.
@@ -196,7 +197,7 @@ def read_files(run: RunDir) -> RunFiles:
     Raises:
         NotStarted: the run was neither started nor submitted.
     """
-    attempt, submissions = run.newest_attempt(), run.submissions()
+    attempt, submissions = standing_attempt(run), run.submissions()
     if attempt is None:
         if not submissions:
             raise never_started(run)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.observe.gpus import gpu_rows, newest_group
 from clustertrain.observe.status import Row, Status
-from clustertrain.run.changes import change_lines
+from clustertrain.run.changes import change_lines, standing_attempt, was_refused
 from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
@@ -53,6 +53,12 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
         show = f"{to_type('tensorboard')} --logdir {shlex.quote(run.uri)}"
         curve = f"curve:  {show}\n" if result.metrics else ""
         return f"{curve}output: {command.of('logs', '--rank', '0')}\nfresh:  {command} --fresh"
+    if result.state == "failed" and (newest := run.newest_attempt()) is not None and was_refused(newest):
+        return (
+            f"The changed job was refused; the run is as it was: {_standing_text(run)}.\n"
+            f"logs:   {command.of('logs')}\nagain, with another change:  {command} --accept-changes\n"
+            f"fresh:  {command} --fresh"
+        )
     if result.state == "failed":
         edited = f"\nagain, with a changed job:  {command} --accept-changes" if result.checkpoint else ""
         return f"logs:   {command.of('logs')}\nagain:  {command}{edited}\nfresh:  {command} --fresh"
@@ -66,6 +72,12 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
     if result.exit_code == EXIT_STOPPED:
         return f"The run was stopped and has saved a checkpoint.\ncontinue:  {command}"
     return f"The run was stopped before it had a checkpoint.\nstart again:  {command}"
+
+
+def _standing_text(run: RunDir) -> str:
+    before = standing_attempt(run)
+    result = before.result.read() if before is not None else None
+    return f"{result.state} ({result.cause})" if result is not None else "without a result"
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -14,11 +14,11 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
-from clustertrain.run.changes import echo_changes, job_changes
+from clustertrain.run.changes import echo_changes, job_changes, standing_attempt, was_refused
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.recorded_job import job_at, job_of, record_job
+from clustertrain.run.recorded_job import last_job, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, StopRequest
 from clustertrain.storage import Location, open_store, probe
 
@@ -99,7 +99,7 @@ def claim_next_attempt(
         if options.fresh:
             run, number = run.fresh(), 1
         else:
-            continued = continue_from(run, previous, job, options, echo)
+            continued = continue_from(run, job, options, echo)
             if continued.finished is not None:
                 return run, continued.finished
     world_size = world_sizes()[-1]
@@ -151,19 +151,18 @@ def is_running(previous: Attempt, options: Options) -> bool:
     return runner is not None
 
 
-def continue_from(
-    run: RunDir, previous: Attempt, job: Job, options: Options, echo: Callable[[str], None]
-) -> Continuation:
-    """Check that the job may continue the run under its name, and print what changed in it.
+def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str], None]) -> Continuation:
+    """Check that the job may continue the run under its name, and print what changed in it since the last
+    attempt that was not refused.
 
     Raises:
         ClusterTrainError: the last attempts of this job all ended without a new committed step.
         JobError: it has changed, and its checkpoint needs consent or cannot be loaded; names the keys.
     """
-    continued, old = Continuation(), _recorded(run, previous)
+    continued, old, last = Continuation(), last_job(run), standing_attempt(run)
     if old is not None:
         changes = job_changes(run, old, job, accepted=options.accept_changes, command=options.command)
-        result = previous.result.read()
+        result = last.result.read() if last is not None else None
         early = result is not None and result.cause == "early_stop"
         trains_more = _is_more_patient(old, job) if early else _trains_more(old, job, changes)
         if result is not None and result.state == "done" and not trains_more:
@@ -179,11 +178,6 @@ def continue_from(
     if continued.changes is not None:
         echo_changes(continued.changes, echo)
     return continued
-
-
-def _recorded(run: RunDir, previous: Attempt) -> Job | None:
-    """The job of the newest attempt; None if the attempt was killed before it wrote the job."""
-    return job_of(previous) or job_at(run, run.job_key)
 
 
 def _is_edited(old: Job, new: Job) -> bool:
@@ -251,7 +245,7 @@ def check_progress(
     """
     progress = progress_of(run)
     in_a_row: list[Attempt] = []
-    for attempt in reversed(run.attempts()):
+    for attempt in (each for each in reversed(run.attempts()) if not was_refused(each)):
         claim, result = attempt.claim.read(), attempt.result.read()
         state = result.state if result is not None else None
         if claim is None or claim.progress != progress or state == "done":

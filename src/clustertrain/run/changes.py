@@ -15,7 +15,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.source import check_source
 from clustertrain.run.claims import has_script_checkpoint
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.folder import RunDir
+from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import JobChanges
 
 _MOST_LINES = 12
@@ -68,6 +68,22 @@ def _from_newest_checkpoint(run: RunDir, old: Job, new: Job, keys: tuple[Change,
     return JobChanges(found[-1].step, str(found[-1]), keys) if found else JobChanges(0, None, keys)
 
 
+def was_refused(attempt: Attempt) -> bool:
+    """Whether a changed job ended before its first step, because it does not fit its code or its checkpoint.
+    That changes nothing: state and job of the run are those of the attempt before."""
+    result = attempt.result.read()
+    if result is None or (result.state, result.cause) != ("failed", "job"):
+        return False
+    changes = attempt.changes.read()
+    return changes is not None and not changes.starts_over and (result.step or 0) <= (changes.step or 0)
+
+
+def standing_attempt(run: RunDir) -> Attempt | None:
+    """The newest attempt that was not refused: it determines state and job of the run."""
+    claimed = (attempt for attempt in reversed(run.attempts()) if attempt.claim.exists())
+    return next((attempt for attempt in claimed if not was_refused(attempt)), None)
+
+
 def echo_changes(changes: JobChanges, echo: Callable[[str], None]) -> None:
     """Print the changes, a line for each key, and where the run continues."""
     if changes.of_script and changes.starts_over:
@@ -96,7 +112,7 @@ def change_lines(run: RunDir) -> list[str]:
     script are not known: its lines begin with the attempt."""
     lines = []
     for attempt in run.attempts():
-        if (changes := attempt.changes.read()) is not None:
+        if (changes := attempt.changes.read()) is not None and not was_refused(attempt):
             unknown = changes.of_script or changes.step is None
             at = f"attempt {attempt.n}" if unknown else f"step {changes.step}"
             lines += [f"{at}: {change.key} {change.old} → {change.new}" for change in changes.keys]

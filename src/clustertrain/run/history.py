@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustertrain.run.events import Follower, read_events
+from clustertrain.run.changes import was_refused
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.streams import stream_names
@@ -44,6 +45,8 @@ def curve(run: RunDir) -> list[dict[str, Any]]:
         changes = attempt.changes.read()
         if changes is not None and changes.starts_over:
             records = []
+        elif changes is not None and was_refused(attempt):
+            continue
         for restart in attempt.restarts():
             plan = restart.plan.read()
             if plan is None:  # it died before it had a plan, so it measured nothing

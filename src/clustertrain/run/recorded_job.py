@@ -5,6 +5,7 @@ from __future__ import annotations
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.model import Job
+from clustertrain.run.changes import was_refused
 from clustertrain.run.folder import Attempt, RunDir
 
 
@@ -46,9 +47,15 @@ def is_of_script(attempt: Attempt) -> bool:
     return job is not None and job.is_script
 
 
+def last_job(run: RunDir) -> Job | None:
+    """The job of the last attempt that wrote one and was not refused; None without one. Raises as `job_at`."""
+    jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not was_refused(attempt))
+    return next((job for job in jobs if job is not None), None) or job_at(run, run.job_key)
+
+
 def newest_job(run: RunDir) -> Job | None:
-    """The job of the newest attempt; without an attempt, of the newest submission. Raises as `job_at`."""
-    if (job := job_at(run, run.job_key)) is not None:
+    """The job of the run; without an attempt, of the newest submission. Raises as `job_at`."""
+    if (job := last_job(run)) is not None:
         return job
     submissions = run.submissions()
     return job_at(run, run.snapshot_job_key(submissions[-1].digest)) if submissions else None

@@ -18,14 +18,21 @@ from clustertrain import Task
 
 class Faulty(Task):
     def __init__(
-        self, fault: str = "", rank: int = 1, at_call: int = 0, marker: str = "", step_s: float = 0.0
+        self,
+        fault: str = "",
+        rank: int = 1,
+        at_call: int = 0,
+        marker: str = "",
+        step_s: float = 0.0,
+        width: int = 16,
     ) -> None:
+        self.width = width
         self.fault, self.rank, self.at_call, self.step_s = fault, rank, at_call, step_s
         self.marker = Path(marker) if marker else None
         self.calls = 0
 
     def model(self):
-        layers = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)
+        layers = nn.Linear(6, n := self.width), nn.BatchNorm1d(n), nn.ReLU(), nn.Dropout(0.3), nn.Linear(n, 3)
         return nn.Sequential(*layers)
 
     def train_data(self, data):

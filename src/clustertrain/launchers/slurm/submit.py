@@ -142,7 +142,7 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
         _check_not_active(run, options.command)
     if options.fresh:
         return run.fresh()
-    if previous is not None and continue_from(run, previous, job, options, echo).finished is not None:
+    if previous is not None and continue_from(run, job, options, echo).finished is not None:
         return None
     check_world_size(run, job, job.world_sizes[-1], options)
     return run
