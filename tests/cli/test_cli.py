@@ -11,6 +11,7 @@ from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
 from clustertrain.job.file import load_job
 from clustertrain.launchers import LAUNCHERS
+from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.observe.tables import finish
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import typed
@@ -200,12 +201,30 @@ def test_the_commands_at_the_end_of_a_run_repeat_its_command_line(cli, runs, sta
     finish(runs.run, result, typed("run", "a job.yaml", ["name=b"]))
     hints = [shlex.split(line.partition(":")[2]) for line in capsys.readouterr().out.splitlines()]
     commands = [words for words in hints if words and words[0].endswith("clustertrain")]
-    assert len(commands) == {"done": 2, "stopped": 1, "failed": 3}[state]
+    assert len(commands) == {"done": 2, "stopped": 1, "failed": 2}[state]
     for _, command, *words in commands:
         assert command in ("run", "logs")
         assert words[:3] == ["a job.yaml", "--set", "name=b"]
         if command == "logs":
             assert cli(command, *words[:3]).exit_code == 0
+
+
+def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs, capsys):
+    """Five options of a run that is known, and a command by its name that works."""
+    sets = ["name=b", *(f"env.A{n}={'x' * 30}" for n in range(4))]
+    known = KnownRun.of(load_job("a job.yaml", sets), "a job.yaml", "local")
+    record_known_run(known)
+    result = Result("failed", "error", 1, checkpoint="00000010-1.0")
+    finish(runs.run, result, by_name(typed("run", "a job.yaml", sets), known))
+    output = capsys.readouterr().out
+    assert output.count("--set") == 5
+    assert (
+        "again, with a changed job:  the same with --accept-changes\nfresh:  the same with --fresh\n"
+        in output
+    )
+    logs = output.partition("logs: ")[2].splitlines()[0]
+    assert logs.split()[1:] == ["logs", "b"]
+    assert cli("logs", "b").exit_code == 0
 
 
 def test_a_refused_start_advises_the_same_command(cli, runs):

@@ -295,7 +295,9 @@ def test_a_submitted_run_is_followed_by_its_record(job):
     run = started(other)
     target = Target("job.yaml", other, KnownRun.of(other, "job.yaml", "slurm"), sets=("name=b",))
     assert target.visible_run() == run
-    assert target.command("run").of("status").endswith("clustertrain status job.yaml --set name=b")
+    assert str(target.command("run")).endswith("clustertrain run job.yaml --set name=b")
+    record_known_run(target.known)
+    assert target.command("run").of("status").endswith("clustertrain status b")
 
 
 def test_the_job_of_a_run_is_the_one_that_ran(job):

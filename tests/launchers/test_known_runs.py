@@ -8,8 +8,15 @@ import stat
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run, remove_known_run
+from clustertrain.launchers.known_runs import (
+    KnownRun,
+    by_name,
+    known_runs,
+    record_known_run,
+    remove_known_run,
+)
 from clustertrain.node.cache import known_runs_folder
+from clustertrain.run.command_line import CommandLine
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +61,32 @@ def test_a_folder_that_cannot_be_written_is_a_note(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert "cannot be written" in record_known_run(known(tmp_path))
     assert known_runs()[0] == []
+
+
+LONG = CommandLine("run", "job.yaml", ("name=digits", "train.epochs=9"))
+
+
+def test_a_hint_names_a_run_by_its_name_instead_of_long_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = known(tmp_path)
+    folder = f"clustertrain logs {tmp_path}/runs/digits"
+    assert by_name(LONG, run).of("logs") == folder, "it is not recorded"
+    assert by_name(LONG, run, is_new=True).of("logs") == "clustertrain logs digits"
+    record_known_run(run)
+    assert by_name(LONG, run).of("logs") == "clustertrain logs digits"
+    assert str(by_name(LONG, run)) == str(LONG), "a start needs its options"
+    assert by_name(CommandLine("run", "job.yaml"), run).of("logs") == "clustertrain logs job.yaml"
+
+
+def test_a_hint_names_the_folder_of_a_run_whose_name_means_another_thing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run, folder = known(tmp_path), f"clustertrain logs {tmp_path}/runs/digits"
+    record_known_run(run)
+    record_known_run(known(tmp_path / "elsewhere"))
+    assert by_name(LONG, run).of("logs") == folder
+    remove_known_run(known(tmp_path / "elsewhere"))
+    (tmp_path / "digits").mkdir()
+    assert by_name(LONG, run).of("logs") == folder
 
 
 def test_forgetting_twice_does_no_harm(tmp_path):

@@ -168,6 +168,7 @@ def schema() -> None:
 def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> None:
     """Train on this machine; an existing run of this name continues."""
     from clustertrain.job.file import load_job
+    from clustertrain.launchers.known_runs import KnownRun, by_name
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
@@ -188,7 +189,7 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
     except KeyboardInterrupt:  # outside the time in which the run handles signals itself
         note(f"The run was stopped by Ctrl-C. Start it again: `{command}`")
         sys.exit(EXIT_INTERRUPTED)
-    sys.exit(finish(run_dir, result, command))
+    sys.exit(finish(run_dir, result, by_name(command, KnownRun.of(job, job_file, "local"))))
 
 
 @main.command("ls")

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +24,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.node.cache import known_runs_folder
 from clustertrain.regular_file import read_file
+from clustertrain.run.command_line import CommandLine
 from clustertrain.run.place import Place
 from clustertrain.storage import Location, open_store
 
@@ -105,6 +106,16 @@ def remove_known_run(run: KnownRun) -> None:
     """Remove the file of a run that its storage no longer contains."""
     with suppress(OSError):  # already removed, or the folder is read-only: the file does no harm
         (known_runs_folder() / _file_name(run)).unlink()
+
+
+def by_name(command: CommandLine, run: KnownRun, *, is_new: bool = False) -> CommandLine:
+    """The command line of a run, for messages. `--set` options make it long, so other commands then name the
+    run by its name, or by its folder if the name is not enough. `is_new`: it is recorded soon."""
+    if not command.sets:
+        return command
+    named = [each for each in known_runs()[0] if each.name == run.name]
+    is_alone = (is_new or named) and all(each.is_in(run.storage) for each in named)
+    return replace(command, run=run.name if is_alone and not os.path.lexists(run.name) else run.uri)
 
 
 def _file_name(run: KnownRun) -> str:

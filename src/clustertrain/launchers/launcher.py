@@ -16,7 +16,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
-from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
@@ -50,7 +50,8 @@ class Target:
 
     def command(self, start: str) -> CommandLine:
         """The command line of the run, as this command names it; `start` is the command that starts it."""
-        return typed(start, self.text, self.sets)
+        command = typed(start, self.text, self.sets)
+        return command if self.known is None else by_name(command, self.known)
 
     @property
     def submitted_job(self) -> Job | None:

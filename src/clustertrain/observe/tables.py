@@ -60,8 +60,9 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
             f"fresh:  {command} --fresh"
         )
     if result.state == "failed":
-        edited = f"\nagain, with a changed job:  {command} --accept-changes" if result.checkpoint else ""
-        return f"logs:   {command.of('logs')}\nagain:  {command}{edited}\nfresh:  {command} --fresh"
+        fresh, edited = command.again_with("--fresh"), command.again_with("--accept-changes")
+        changed = f"\nagain, with a changed job:  {edited}" if result.checkpoint else ""
+        return f"logs:   {command.of('logs')}\nagain:  {command}{changed}\nfresh:  {fresh}"
     if result.step is None and result.exit_code == EXIT_STOPPED:
         return f"The run was stopped. The script has files in its checkpoint folder.\ncontinue:  {command}"
     if result.step is None:

@@ -47,6 +47,10 @@ class CommandLine:
             return command_on(self.run, command, *options, program=self.program)
         return self._with_job_file(command, *options)
 
+    def again_with(self, option: str) -> str:
+        """The start with another option, below a line with the start itself."""
+        return f"the same with {option}" if self.sets else f"{self} {option}"
+
     def on_job(self, command: str) -> str:
         """Another command on the job file: `clustertrain render --to slurm job.yaml`."""
         return self._with_job_file(command)

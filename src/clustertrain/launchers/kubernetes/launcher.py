@@ -11,7 +11,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
-from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
 from clustertrain.launchers.kubernetes.validate import validate
 from clustertrain.launchers.kubernetes.view import kubectl_for
@@ -40,8 +40,8 @@ class KubernetesLauncher:
     ) -> KnownRun | None:
         job = with_site(job)
         applied = submit.submit(job, options, echo)
-        echo(submit.what_next(applied, options.command))
         known = KnownRun.of(job, job_file, self.name, applied.where, f"RayJob {applied.name}")
+        echo(submit.what_next(applied, by_name(options.command, known, is_new=True)))
         return replace(known, storage_there=applied.storage)
 
     def follow(self, target: Target, echo: Echo) -> int:

@@ -11,7 +11,7 @@ from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
-from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.local.ray import ray_address
 from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import Screen
@@ -62,11 +62,12 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
         )
     if isinstance(begun, Result):
         return run, begun
-    if (problem := record_known_run(KnownRun.of(job, job_file, "local"))) is not None:
+    known = KnownRun.of(job, job_file, "local")
+    if (problem := record_known_run(known)) is not None:
         screen.echo(f"note: {problem}")
     send_leftovers(run, screen.echo)
     with Shipping(begun, screen.echo):
-        return run, _supervise(begun, job, options.command, screen)
+        return run, _supervise(begun, job, by_name(options.command, known), screen)
 
 
 def _allocation_note(command: CommandLine) -> str | None:

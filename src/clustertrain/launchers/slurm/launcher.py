@@ -9,7 +9,7 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.from_storage import FromStorage
-from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
 from clustertrain.launchers.slurm import status
 from clustertrain.launchers.slurm.stop import stop_run
@@ -45,9 +45,10 @@ class SlurmLauncher(FromStorage):
         submitted = submit(job, job_file, options, echo)
         if submitted is None:
             return None
-        echo(what_next(submitted, options.command))
         cluster = f"SLURM cluster {submitted.cluster}" if submitted.cluster else "SLURM"
-        return KnownRun.of(job, job_file, self.name, cluster, submitted.job_id)
+        known = KnownRun.of(job, job_file, self.name, cluster, submitted.job_id)
+        echo(what_next(submitted, by_name(options.command, known, is_new=True)))
+        return known
 
     def follow(self, target: Target, echo: Echo) -> int:
         command = target.command(f"submit --to {self.name}")
