@@ -25,8 +25,8 @@ ERRORS = [
     RunStopped("a", checkpointed=False),
     StagingInterrupted("digits"),
     ScriptFailed("a", 7, None),
-    NonFiniteLoss(3, 1, float("inf")),
-    NonFiniteWeights(3),
+    NonFiniteLoss(3, 1, float("inf"), "Lower the learning rate"),
+    NonFiniteWeights(3, "Lower the learning rate"),
     WeightsDiverged(3, 1, "head.weight"),
 ]
 

@@ -145,6 +145,7 @@ def poisoned(rank_info, settings):
     try:
         train(task, settings, rank_info, run, {})
     except NonFiniteLoss as error:
+        assert "output was finite: look at the targets and the loss function.\n" in str(error)
         return error.step, error.rank, sorted(run.saves)
     return None
 

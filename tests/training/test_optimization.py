@@ -77,6 +77,13 @@ def test_the_log_shows_the_arithmetic_of_the_learning_rate(ranks):
     )
 
 
+def test_a_resume_shows_the_learning_rate_of_its_first_step(ranks):
+    alone, settings = ranks(1), replace(SETTINGS, save_every_steps=2, warmup_steps=5)
+    first = alone.results(run_task, OneCycle(), settings)[0]
+    (text,) = notes(alone.results(run_task, OneCycle(), settings, first.saves[2])[0])
+    assert text.splitlines()[1:] == [f"step 3 has {lrs(first)[2]:g}"]
+
+
 def test_warmup_multiplies_and_leaves_the_scheduler_alone(ranks):
     outcome = ranks(1).results(run_task, Halving(), replace(SETTINGS, warmup_steps=4))[0]
     assert lrs(outcome) == pytest.approx(

@@ -35,6 +35,7 @@ early_stop.py    counts the evaluations in a row without an improvement
 metrics.py       the kinds of metrics, and how each is computed over all ranks
 gathering.py     outputs and targets of all samples of an evaluation, from all ranks
 meter.py         the running loss over all ranks; losses and weights that are not finite
+not_finite.py    the first module whose output is not finite, and what helps
 step_watch.py    what the curve shows of the steps: times, speed, memory; the other files of this kind:
 step_times.py    the time of a step: waiting for data, computing, exchanging gradients
 stragglers.py    names a rank that is much slower than the others

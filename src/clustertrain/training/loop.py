@@ -34,6 +34,7 @@ from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.feeding import evaluated_part, loader_of, order_of
 from clustertrain.training.kernels import kernels_in_use
 from clustertrain.training.meter import Meter, check_weights
+from clustertrain.training.not_finite import NotFinite
 from clustertrain.training.optimization import Optimization
 from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
@@ -180,26 +181,28 @@ class _Loop:
         self._order, self._optimization, self._evaluation = order, optimization, evaluation
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
-        self._reserved = False
         self._early_stopping, self._compression = early_stopping, compression
         self._evaluation_due = False  # a stop request came before it
         self._awaited = AwaitedGradients(task, model, wrapped)
         self._block_calls = BlockCalls(model, rank_info)
-        self._meter = Meter(rank_info)
+        self._meter = Meter(rank_info, NotFinite(model, settings, precision))
         self.watch = StepWatch(task, settings, rank_info, order, profile=run.profile, log=self._log)
         self._line = StopLine(rank_info, self._requests)
-        self._saved_at_s = time.monotonic()
+        self._reserved, self._saved_at_s = False, time.monotonic()
 
     def begin(
         self, state: dict[str, Any] | None, warnings: Iterable[str | None], notes: Iterable[str]
     ) -> None:
         """Load a saved state, and seed every rank's random numbers. Empty warnings and notes are left out."""
-        for kind, texts in (("warning", warnings), ("note", (*notes, self._optimization.lr_text))):
+        for kind, texts in (("warning", warnings), ("note", notes)):
             for each in filter(None, texts):
                 self._log(kind, text=each)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
-        if state is None:
-            return
+        if state is not None:
+            self._load(state)
+        self._log("note", text=self._optimization.lr_text(self.position.step))
+
+    def _load(self, state: dict[str, Any]) -> None:
         state = with_tensors(state, self._model, self._optimization.optimizer, self._run.fill)
         load_weights(self._task, self._model, state["model"])
         self._optimization.load(state)
@@ -273,6 +276,7 @@ class _Loop:
             self._optimization.backward(share)
         if key.after is not None:
             self._awaited.check()
+        self._meter.not_finite.look(loss, lambda model: self._task.loss(model, batch))
         self._meter.add(self.position.step + 1, loss, len(key.ids))
         return share.detach().reshape(())
 
@@ -284,7 +288,7 @@ class _Loop:
             self._log_training()
         measured: dict[str, float] = {}
         if self._due(self._settings.compare_weights_every or None, None):
-            self._check_same_weights()
+            check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
         due = self._due(self._settings.eval_every_steps, self._settings.eval_every_epochs)
         self._evaluation_due = due and requests.stop and not ended
         if ended or (due and not requests.stop):
@@ -294,9 +298,6 @@ class _Loop:
             self._save(reason, measured)
         return ended or requests.stop
 
-    def _check_same_weights(self) -> None:
-        check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
-
     def _due(self, every_steps: int | None, every_epochs: int | None) -> bool:
         epoch_ended = self.position.offset == 0
         return bool(
@@ -305,13 +306,12 @@ class _Loop:
         )
 
     def _why_save(self, ended: bool, requests: Requests) -> str | None:
-        settings = self._settings
         reasons = {
             "end": ended,
             "stop": requests.stop,
             "save": requests.save,
-            "steps": self._due(settings.save_every_steps, None),
-            "epochs": self._due(None, settings.save_every_epochs),
+            "steps": self._due(self._settings.save_every_steps, None),
+            "epochs": self._due(None, self._settings.save_every_epochs),
             "minutes": requests.save_timer,
         }
         return next((reason for reason, due in reasons.items() if due), None)
@@ -319,8 +319,8 @@ class _Loop:
     def _requests(self) -> Requests:
         """Rank 0's requests: those of the launcher, and its timer between two saves."""
         minutes = self._settings.save_every_minutes
-        since_s = time.monotonic() - self._saved_at_s
         stop, save = self._run.requests()
+        since_s = time.monotonic() - self._saved_at_s
         return Requests(stop, save, minutes is not None and since_s >= 60 * minutes)
 
     def _log_training(self) -> None:
@@ -372,9 +372,9 @@ class _Loop:
         ranks."""
         self._block_calls.check(self.position.step)
         self._meter.flush()
-        check_weights(self._model, self.position.step)
+        check_weights(self._model, self.position.step, self._settings)
         if self._settings.compare_weights_every is None:
-            self._check_same_weights()
+            check_same_weights(self._model, self._optimization.optimizer, self.position.step, self._rank_info)
         with self._meter.paused():
             state = {
                 **self._tensors(),

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from clustertrain.errors import ClusterTrainError
 from clustertrain.training.distributed import RankInfo, gather_over_ranks, sum_over_ranks
 from clustertrain.training.divided import is_sharded, local
+from clustertrain.training.not_finite import NotFinite, remedies
+from clustertrain.training.settings import TrainSettings
 
 _RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
 
@@ -20,34 +22,33 @@ _RESUME = "To continue from the previous checkpoint, start it again with --accep
 class NonFiniteLoss(ClusterTrainError):
     """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
 
-    def __init__(self, step: int, rank: int, loss: float) -> None:
+    def __init__(self, step: int, rank: int, loss: float, hint: str) -> None:
         super().__init__(
             f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
-            "Lower the learning rate, set train.clip_norm or train.lr.warmup_steps, or look for bad samples. "
-            f"{_RESUME}"
+            f"{hint}, or look for bad samples. {_RESUME}"
         )
-        self.step, self.rank, self.loss = step, rank, loss
+        self.step, self.rank, self.loss, self._hint = step, rank, loss, hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step, self.rank, self.loss)
+        return type(self), (self.step, self.rank, self.loss, self._hint)
 
 
 class NonFiniteWeights(ClusterTrainError):
     """The weights are NaN or infinite after a step with a finite loss."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, hint: str) -> None:
         super().__init__(
             f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
             "a gradient overflowed.\n"
-            f"They were not saved. Set train.clip_norm or lower the learning rate. {_RESUME}"
+            f"They were not saved. {hint}. {_RESUME}"
         )
-        self.step = step
+        self.step, self._hint = step, hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.step,)
+        return type(self), (self.step, self._hint)
 
 
-def check_weights(model: torch.nn.Module, step: int) -> None:
+def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) -> None:
     """
     Raises:
         NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP they ask each
@@ -58,7 +59,7 @@ def check_weights(model: torch.nn.Module, step: int) -> None:
     if is_sharded(model):
         dist.all_reduce(finite, op=dist.ReduceOp.MIN)
     if not bool(finite):
-        raise NonFiniteWeights(step)
+        raise NonFiniteWeights(step, remedies(settings))
 
 
 class Meter:
@@ -67,8 +68,8 @@ class Meter:
     The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
     """
 
-    def __init__(self, rank_info: RankInfo) -> None:
-        self._rank_info = rank_info
+    def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
+        self._rank_info, self.not_finite = rank_info, not_finite
         self._steps: list[int] = []
         self._losses: list[torch.Tensor] = []
         self._counts: list[int] = []
@@ -121,7 +122,10 @@ class Meter:
         of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
         rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
         step, loss = of_ranks[rank]
-        return NonFiniteLoss(int(step), rank, loss)
+        hint = [self.not_finite.hint()]
+        if self._rank_info.world_size > 1:
+            dist.broadcast_object_list(hint, src=rank)
+        return NonFiniteLoss(int(step), rank, loss, hint[0])
 
     def state(self) -> list[float]:
         """The sums since the last log line, right after `flush`, so that a resumed run logs the same

@@ -27,12 +27,21 @@ def lr_factor(scaling: str, batch: int, base: int) -> float:
     return {"none": 1.0, "linear": batch / base, "sqrt": math.sqrt(batch / base)}[scaling]
 
 
-def lr_text(lr: float, scheduled: float, settings: TrainSettings, sizes: BatchSizes, total_steps: int) -> str:
+def lr_text(
+    lr: float,
+    scheduled: float,
+    settings: TrainSettings,
+    sizes: BatchSizes,
+    total_steps: int,
+    *,
+    done: int = 0,
+) -> str:
     """How the learning rate follows from the batch size, and its warm-up: a line per rule.
 
     Args:
         lr: that of the task's optimizer, of its first group of parameters.
-        scheduled: that of step 1 without warm-up.
+        scheduled: that of the next step without warm-up.
+        done: the steps that are done.
     """
     batch, base = sizes.global_batch_size, settings.lr_base_batch_size or sizes.batch_size
     scaled = lr * lr_factor(settings.lr_scaling, batch, base)
@@ -43,6 +52,9 @@ def lr_text(lr: float, scheduled: float, settings: TrainSettings, sizes: BatchSi
         f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
         f"= {batch}{of_base})"
     ]
+    if done:
+        rate = scheduled * _warmup(settings, done + 1)
+        return lines[0] if math.isclose(rate, scaled) else f"{lines[0]}\nstep {done + 1} has {rate:g}"
     if not math.isclose(scheduled, scaled):
         lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
     if warmup := settings.warmup_steps:
@@ -52,6 +64,10 @@ def lr_text(lr: float, scheduled: float, settings: TrainSettings, sizes: BatchSi
             f"= {scheduled / warmup:g}{never_ends}"
         )
     return "\n".join(lines)
+
+
+def _warmup(settings: TrainSettings, step: int) -> float:
+    return min(1.0, step / max(1, settings.warmup_steps))
 
 
 class Optimization:
@@ -74,11 +90,11 @@ class Optimization:
             "job_sha256": settings.job_sha256,
         }
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._scaler = scaler
+        self._scaler, self._total_steps = scaler, total_steps
         self.optimizer = task.optimizer(model)
         _check_parameters(task, self.optimizer, model)
         base = settings.lr_base_batch_size or sizes.batch_size
-        unscaled = float(self.optimizer.param_groups[0]["lr"])
+        self._unscaled_lr, self._sizes = float(self.optimizer.param_groups[0]["lr"]), sizes
         for group in self.optimizer.param_groups:
             group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
         self._scheduler = task.scheduler(self.optimizer, total_steps)
@@ -87,11 +103,16 @@ class Optimization:
                 f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
                 "schedulers are stepped after each optimizer step.\nUse one that counts steps."
             )
-        scheduled = float(self.optimizer.param_groups[0]["lr"])
-        self.lr_text = lr_text(unscaled, scheduled, settings, sizes, total_steps)
         self.lr = 0.0  # of the first group, in the last step
         self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
         self._is_behind = False  # the scheduler, by one step
+
+    def lr_text(self, done: int) -> str:
+        """How the learning rate of the next step follows from the job; `done`: the steps that are done."""
+        scheduled = float(self.optimizer.param_groups[0]["lr"])
+        return lr_text(
+            self._unscaled_lr, scheduled, self._settings, self._sizes, self._total_steps, done=done
+        )
 
     def backward(self, loss: torch.Tensor) -> None:
         self._scaler.backward(loss)
@@ -107,7 +128,7 @@ class Optimization:
             self._scaler.unscale(self.optimizer)
             self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
         self._follow()
-        self._step_at(min(1.0, step / max(1, self._settings.warmup_steps)))
+        self._step_at(_warmup(self._settings, step))
         self.optimizer.zero_grad(set_to_none=True)
         self._is_behind = True
         if not self._scaler.enabled:
