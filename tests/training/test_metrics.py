@@ -225,3 +225,23 @@ def test_the_example_of_the_page_is_exact_on_any_number_of_ranks(ranks, own):
     for world_size in (1, 2, 3):
         for value, of_all in ranks(world_size).results(example, own):
             assert 0 < value == of_all < 1
+
+
+class MadeByReset:
+    """Counts boxes, a different number for each sample, which cannot be sent to rank 0."""
+
+    def reset(self):
+        self.sums = torch.zeros(1)
+
+    def update(self, outputs, targets):
+        self.sums += sum(map(len, targets))
+
+    def compute(self):
+        return self.sums.item()
+
+
+def test_sums_that_reset_creates_are_added_over_the_ranks():
+    metrics = Metrics("Boxes", {"boxes": MadeByReset()}, CPU)
+    metrics.reset()
+    metrics.update([], [torch.ones(3, 4), torch.ones(0, 4)], samples=2)
+    assert metrics.compute(ALONE, samples=2) == {"boxes": 3.0}

@@ -100,6 +100,7 @@ class Metrics:
         if _is_torchmetrics(metric):
             return self._torchmetrics
         if not missing:
+            metric.reset()  # which may create `sums`
             return self._summed if hasattr(metric, "sums") else self._whole
         if callable(metric) and len(missing) == len(_PROTOCOL):
             return self._whole
