@@ -1,6 +1,7 @@
 """A command finds the run that it names, whichever launcher has it."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -179,6 +180,23 @@ def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
     assert list_runs().lines()[1].split()[0] == "digits"
+
+
+def test_ls_in_a_project_shows_its_runs_and_the_others_on_demand(job, tmp_path, monkeypatch):
+    started(job)
+    submitted(job, "local")
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "job.yaml").write_text("name: mine\nfunction: m:f\nstorage: ../shared\n")
+    mine = load_job("job.yaml")
+    started(mine)
+    submitted(mine, "local")
+    _, row, note = list_runs().lines()
+    assert row.split()[0] == "mine", "its storage is elsewhere, and its job file is here"
+    assert re.fullmatch(r"note: 1 more of your runs elsewhere: `\S*clustertrain ls --all`", note)
+    listed = CliRunner().invoke(main, ["ls", "--all"]).output.splitlines()
+    assert [line.split()[0] for line in listed] == ["NAME", "digits", "mine"]
 
 
 def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):

@@ -198,9 +198,10 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
 @click.option("--metric", multiple=True, metavar="NAME[,…]", help="Add the last and the best: accuracy:max.")
+@click.option("--all", "everywhere", is_flag=True, help="Also your runs of other folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
-    """List your runs on this machine, on SLURM and on Kubernetes.
+    """List your runs on this machine, on SLURM and on Kubernetes: those of this folder, if it has any.
 
     With STORAGE or JOBFILE: the runs of that storage. With --to: the runs of that launcher.
     """
@@ -212,7 +213,7 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
     if to is not None:
         table = launcher_of(to).ls(storage, options["namespace"], columns)
     else:
-        table = list_runs(storage, columns)
+        table = list_runs(storage, columns, everywhere=options["everywhere"])
     click.echo(table.json() if as_json else "\n".join(table.lines()))
     for text in table.notes if as_json else ():
         note(f"note: {text}")

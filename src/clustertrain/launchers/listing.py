@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
@@ -15,16 +16,19 @@ from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
+from clustertrain.run.command_line import to_type
 from clustertrain.run.folder import RunDir
 
 _PATIENCE_S = 5.0  # a server that is down must not delay the table for longer
 
 
-def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
-    """The runs of a storage, and this user's known runs: all of them, or those in the storage of `place`.
+def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everywhere: bool = False) -> Table:
+    """The runs of a storage, and this user's known runs: those of this folder, or all if it has none; or
+    those in the storage of `place`.
 
     Args:
         place: a storage or a job file; None for ./runs, which may be missing.
+        everywhere: all known runs, whether or not this folder has some.
 
     Raises:
         JobError: there is no run at `place`.
@@ -36,6 +40,10 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS) -> Table:
     visible = {run.uri: run for run in runs_of(storage, skipped.append)}
     shown = {run.store.uri(run.name) for run in visible.values()}
     notes += map(left_out, skipped)
+    own = known if place is not None or everywhere else _of_this_folder(known)
+    if (own or shown) and (others := sum(each not in own and each.uri not in shown for each in known)):
+        notes.append(f"{others} more of your runs elsewhere: `{to_type('clustertrain')} ls --all`")
+        known = own
     remote: dict[str, list[KnownRun]] = {}
     for each in known:
         if place is not None and not each.is_in(storage):
@@ -68,6 +76,12 @@ def _with_folder(row: RunRow) -> RunRow:
     """The row of a run whose name and place another run has as well."""
     folder = None if row.run is None else row.run.store.location.uri  # otherwise the row's text has it
     return row if folder is None else replace(row, where=f"{row.where}, {folder}")
+
+
+def _of_this_folder(known: list[KnownRun]) -> list[KnownRun]:
+    """The runs whose storage or job file is below the current folder."""
+    here = f"{Path.cwd()}/"
+    return [each for each in known if each.uri.startswith(here) or each.job_file.startswith(here)]
 
 
 def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
