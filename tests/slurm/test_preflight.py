@@ -7,6 +7,7 @@ import time
 import pytest
 
 from slurm.login import Login
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -94,6 +95,8 @@ def drained(cluster):
 def reserved(cluster):
     words = ("StartTime=now", "Duration=9", "Nodes=node3", "Users=nobody", "Flags=MAINT,IGNORE_JOBS")
     cluster.command("scontrol", "create", "reservation", "ReservationName=mine", *words)
+    shown = ("sinfo", "--noheader", "--nodes=node3", "--format=%T")
+    wait_until(lambda: "maint" in cluster.command(*shown).stdout, 60)
 
 
 def in_a_partition_that_is_down(cluster):

@@ -23,6 +23,7 @@ from clustertrain.launchers.slurm.times import slurm_duration_s, slurm_time_s
 from clustertrain.waiting import wait_until
 
 _ANSWER_WITHIN_S = 5.0
+_ERRORS_BYTES = 1 << 20
 _KILL_WAIT_S = 30.0  # SLURM's default
 _MARGIN_S = 3.0  # to write the result and to end everything
 
@@ -70,9 +71,11 @@ class Mailbox:
         return answer.read_text(errors="replace") if answered else ""
 
     def errors(self) -> str:
-        """What srun and the agents of all nodes have printed to stderr until now."""
+        """The last of what srun and the agents of all nodes have printed to stderr."""
         try:
-            return (self._folder / "errors").read_text(errors="replace")
+            with (self._folder / "errors").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _ERRORS_BYTES))
+                return file.read().decode(errors="replace")
         except FileNotFoundError:
             return ""
 
