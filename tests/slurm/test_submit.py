@@ -293,7 +293,7 @@ def wrapped(login):
 
 
 def test_an_answer_that_was_lost_is_not_taken_for_a_refusal(login, wrapped):
-    lost = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+    lost = "echo 'allocation failure: Socket timed out on send/recv operation' >&2; exit 1"
     environ = wrapped(f'$real "$@" || exit; case "$*" in --parsable*) {lost};; esac')
     before = login.jobs()
     error = login.submit(code=3, **environ)
