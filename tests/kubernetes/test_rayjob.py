@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from clustertrain.errors import EXIT_STOPPED
 from kubernetes.rayjob_runs import CLAIM, slow
 from kubernetes.watched import bind_role
 from whole_run import same_weights
@@ -114,14 +116,19 @@ def test_a_run_that_fails_is_tried_again_on_a_new_cluster_and_resumes(make, unin
 def test_a_rayjob_that_is_deleted_saves_first_and_goes_on_when_it_is_submitted_again(
     make, kube, uninterrupted
 ):
-    run = make("deleted", **slow(2)).submit()
-    run.wait_for_step(6)
-    kube.delete("rayjobs", run.name, run.namespace)
-    kube.wait_until_gone("rayjobs", run.namespace, 120, name=run.name)
-    run.wait_until_the_cluster_is_gone()
-    ended = run.result
-    assert (ended.state, ended.cause) == ("cancelled", "cancelled")
-    assert ended.checkpoint is not None
+    run = make("deleted", **slow(2))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.command, "submit", "--wait", "--to", "kubernetes", str(run.job_file))
+        run.wait_for_attempt(1)
+        run.wait_for_step(6)
+        kube.delete("rayjobs", run.name, run.namespace)
+        kube.wait_until_gone("rayjobs", run.namespace, 120, name=run.name)
+        run.wait_until_the_cluster_is_gone()
+        ended = run.result
+        assert (ended.state, ended.cause, ended.exit_code) == ("cancelled", "cancelled", EXIT_STOPPED)
+        assert ended.checkpoint is not None
+        done = waiting.result(120)
+    assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
     run.submit().wait(within_s=400)
     resumed = [event for event in run.events if event["kind"] == "resumed"]
     assert resumed[0]["step"] == ended.step

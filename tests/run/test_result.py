@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.write import Writer
 from clustertrain.driver.outcome import causes, of_error, of_outcome
 from clustertrain.errors import (
     EXIT_CLUSTER,
     EXIT_INTERRUPTED,
     EXIT_JOB,
+    EXIT_STOPPED,
     EXIT_STORAGE,
     ClusterError,
     DataError,
@@ -90,6 +93,17 @@ def test_a_stop_without_a_checkpoint_is_130(attempt):
     attempt.stop.write(StopRequest("terminated"))
     result = of_outcome(attempt)
     assert (result.state, result.cause, result.exit_code) == ("stopped", "terminated", EXIT_INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"), [("stopped", "user"), ("preempted", "preempted"), ("cancelled", "cancelled")]
+)
+def test_a_stop_with_a_checkpoint_is_75_whoever_asked_for_it(attempt, state, cause):
+    assert ended(attempt, state, cause).exit_code == EXIT_INTERRUPTED
+    writer = Writer(attempt.run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
+    progress = {"step": 3, "epoch": 0, "samples_seen": 3, "world_size": 1, "metrics": {}, "reason": "stop"}
+    writer.commit({"model.pt": lambda file: file.write(b"weights")}, progress)
+    assert ended(attempt, state, cause).exit_code == EXIT_STOPPED
 
 
 def test_a_checkpoint_that_does_not_verify_does_not_count(attempt):

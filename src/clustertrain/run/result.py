@@ -61,9 +61,9 @@ def _world_size(attempt: Attempt, restarts: Sequence[Restart]) -> int | None:
 
 
 def _exit_code(attempt: Attempt, state: str) -> int:
-    if state in ("stopped", "preempted"):
+    if state in ("stopped", "preempted", "cancelled"):
         return _stop_code(attempt)
-    return {"done": EXIT_DONE, "cancelled": EXIT_INTERRUPTED}.get(state, EXIT_FAILED)
+    return EXIT_DONE if state == "done" else EXIT_FAILED
 
 
 def _stop_code(attempt: Attempt) -> int:

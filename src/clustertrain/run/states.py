@@ -90,7 +90,14 @@ STATES: dict[str, State] = {
             True,
             True,
         ),
-        State("cancelled", "cancelled in the scheduler", ("cancelled",), (EXIT_INTERRUPTED,), True, False),
+        State(
+            "cancelled",
+            "cancelled in the scheduler",
+            ("cancelled",),
+            (EXIT_INTERRUPTED, EXIT_STOPPED),
+            True,
+            False,
+        ),
         State(
             "lost",
             "its processes are gone and none wrote a result",
