@@ -2,12 +2,14 @@
 classes, nodes that come later. What such a site refuses, `submit` reports before anything is applied.
 """
 
+import json
 import re
 import secrets
 
 import pytest
 
 from clusters.kube_client import Kubernetes
+from clusters.kube_pods import shell_pod
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError
 from clustertrain.job.file import load_job
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
@@ -67,7 +69,8 @@ def test_a_quota_on_disk_requires_no_limits(user, kube, namespace):
 
 
 def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
-    limits = [{"type": "Container", "max": {"cpu": "900m"}, "min": {"cpu": "50m"}, "default": {"cpu": "60m"}}]
+    amounts = {"max": {"cpu": "900m", "ephemeral-storage": "2Gi"}, "default": {"cpu": "60m"}}
+    limits = [{"type": "Container", "min": {"cpu": "50m"}, **amounts}]
     kube.apply(rule("LimitRange", limits=limits), namespace=namespace)
     own = user(**inert())
     refused = own("submit", code=EXIT_CLUSTER).stderr
@@ -77,8 +80,44 @@ def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
     assert not kube.items("rayjobs", namespace)
     smaller = ["--set", "kubernetes.submitter.cpu_limit=0.5", "--set", "kubernetes.head.cpu_limit=0.5"]
     own("validate", *smaller)
+    disk = own("validate", *smaller, "--set", "kubernetes.ephemeral_storage=5Gi", code=EXIT_CLUSTER).stderr
+    assert "maximum ephemeral-storage usage per Container is 2Gi" in disk
+    assert disk.splitlines()[-1].endswith("What it names is in kubernetes.ephemeral_storage.")
     too_small = own("validate", *smaller, "--set", "kubernetes.submitter.cpus=0.01", code=EXIT_CLUSTER)
     assert "minimum cpu usage per Container is 50m, but request is 10m" in too_small.stderr
+
+
+def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
+    """Whatever it is called: what counts is what it says."""
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    has_owner = "has(object.metadata.labels) && 'owner' in object.metadata.labels"
+    validations = [{"expression": has_owner, "message": "every pod names its owner in a label"}]
+    policy = {"matchConstraints": {"resourceRules": [pods]}, "validations": validations}
+    binding = {"policyName": f"cpu-{namespace}", "validationActions": ["Deny"], "matchResources": here}
+    kinds = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": binding}
+    admission, metadata = "admissionregistration.k8s.io/v1", {"name": f"cpu-{namespace}"}
+    kube.apply(
+        *({"apiVersion": admission, "kind": k, "metadata": metadata, "spec": s} for k, s in kinds.items())
+    )
+    own = user(**inert())
+    try:
+        # The server takes the policy up some time after it was made.
+        refused = ("create", "--dry-run=server", "--filename=-")
+        pod = json.dumps(shell_pod("any", "true"))
+        kube.wait_for(
+            lambda: kube.kubectl(*refused, input=pod, namespace=namespace, check=False).returncode,
+            60,
+            "no policy",
+        )
+        said = own("submit", code=EXIT_CLUSTER).stderr
+        assert "every pod names its owner in a label" in said
+        assert said.splitlines()[-1].endswith("What it names is in kubernetes.pod_labels.")
+        assert not kube.items("rayjobs", namespace)
+        own("submit", "--set", "kubernetes.pod_labels={owner: team-a}")
+    finally:
+        for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+            kube.delete(resource, f"cpu-{namespace}")
 
 
 def test_quotas_that_count_objects(user, kube, namespace, monkeypatch):

@@ -126,15 +126,47 @@ def test_a_refusal_that_passes_by_itself_is_none(fake, words):
     assert check_pods([rayjob()], Kubectl()) == []
 
 
-def test_a_pod_that_is_refused_names_the_rule_and_the_keys(fake):
-    words = 'pods "right-head-x" is forbidden: maximum cpu usage per Container is 900m, but limit is 4'
-    fake({"Pod": f"Error from server (Forbidden): {words}"})
+_POLICY = "ValidatingAdmissionPolicy 'memory-of-labels' with binding 'site' denied request: "
+_STANDARD = 'violates PodSecurity "restricted:latest": '
+_AMOUNTS = "resources (workers), kubernetes.head and kubernetes.submitter"
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("maximum cpu usage per Container is 900m, but limit is 4", _AMOUNTS),
+        (
+            "maximum ephemeral-storage usage per Container is 1Gi, but limit is 4Gi",
+            "kubernetes.ephemeral_storage",
+        ),
+        (f"{_POLICY}every pod names its owner in a label", "kubernetes.pod_labels"),
+        (f"{_POLICY}failed expression: has(object.metadata.labels.owner)", "kubernetes.pod_labels"),
+        (
+            'admission webhook "cpu.example.org" denied the request: no cost centre: annotation',
+            "kubernetes.pod_annotations",
+        ),
+        (f"{_POLICY}images come from registry.corp.example", "image"),
+        (f"{_POLICY}imagePullPolicy must be Always", "kubernetes.pull_policy"),
+        (f"{_POLICY}spec.imagePullSecrets is required", "kubernetes.pull_secrets"),
+        (
+            f'{_STANDARD}unrestricted capabilities (container "ray-worker" must not include "IPC_LOCK" in '
+            "securityContext.capabilities.add), runAsUser=0 (pod must not set runAsUser=0)",
+            "kubernetes.run_as, kubernetes.worker_capabilities, kubernetes.patches",
+        ),
+        (f"{_STANDARD}host namespaces (hostNetwork=true)", "kubernetes.host_network"),
+        (f'{_STANDARD}hostPath volumes (volume "x")', "kubernetes.volumes"),
+        (f"{_POLICY}this team trains on Fridays", ""),
+    ],
+)
+def test_a_pod_that_is_refused_names_the_rule_and_the_keys_of_its_words(fake, words, keys):
+    fake({"Pod": f'Error from server (Forbidden): pods "right-head-x" is forbidden: {words}'})
     with pytest.raises(ClusterError) as caught:
         check_pods([rayjob()], Kubectl())
     first, refusal, *_, remedy = str(caught.value).splitlines()
     assert first.endswith("nothing was applied:")
-    assert refusal.startswith("  Pod right-head-: ") and refusal.endswith("but limit is 4")
-    assert "kubernetes.head and kubernetes.submitter" in remedy
+    assert refusal.startswith("  Pod right-head-: ") and refusal.endswith(words)
+    decided_by = f" What it names is in {keys}." if keys else ""
+    assert remedy == f"The operator could not create this pod.{decided_by}"
 
 
 def test_an_account_that_may_not_create_pods_gets_a_note(fake):

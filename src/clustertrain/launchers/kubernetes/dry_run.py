@@ -38,6 +38,28 @@ _NO_DRY_RUN = re.compile(r'admission webhook "([^"]+)" does not support dry run'
 _NOT_DECLARED = "field not declared in schema"
 _VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}", re.DOTALL)
 _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
+# What a policy's words may name, and the keys that decide it.
+_KEYS_OF_PODS = (
+    (r"\blabels?\b", "kubernetes.pod_labels"),
+    (r"\bannotations?\b", "kubernetes.pod_annotations"),
+    (r"\bephemeral.storage", "kubernetes.ephemeral_storage"),
+    (r"\bcpus?\b|\bmemory\b", "resources (workers), kubernetes.head and kubernetes.submitter"),
+    (r"\bimages?\b|\bregistr(y|ies)\b", "image"),
+    (r"\bimage.?pull.?policy", "kubernetes.pull_policy"),
+    (r"\bimage.?pull.?secrets?", "kubernetes.pull_secrets"),
+    (r"\brunAs|\bfsGroup|non-?root\b|\broot (user|group)", "kubernetes.run_as"),
+    (r"\bcapabilit", "kubernetes.worker_capabilities"),
+    (r"\bhost.?(network|port)", "kubernetes.host_network"),
+    (r"\bhost.?path", "kubernetes.volumes"),
+    (r"\bservice.?account", "kubernetes.service_account"),
+    (r"\bpriority.?class", "kubernetes.priority_class"),
+    (r"\bruntime.?class", "kubernetes.runtime_class"),
+    (r"\bscheduler.?name", "kubernetes.scheduler_name"),
+    (r"\bnode.?selector", "kubernetes.node_selector"),
+    (r"\btolerations?\b", "kubernetes.tolerations"),
+    (r"affinity\b", "kubernetes.affinity"),
+    (r"\bsecurity ?context|\bseccomp|\bprivilege|\breadOnlyRoot", "kubernetes.patches"),
+)
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
 
 
@@ -160,10 +182,11 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     if refusal.manifest["kind"] == "Pod":
-        return (
-            "The operator could not create this pod. CPU and memory are in resources (workers), "
-            "kubernetes.head and kubernetes.submitter."
-        )
+        # What names the policy or the webhook is no part of its words.
+        words = re.sub(r"^.*?\bdenied (?:the )?request: ", "", refusal.rule)
+        keys = [key for pattern, key in _KEYS_OF_PODS if re.search(pattern, words, re.IGNORECASE)]
+        decided_by = f" What it names is in {', '.join(keys)}." if keys else ""
+        return f"The operator could not create this pod.{decided_by}"
     if refusal.rule != _NOT_DECLARED:
         return (
             "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."
