@@ -23,7 +23,8 @@ def fake(tmp_path, monkeypatch):
     def put(code, stderr="", stdout="", hangs=False):
         (tmp_path / "stderr").write_text(stderr)
         (tmp_path / "stdout").write_text(stdout)
-        says = 'echo "$@" >argv; echo $$ >pid; cat stdout; cat stderr >&2'
+        ready = 'case "$*" in *--raw=/readyz) echo ok; exit;; esac'
+        says = f'{ready}; echo "$@" >argv; echo $$ >pid; cat stdout; cat stderr >&2'
         ends = "exec sleep 60" if hangs else f"exit {code}"
         kubectl = tmp_path / "kubectl"
         kubectl.write_text(f"#!/bin/sh\ncd {tmp_path}\n{says}\n{ends}\n")
@@ -105,6 +106,37 @@ def test_every_refusal_says_what_to_do(fake, stderr, kind, said):
     assert said in str(caught.value)
     assert caught.value.exit_code == EXIT_CLUSTER
     assert 2 <= len(str(caught.value).splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    "early",
+    [
+        'error: the server doesn\'t have a resource type "rayjobs"',
+        FORBIDDEN,
+        "Error from server (NotFound): the server could not find the requested resource",
+        "error: You must be logged in to the server (Unauthorized)",
+        "Error from server (ServiceUnavailable): the request has been made before all known HTTP paths have "
+        "been installed, please try again",
+    ],
+)
+def test_the_first_words_of_a_server_that_starts_are_not_believed(tmp_path, monkeypatch, early):
+    """It does not know its CRDs, roles and accounts yet. These are the words of a real one."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    forbidden = 'Error from server (Forbidden): forbidden: User "ci" cannot get path "/readyz"'
+    unready = (
+        'Error from server (InternalError): an error on the server ("[+]ping ok\\n[-]etcd-readiness failed")'
+    )
+    answers = [early, forbidden, unready, "", "", "is asked once"]
+    for number, words in enumerate(answers):
+        (tmp_path / f"{number}").write_text(words)
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\ncd {tmp_path}\nn=$(ls | grep -c asked); echo "$@" >asked-$n\ncat $n >&2\n[ ! -s $n ]\n'
+    )
+    kubectl.chmod(0o755)
+    assert Kubectl("team")("get", "rayjobs.ray.io").code == 0
+    asked = [(tmp_path / f"asked-{n}").read_text().split()[1:] for n in range(5)]
+    assert asked == [["get", "rayjobs.ray.io"], *[["get", "--raw=/readyz"]] * 3, ["get", "rayjobs.ray.io"]]
 
 
 def test_one_that_is_missing_says_where_to_get_it(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
@@ -19,9 +20,13 @@ from clustertrain.waiting import wait_until
 
 ANSWER_S = 30.0
 _GONE_POLL_S = 1.0
+_START_S = 60.0  # of an API server, on a busy machine
+_START_POLL_S = 0.5
+_ROLES_S = 5.0  # until it has loaded its roles
 _NO_SERVER = re.compile(
     r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
-    r"|no route|deadline exceeded|Client\.Timeout exceeded",
+    r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
+    r"|\betcdserver: ",
     re.IGNORECASE,
 )
 _NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
@@ -35,6 +40,11 @@ _ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTIL
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
 _NO_CRD = re.compile(
     r'no matches for kind "(Ray\w+)"|the server doesn\'t have a resource type "?(ray\w+)', re.I
+)
+# An API server that has just started answers so before it has read its CRDs, roles and accounts.
+_MAY_BE_STARTING = re.compile(
+    rf"{_FORBIDDEN.pattern}|no matches for kind|doesn't have a resource type|find the requested resource"
+    "|Unauthorized|ServiceUnavailable"
 )
 
 
@@ -83,16 +93,35 @@ class Kubectl:
             NotFound, Forbidden, NoAnswer: see these classes.
             ClusterError: any other failure, with kubectl's message.
         """
+        ask = partial(
+            run,
+            self._argv(*arguments),
+            input=None if input is None else input.encode(),
+            timeout_s=timeout_s,
+            check=False,
+            stdout=stdout,
+        )
         try:
-            return run(
-                self._argv(*arguments),
-                input=None if input is None else input.encode(),
-                timeout_s=timeout_s,
-                check=check,
-                stdout=stdout,
-            )
-        except CommandFailed as error:
+            done = ask()
+            if done.code and _MAY_BE_STARTING.search(done.stderr) and not ended_in_pod(done.stderr):
+                self._wait_for_its_start()
+                done = ask()
+        except CommandFailed as error:  # at its timeout
             raise _explained(error, self) from None
+        if check and done.code:
+            raise _explained(_failed(done), self)
+        return done
+
+    def _wait_for_its_start(self) -> None:
+        """Wait until the API server is ready, if it has just started."""
+
+        def refuses(how: str) -> bool:
+            ready = run(self._argv("get", "--raw=/readyz"), timeout_s=ANSWER_S, check=False)
+            return how in ready.stderr
+
+        # Before it has loaded the roles it forbids this question, too; some clusters always do.
+        wait_until(lambda: not refuses("Forbidden"), _ROLES_S, _START_POLL_S)
+        wait_until(lambda: not refuses("InternalError"), _START_S, _START_POLL_S)
 
     def exec(
         self,
@@ -106,8 +135,7 @@ class Kubectl:
         command = ("exec", pod, f"--container={container}", "--", *argv)
         done = self(*command, timeout_s=timeout_s, check=False, stdout=stdout)
         if done.code and not ended_in_pod(done.stderr):
-            how = f"ended with code {done.code}"
-            raise _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
+            raise _explained(_failed(done), self)
         return done
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
@@ -158,6 +186,10 @@ class Kubectl:
 def ended_in_pod(stderr: str) -> bool:
     """Whether the command in the pod failed, not the connection to the pod."""
     return _ENDED_IN_POD.search(stderr) is not None
+
+
+def _failed(done: Done) -> CommandFailed:
+    return CommandFailed(done.argv, done.code, done.stdout, done.stderr, f"ended with code {done.code}")
 
 
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
