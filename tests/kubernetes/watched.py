@@ -45,9 +45,17 @@ class User:
 
     def __call__(self, command: str, *arguments: str, code: int | None = 0, timeout_s: float = 120) -> Done:
         """`clustertrain COMMAND --to kubernetes JOBFILE ARGUMENTS`; `code`: what it must end with."""
+        return self._run(self._argv(command, *arguments), code, timeout_s)
+
+    def start(self, command: str, *arguments: str, output: Path) -> subprocess.Popen[bytes]:
+        """The same in the background."""
+        argv = [sys.executable, "-m", "clustertrain.cli", *self._argv(command, *arguments)]
+        with output.open("wb") as file:
+            return subprocess.Popen(argv, env=self._environment, stdout=file, stderr=subprocess.STDOUT)
+
+    def _argv(self, command: str, *arguments: str) -> list[str]:
         sets = [word for each in self.sets if command != "ls" for word in ("--set", each)]
-        argv = [command, "--to", "kubernetes", str(self.job_file), *sets, *arguments]
-        return self._run(argv, code, timeout_s)
+        return [command, "--to", "kubernetes", str(self.job_file), *sets, *arguments]
 
     def find(self, *command: str, named: bool = True, code: int = 0) -> Done:
         """`clustertrain COMMAND JOBFILE`, which has to find where the run is."""
@@ -55,12 +63,15 @@ class User:
 
     def _run(self, arguments: list[str], code: int | None, timeout_s: float) -> Done:
         argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
-        environment = {**self.kube.environment, "KUBECONFIG": str(self.kubeconfig or self.kube.kubeconfig)}
         done = subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            argv, env=self._environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         assert code in (None, done.returncode), f"{argv}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**self.kube.environment, "KUBECONFIG": str(self.kubeconfig or self.kube.kubeconfig)}
 
     def apply(self) -> None:
         """As `submit` would, without asking whether it can be."""

@@ -13,6 +13,7 @@ from clustertrain.cli.complete import job_files
 from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
+from clustertrain.launchers import LAUNCHERS
 from clustertrain.version import __version__
 
 
@@ -304,20 +305,30 @@ def ckpt_verify(target: str, sets: tuple[str, ...], to: str | None) -> None:
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
+@click.option(
+    "--launcher", type=click.Choice(list(LAUNCHERS)), help="As --to of the other commands: where the run is."
+)
 @click.option("--send", is_flag=True, hidden=True)
 def ckpt_export(
-    target: str, sets: tuple[str, ...], name: str | None, to: str, *, best: bool, send: bool
+    target: str,
+    sets: tuple[str, ...],
+    name: str | None,
+    to: str,
+    launcher: str | None,
+    *,
+    best: bool,
+    send: bool,
 ) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.find import find
 
-    launcher, run = find(target, sets, None, note)
+    its_launcher, run = find(target, sets, launcher, note)
     if send:
         send_checkpoint(run.visible_run(), name, best=best)
         return
     needs_training("ckpt export")
-    click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(to), best=best)))
+    click.echo("wrote {} and {}".format(*export_model(its_launcher, run, name, Path(to), best=best)))
 
 
 @main.group()

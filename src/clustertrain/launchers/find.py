@@ -1,6 +1,7 @@
 """Finds the launcher of the run that a command names.
 
     --to ─▶ else the launcher recorded in the storage ─▶ else the launcher of this user's newest start
+         ─▶ else, for a job file, the launcher whose cluster has the run: `kubectl apply` records no start
 
 The storage is authoritative. This machine cannot always read it: it may be a volume of a cluster. Then the
 newest start by this user determines the launcher.
@@ -19,7 +20,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.from_storage import DEFAULT_STORAGE
-from clustertrain.launchers.known_runs import KnownRun, known_runs
+from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
 from clustertrain.observe.status import (
     RunFiles,
@@ -49,7 +50,7 @@ def find(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[La
         NotStarted: there is no such run.
         ClusterError: it was submitted from another machine, and its storage is not visible here.
     """
-    return _located(_target(text, sets, to, echo), to)
+    return _located(_target(text, sets, to, echo), to, echo)
 
 
 def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tuple[Launcher, Target] | Job:
@@ -66,13 +67,13 @@ def find_job(text: str, sets: Sequence[str], to: str | None, echo: Echo) -> tupl
         return launcher_of(name), target
     if target.job is not None:
         return target.job
-    run = _located(target, to)[1].visible_run()
+    run = _located(target, to, echo)[1].visible_run()
     if (job := job_at(run, run.job_key)) is None:
         raise JobError(f"{run.uri} contains no job: it was never started.\nName the job file.")
     return job
 
 
-def _located(target: Target, to: str | None) -> tuple[Launcher, Target]:
+def _located(target: Target, to: str | None, echo: Echo) -> tuple[Launcher, Target]:
     newest = target.known
     if to is not None and not launcher_of(to).storage_visible:
         return launcher_of(to), _remote(target, to)
@@ -84,6 +85,9 @@ def _located(target: Target, to: str | None) -> tuple[Launcher, Target]:
     ):
         return launcher_of(newest.launcher), replace(target, files=None)
     if target.files is None:
+        asked = target.job if to is None and newest is None else None
+        if asked is not None and (found := _in_a_cluster(target, asked, echo)) is not None:
+            return found
         raise _not_found(target)
     launcher = launcher_of(to) if to else launcher_in_storage(target.files)
     if not launcher.storage_visible:
@@ -155,6 +159,18 @@ def _remote(target: Target, to: str) -> Target:
         )
     # The known run may be on another cluster than the one that the job file names; the file decides.
     return target if target.job is None else replace(target, known=None)
+
+
+def _in_a_cluster(target: Target, job: Job, echo: Echo) -> tuple[Launcher, Target] | None:
+    """The run of a job file, as a cluster has it; it is known from now on."""
+    for launcher in map(launcher_of, LAUNCHERS):
+        if launcher.storage_visible or (known := launcher.found(job, target.text, echo)) is None:
+            continue
+        echo(f"note: {known.name} was not submitted by this user; {known.where} has it")
+        if (problem := record_known_run(known)) is not None:
+            echo(f"note: {problem}")
+        return launcher, replace(target, known=known)
+    return None
 
 
 def _is_named(known: KnownRun, text: str, job: Job | None) -> bool:

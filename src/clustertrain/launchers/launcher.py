@@ -154,6 +154,14 @@ class Launcher(Protocol):
             JobError: there is no run at `place`, or this launcher has no such columns.
         """
 
+    def found(self, job: Job, job_file: str, echo: Echo) -> KnownRun | None:
+        """The run of a job that this user has not started, in the cluster that the job names; None if it is
+        not there. Only for a launcher whose storage is not visible here.
+
+        Args:
+            echo: called with a note if the cluster could not be asked.
+        """
+
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         """Run a command such as `ckpt ls` in the cluster that has the run's storage. Yields its output lines.
 

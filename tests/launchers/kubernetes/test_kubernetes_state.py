@@ -211,7 +211,19 @@ def test_a_failure_that_kuberay_retries_is_not_the_end():
 def test_without_a_rayjob_the_files_alone_tell():
     assert standing_of(Observed(None), ended("stopped", "user", 75)).state == "stopped"
     assert standing_of(Observed(None), StoredStatus()).state == "cancelled"
-    assert standing_of(Observed(None), running()).state == "lost"
+    killed = StoredStatus(1, MADE_AT + 30, "lost", "vanished", over=True)
+    assert standing_of(Observed(None), killed).state == "lost"
+
+
+def test_a_run_whose_rayjob_was_deleted_is_not_over_while_it_saves():
+    standing = standing_of(Observed(None), running())
+    assert (standing.state, standing.over) == ("running", False)
+    assert "its RayJob is deleted" in standing.text
+
+
+def test_a_run_that_was_cancelled_before_it_began_has_nothing_to_continue():
+    never = StoredStatus()
+    assert exit_code(Observed(None), never, standing_of(Observed(None), never)) == 130
 
 
 def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words():
@@ -221,7 +233,8 @@ def test_a_lost_head_and_a_cordoned_node_are_waited_for_in_the_schedulers_words(
     standing = standing_of(waits, running("waiting", "workers"))
     assert standing.state == "waiting" and "were unschedulable" in standing.text
     assert "its driver has not started" in standing_of(Observed(rayjob(), ALL), StoredStatus()).text
-    assert standing_of(Observed(rayjob(), WORKERS), None).cause == "nodes"
+    headless = standing_of(Observed(rayjob(), WORKERS), None)
+    assert (headless.cause, headless.text) == ("nodes", "its head's pod does not run")
 
 
 # ------------------------------------------------------------------------------------------------------ Kueue

@@ -16,6 +16,7 @@ capacity.py          whether the nodes can hold a run
 quotas.py            whether the quotas admit it
 view.py              reads the state of a run from the cluster and its storage
 state.py             the state of a run, from its storage, RayJob, queue, pods and events; pure
+last_known.py        what was read last of a storage that no pod can read now
 lost_pods.py         lost nodes, and what containers printed last
 pod_problems.py      why pods do not run, one line for each problem
 status.py            `status`, `ls` and `submit --wait`

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from clustertrain.errors import JobError
+from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
@@ -40,9 +41,20 @@ class KubernetesLauncher:
     ) -> KnownRun | None:
         job = with_site(job)
         applied = submit.submit(job, options, echo)
-        known = KnownRun.of(job, job_file, self.name, applied.where, f"RayJob {applied.name}")
+        known = _known(job, job_file, applied)
         echo(submit.what_next(applied, by_name(options.command, known, is_new=True)))
-        return replace(known, storage_there=applied.storage)
+        return known
+
+    def found(self, job: Job, job_file: str, echo: Echo) -> KnownRun | None:
+        job = with_site(job)
+        if job.image is None or shutil.which("kubectl") is None:
+            return None  # it never ran there, or nothing can be asked
+        try:
+            applied = submit.applied(job)
+        except ClusterError as error:
+            echo(f"note: Kubernetes was not asked: {str(error).splitlines()[0]}")
+            return None
+        return None if applied is None else _known(job, job_file, applied)
 
     def follow(self, target: Target, echo: Echo) -> int:
         return status.follow_to_its_end(_job(target), echo)
@@ -79,6 +91,11 @@ class KubernetesLauncher:
 
     def download(self, target: Target, command: str, *options: str, to: BinaryIO) -> None:
         storage.download(_job(target), command, options, to)
+
+
+def _known(job: Job, job_file: str, applied: submit.Applied) -> KnownRun:
+    known = KnownRun.of(job, job_file, LAUNCHER.name, applied.where, f"RayJob {applied.name}")
+    return replace(known, storage_there=applied.storage)
 
 
 def _job(target: Target) -> Job:

@@ -16,7 +16,7 @@ from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
-from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view
+from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view, warning
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import LogSelection
 
@@ -36,17 +36,32 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
     kubectl = Kubectl.of(job.kubernetes)
     shown, printed = _Shown(), ""
     while True:
-        view = read_view(job, kubectl)
+        try:
+            view = read_view(job, kubectl)
+        except NoAnswer as error:
+            if not follow:
+                raise
+            if (line := warning(error)) != printed:
+                yield line
+            printed = line
+            time.sleep(POLL_S)
+            continue
         newest = view.stored.attempt if view.stored is not None else None
         attempt = newest if selection.attempt is None else selection.attempt
         if attempt is not None and attempt > shown.complete:
             yield from shown.more(
                 attempt, _of_attempt(view, kubectl, replace(selection, attempt=attempt), follow)
             )
-        if selection.attempt is not None and shown.complete:
-            return
-        if view.line != printed and not _is_shown(view, attempt):
-            printed = view.line
+            if selection.attempt is not None and shown.complete:
+                return
+            if follow:  # the view is older than these lines
+                if shown.complete < attempt:
+                    time.sleep(POLL_S)
+                continue
+        is_shown = _is_shown(view, attempt)
+        line = view.state if is_shown else view.line
+        if line != printed and (not is_shown or (follow and view.standing.over)):
+            printed = line
             yield printed
             if attempt is None:
                 yield from _of_submitter(view, kubectl)
@@ -84,11 +99,11 @@ class _Broken(Exception):
 
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
     arguments = ["logs", JOB_FILE, *_flags(selection)]
-    if view.observed.head is None:
-        yield from read_by_pod(view.job, kubectl, arguments).splitlines()
-        return
-    exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
     try:
+        if view.observed.head is None:
+            yield from read_by_pod(view.job, kubectl, arguments).splitlines()
+            return
+        exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
         yield from kubectl.lines(*exec_in, *CLI, *arguments, *(["--follow"] if follow else []))
     except (NoAnswer, NotFound) as error:
         raise _Broken(str(error).splitlines()[0]) from None

@@ -244,6 +244,8 @@ def _without_rayjob(stored: StoredStatus | None) -> Standing:
         return Standing("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
     if stored.of_result:
         return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
+    if not stored.over:
+        return Standing(stored.state, stored.cause, "its RayJob is deleted: it saves and ends")
     return Standing("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
 
 
@@ -304,7 +306,8 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
         state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
         if observed.head is None:
             cause = "nodes"
-        text = native.text if native.state == "waiting" else "its driver has not started an attempt"
+        text = "its driver has not started an attempt" if stored else "its head's pod does not run"
+        text = native.text if native.state == "waiting" else text
         return Standing(state, cause, blocking or text, runner=runner)
     if stored.of_result:
         ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and the run continues"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.last_known import LastKnown
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import (
@@ -19,6 +22,7 @@ from clustertrain.launchers.kubernetes.view import (
     observe_run,
     read_view,
     view_of_existing,
+    warning,
 )
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
@@ -38,9 +42,8 @@ _OWN_ROWS = ("run", "state", "attempt", "runs as", "text", "note", "failed", "lo
 def status_rows(view: View) -> list[Row]:
     """The rows of `status`. A failure, or a problem that blocks the run, comes first."""
     standing, stored, observed = view.standing, view.stored, view.observed
-    state = f"{standing.state} ({standing.cause})"
     name = next((text for row, text in (stored.rows if stored else ()) if row == "run"), view.job.name)
-    rows = [("run", name), ("state", state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
+    rows = [("run", name), ("state", view.state), ("attempt", _attempt_text(view)), *_cluster_rows(view)]
     if stored is not None:
         is_current = view.made_newest_attempt or standing.of_result or observed.rayjob is None
         rows += [row for row in stored.rows if row[0] not in _OWN_ROWS and (is_current or row[0] == "folder")]
@@ -51,21 +54,28 @@ def status_rows(view: View) -> list[Row]:
     is_cause = standing.state in ("failed", "lost") or any(problem.blocks for problem in observed.problems)
     if is_cause:
         return [(standing.state, standing.text), *rows]
-    rows[1] = ("state", f"{state}: {standing.text}")
+    rows[1] = ("state", view.line)
     return rows
 
 
 def _attempt_text(view: View) -> str:
-    stored = view.stored
+    stored, observed = view.stored, view.observed
     if stored is None:
-        return (
-            "unknown: the storage was not read" if view.observed.head or view.observed.is_over else "none yet"
-        )
+        away = observed.head is None and not observed.is_over
+        now = "not readable now: its head's pod does not run" if away else "unknown: the storage was not read"
+        return f"{now}; {_last_text(view.last)}" if view.last is not None else now
     if stored.attempt is None:
         return "none yet"
     ended = f", which ended as {stored.state} ({stored.cause})" if stored.of_result else ""
-    earlier = "" if view.made_newest_attempt or view.observed.rayjob is None else ", of an earlier RayJob"
+    earlier = "" if view.made_newest_attempt or observed.rayjob is None else ", of an earlier RayJob"
     return str(stored.attempt) + earlier + ("" if view.standing.of_result else ended)
+
+
+def _last_text(last: LastKnown) -> str:
+    stored = last.stored
+    step = "" if stored.step is None else f", step {stored.step}"
+    ago = time_text(time.time() - last.time)
+    return f"{ago} ago it was attempt {stored.attempt}, {stored.state} ({stored.cause}){step}"
 
 
 def _cluster_rows(view: View) -> list[Row]:
@@ -131,7 +141,7 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
         try:
             view = read_view(job, kubectl)
         except NoAnswer as error:
-            line, over = f"warning: {str(error).splitlines()[0]}", False
+            line, over = warning(error), False
         else:
             line, over = view.line, view.standing.over
         if over:
@@ -140,25 +150,25 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
             echo(line)
             printed = line
         time.sleep(POLL_S)
-    _wait_for_the_rayjob(job, kubectl)
+    view = _after_its_rayjob(view, kubectl)
     print_table(status_rows(view))
     return EXIT_FAILED if view.exit_code is None else view.exit_code
 
 
-def _wait_for_the_rayjob(job: Job, kubectl: Kubectl) -> None:
-    """Wait until KubeRay has ended the RayJob, at most `_END_TIMEOUT_S`.
+def _after_its_rayjob(view: View, kubectl: Kubectl) -> View:
+    """The run when KubeRay has ended its RayJob, or after `_END_TIMEOUT_S`.
 
     The run's result exists earlier, but the next submission is refused until the RayJob is over.
     """
 
     def is_over() -> bool:
-        try:
-            observed = observe_run(job, kubectl, [])
-        except NoAnswer:
-            return False
-        return observed.rayjob is None or observed.is_over
+        nonlocal view
+        with suppress(NoAnswer):
+            view = replace(view, observed=observe_run(view.job, kubectl, []))
+        return view.observed.rayjob is None or view.observed.is_over
 
     wait_until(is_over, _END_TIMEOUT_S, poll_s=1.0)
+    return view
 
 
 def table_of(kubectl: Kubectl) -> Table:

@@ -22,6 +22,7 @@ from clustertrain.launchers.kubernetes.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
+from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import advice, check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
@@ -102,7 +103,22 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     made = kubectl.get(RAYJOBS, job.name)
     # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
-    namespace = str(made["metadata"]["namespace"])
+    return _applied(job, made)
+
+
+def applied(job: Job) -> Applied | None:
+    """The RayJob of a job that is merged with the site file, whoever applied it; None if there is none.
+
+    Raises:
+        ClusterError: kubectl failed.
+    """
+    rayjob = rayjob_of(Kubectl.of(job.kubernetes), job.name)
+    is_ours = rayjob is not None and rayjob["metadata"].get("labels", {}).get(RUN_LABEL) == job.name
+    return _applied(job, rayjob) if rayjob is not None and is_ours else None
+
+
+def _applied(job: Job, rayjob: Manifest) -> Applied:
+    namespace = str(rayjob["metadata"]["namespace"])
     return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
 
 

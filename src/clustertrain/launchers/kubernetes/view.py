@@ -22,6 +22,7 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.last_known import LastKnown, last_known, remember
 from clustertrain.launchers.kubernetes.lost_pods import last_words, lost_nodes
 from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, name_of, role_of, time_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
@@ -41,12 +42,18 @@ _ENDED = re.compile(r"\n?command terminated with exit code \d+\s*$")
 
 @dataclass(frozen=True)
 class View:
-    """A run at one moment. `notes`: one line for each thing that could not be read."""
+    """A run at one moment.
+
+    Attributes:
+        notes: one line for each thing that could not be read.
+        last: what was read before, if the storage could not be read now.
+    """
 
     job: Job
     observed: Observed
     stored: StoredStatus | None
     notes: tuple[str, ...] = ()
+    last: LastKnown | None = None
 
     @cached_property
     def standing(self) -> Standing:
@@ -63,10 +70,13 @@ class View:
         return exit_code(self.observed, self.stored, self.standing)
 
     @property
+    def state(self) -> str:
+        return f"{self.standing.state} ({self.standing.cause})"
+
+    @property
     def line(self) -> str:
         """The state in one line: `waiting (nodes): its pods are starting`"""
-        text = f": {self.standing.text}" if self.standing.text else ""
-        return f"{self.standing.state} ({self.standing.cause}){text}"
+        return f"{self.state}: {self.standing.text}" if self.standing.text else self.state
 
 
 def read_view(job: Job, kubectl: Kubectl) -> View:
@@ -80,8 +90,13 @@ def read_view(job: Job, kubectl: Kubectl) -> View:
     """
     notes: list[str] = []
     observed = observe_run(job, kubectl, notes)
-    stored = _read_storage(job, kubectl, observed, notes)
-    return View(job, observed, stored, tuple(notes))
+    stored, last = _read_storage(job, kubectl, observed, notes), None
+    if observed.rayjob is not None:
+        if stored is None:
+            last = last_known(job, observed.rayjob)
+        elif stored.attempt is not None:
+            remember(job, observed.rayjob, stored)
+    return View(job, observed, stored, tuple(notes), last)
 
 
 def view_of_existing(job: Job, kubectl: Kubectl) -> View:
@@ -189,7 +204,7 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
         return None
     try:
         printed = read_by_pod(job, kubectl, arguments)
-    except Forbidden:
+    except (Forbidden, NoAnswer):
         raise
     except ClusterTrainError as error:
         notes.append(f"the storage was not read: {_first_line(error)}")
@@ -217,6 +232,11 @@ def error_from_pod(code: int, errors: str) -> ClusterTrainError:
 
 def _first_line(error: ClusterTrainError) -> str:
     return str(error).splitlines()[0]
+
+
+def warning(error: NoAnswer) -> str:
+    """The line of a command that waits until the API server answers again: the run goes on without it."""
+    return f"warning: {_first_line(error)}"
 
 
 def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
