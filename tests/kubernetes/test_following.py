@@ -88,7 +88,7 @@ def test_a_run_that_kubectl_applied_is_found_by_its_job_file(applied, kube, name
     own, head = applied
     head.end_its_logs()
     told = own.find("status")
-    assert f"note: {own.name} was not submitted by this user; Kubernetes namespace {namespace}" in told.stderr
+    assert f"{own.name} was not submitted from this machine; Kubernetes namespace {namespace}" in told.stderr
     assert "running (training)" in told.stdout
     assert own.find("logs").stdout.splitlines()[-1] == "the attempt ends"
     assert own.find("ckpt", "ls").stdout.startswith("-m clustertrain.cli ckpt ls /")

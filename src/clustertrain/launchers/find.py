@@ -166,7 +166,7 @@ def _in_a_cluster(target: Target, job: Job, echo: Echo) -> tuple[Launcher, Targe
     for launcher in map(launcher_of, LAUNCHERS):
         if launcher.storage_visible or (known := launcher.found(job, target.text, echo)) is None:
             continue
-        echo(f"note: {known.name} was not submitted by this user; {known.where} has it")
+        echo(f"note: {known.name} was not submitted from this machine; {known.where} has it")
         if (problem := record_known_run(known)) is not None:
             echo(f"note: {problem}")
         return launcher, replace(target, known=known)

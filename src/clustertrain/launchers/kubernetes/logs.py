@@ -99,11 +99,16 @@ class _Broken(Exception):
 
 def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: bool) -> Iterator[str]:
     arguments = ["logs", JOB_FILE, *_flags(selection)]
-    try:
-        if view.observed.head is None:
+    if view.observed.head is None:
+        try:
             yield from read_by_pod(view.job, kubectl, arguments).splitlines()
-            return
-        exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
+        except NoAnswer as error:
+            raise _Broken(str(error).splitlines()[0]) from None
+        if follow and view.stored is not None and not view.stored.over:
+            raise _Broken("the head's pod does not run, and the attempt has not ended")
+        return
+    exec_in = ("exec", name_of(view.observed.head), f"--container={HEAD_CONTAINER}", "--")
+    try:
         yield from kubectl.lines(*exec_in, *CLI, *arguments, *(["--follow"] if follow else []))
     except (NoAnswer, NotFound) as error:
         raise _Broken(str(error).splitlines()[0]) from None

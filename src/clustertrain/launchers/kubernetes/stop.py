@@ -40,9 +40,7 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
     view = view_of_existing(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
         why = "it has no RayJob" if view.observed.rayjob is None else "KubeRay deletes its pods"
-        raise JobError(
-            f"{job.name} does not run: it is {view.standing.state}.\nThere is nothing to stop: {why}."
-        )
+        raise JobError(f"{job.name}: {view.line.splitlines()[0]}\nThere is nothing to stop: {why}.")
     if not _has_attempt(view):
         echo(f"{view.line.splitlines()[0]}; there is nothing to save yet")
     elif view.observed.head is None:
