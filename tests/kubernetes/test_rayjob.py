@@ -53,6 +53,12 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     kube.patch("rayjobs", "digits", sooner, namespace=namespace)
     run.wait_until_the_cluster_is_gone()
     assert not kube.items("rayclusters", namespace)
+    if bring is applied:  # a job file of that name and namespace finds it
+        job_file, model = str(run.job_file), run.folder / "model.safetensors"
+        for command in ("status", "logs", "ckpt ls", f"ckpt export --launcher kubernetes --to {model}"):
+            done = run.command(*command.split(), job_file)
+            assert done.returncode == 0, done.stdout + done.stderr
+        assert model.stat().st_size > 0
 
 
 @pytest.mark.faults

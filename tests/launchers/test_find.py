@@ -120,6 +120,20 @@ def test_a_run_that_never_started_says_how_to_start_it(job):
         find("job.yaml", (), None, print)
 
 
+@pytest.mark.parametrize("image", ["", "image=registry/a:1"])
+def test_only_a_job_with_an_image_asks_the_cluster_for_a_run_that_was_never_started(job, tmp_path, image):
+    """The kubectl here is a fake whose cluster is away; tests/kubernetes/test_following.py finds a run."""
+    (tmp_path / "nothing").mkdir()
+    kubectl = tmp_path / "nothing" / "kubectl"
+    kubectl.write_text("#!/bin/sh\necho The connection to the server 10.0.0.1:6443 was refused >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    notes = []
+    with pytest.raises(NotStarted):
+        find("job.yaml", [image] if image else [], None, notes.append)
+    asked = "note: Kubernetes was not asked: The cluster of kubectl's current context does not answer: "
+    assert [note.startswith(asked) for note in notes] == [True] * bool(image)
+
+
 def test_a_name_that_nothing_has_is_refused(job):
     with pytest.raises(NotStarted):
         find("dgits", (), None, print)
