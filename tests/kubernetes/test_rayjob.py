@@ -16,6 +16,7 @@ from whole_run import same_weights
 CHECKOUT = Path(__file__).parents[2]
 IMAGE = "localhost/clustertrain:dev"  # which k8s/digits.yaml names
 pytestmark = pytest.mark.timeout(900)
+BEFORE_RAYS_DRAIN_S = 25  # which would keep every pod for 30 s after SIGTERM
 
 
 def applied(kube, namespace):
@@ -49,9 +50,8 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     assert run.result.metrics["accuracy"] >= 0.97
     assert run.result.checkpoint is not None
     assert run.status()["jobStatus"] == "SUCCEEDED"
-    sooner = {"spec": {"ttlSecondsAfterFinished": 5}}
-    kube.patch("rayjobs", "digits", sooner, namespace=namespace)
-    run.wait_until_the_cluster_is_gone()
+    of_run = "clustertrain.io/run=digits,clustertrain.io/role="
+    kube.wait_until_gone("pods", namespace, 60, selector=f"{of_run}worker")
     assert not kube.items("rayclusters", namespace)
     if bring is applied:  # a job file of that name and namespace finds it
         job_file, model = str(run.job_file), run.folder / "model.safetensors"
@@ -59,17 +59,19 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
             done = run.command(*command.split(), job_file)
             assert done.returncode == 0, done.stdout + done.stderr
         assert model.stat().st_size > 0
+    kube.kubectl("delete", "pods", f"--selector={of_run}head", "--grace-period=1", namespace=namespace)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1500)
 def test_a_worker_that_is_deleted_is_replaced_and_the_weights_are_the_same(make, kube, uninterrupted):
-    """Ray trains on in a pod that is being deleted, until its grace is over: the run has to last longer. On a
-    busy machine the new pod starts several times, because Ray gives up after 30 s."""
-    run = make("bereft", **slow(2), failures={"grace": "5s"}).submit()
+    """Its pod ends as soon as it has saved. On a busy machine the new pod starts several times, because Ray
+    gives up after 30 s."""
+    run = make("bereft", **slow(2)).submit()
     run.wait_for_step(4)
     gone = run.pods("worker")[0]
-    kube.delete("pods", gone, run.namespace, grace_s=12)
+    kube.delete("pods", gone, run.namespace)
+    kube.wait_until_gone("pods", run.namespace, BEFORE_RAYS_DRAIN_S, name=gone)
     run.wait(within_s=900)
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 1)
     assert len(run.run_dir.attempts()) == 1

@@ -68,6 +68,15 @@ def test_status_names_first_what_keeps_the_pods_from_starting(user, more, said):
     assert said in own("logs").stdout
 
 
+def test_a_run_that_got_a_part_of_its_pods_says_so_and_names_what_starts_runs_as_a_whole(user):
+    """The node of the tests has 8 CPUs: never room for both."""
+    own = user(resources={"workers": 2, "cpus_per_worker": 4.2})
+    own.apply()
+    text = "partial start: 1 of 2 workers' pods hold nodes while the others wait for some"
+    own.kube.wait_for(lambda: text in own("status").stdout, 240, "status does not say it", poll_s=2)
+    assert "kubernetes.queue" in own("status").stdout
+
+
 @pytest.mark.nightly  # in CI: the row `quota` of test_deadlines.py
 def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
     own = lone_user()
@@ -211,12 +220,28 @@ def trainer(kube: Kubernetes, namespace: str):
     return User(kube, namespace, ROOT / "k8s" / "digits.yaml", bind_role(kube, namespace), sets)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # in CI: the head's preStop hook in launchers/kubernetes/test_pod.py
 @pytest.mark.timeout(900)
-def test_a_run_is_followed_to_its_end(trainer):
+def test_a_run_is_followed_to_its_end_where_only_the_heads_pod_stays(trainer, kube, namespace):
+    """It stays for 10 minutes, the default of kubernetes.ttl, unless the next start of the run ends it."""
     followed = trainer("submit", "--wait", "--set", "train.epochs=2", timeout_s=400).stdout
     assert "running (training)" in followed and "done (finished)" in followed
     assert "There is nothing to stop" in trainer("stop", code=EXIT_JOB).stderr
+    roles = {role: f"clustertrain.io/run=digits,clustertrain.io/role={role}" for role in ("head", "worker")}
+    kube.wait_until_gone("pods", namespace, 60, selector=roles["worker"])
+    assert not kube.items("rayclusters", namespace)
+
+    (head,) = kube.items("pods", namespace, roles["head"])
+    assert "deletionTimestamp" in head["metadata"]
+    name = head["metadata"]["name"]
+    assert "Ray runtime started" in kube.logs(namespace, name, container="ray-head")
+    assert "done (finished)" in trainer("status").stdout
+    assert "2 workers started" in trainer("logs").stdout
+    assert not kube.items("pods", namespace, "clustertrain.io/role=reader"), "the head's pod was asked"
+
+    trainer("submit", "--set", "train.epochs=3")
+    kube.wait_until_gone("pods", namespace, 60, name=name)
+    trainer("stop")
 
 
 @pytest.mark.timeout(900)

@@ -181,7 +181,8 @@ class Kubernetes(Section):
     """The time limit of the whole run. Default: no limit."""
 
     ttl_s: WholeSeconds = Field(default=600.0, alias="ttl")
-    """How long the pods stay after the end, for inspection. The storage is never deleted."""
+    """How long the head's pod stays after the end, for inspection; the workers' pods go at once. The storage
+    is never deleted."""
 
     backoff_limit: CountOrZero = 0
     """How many new Ray clusters KubeRay creates after failures. clustertrain restarts workers itself, and a

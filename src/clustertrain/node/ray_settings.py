@@ -14,6 +14,7 @@ RAY_ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the working directory is the job's code
     "RAY_DEDUP_LOGS": "0",
     "RAY_prestart_worker_first_driver": "0",  # no actor of Ray Train would use these processes
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # the save is before SIGTERM: nothing to wait 30 s for
 }
 OBJECT_STORE_BYTES = 128 * 2**20  # data and checkpoints are files, so only small objects pass through it
 WORKER_SLOT = "clustertrain_worker"

@@ -77,14 +77,19 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
     job = make(failures={"grace": "45s"}, kubernetes={"ttl": "5m", "start_deadline": "10m"})
     spec = ray_job(manifests(job))["spec"]
     assert spec["shutdownAfterJobFinishes"] is True
-    assert (spec["ttlSecondsAfterFinished"], spec["preRunningDeadlineSeconds"]) == (300, 600)
+    assert (spec["ttlSecondsAfterFinished"], spec["preRunningDeadlineSeconds"]) == (0, 600)
     assert spec["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     assert spec["rayClusterSpec"]["rayVersion"] == RAY_VERSION
     head, worker, _ = pod_specs(manifests(job))
-    assert head["terminationGracePeriodSeconds"] == worker["terminationGracePeriodSeconds"] == 75
+    graces = [pod["terminationGracePeriodSeconds"] for pod in (head, worker)]
+    assert graces == [300, 75], "the head's pod stays for the ttl, and the workers' pods go at once"
     assert head["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1] == "head"
-    environment = {each["name"]: each.get("value") for each in head["containers"][0]["env"]}
-    assert environment["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
+    environments = [
+        {each["name"]: each.get("value") for each in pod["containers"][0]["env"]} for pod in (head, worker)
+    ]
+    assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
+    for environment in environments:
+        assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
     resources = worker["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "1", "memory": "5Gi"}
 

@@ -321,6 +321,38 @@ def test_what_keeps_a_pod_from_running(thing, events, said):
     assert said in problem.text and problem.text.startswith("pod w1: ") and problem.blocks
 
 
+QUEUES = ["kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "yunikorn.apache.org/queue"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "deployment", "labels", "is_partial"),
+    [
+        (1, "Initializing", {}, True),
+        (0, "Initializing", {}, False),
+        (2, "Initializing", {}, False),
+        (1, "Running", {}, False),
+        *((1, "Initializing", {queue: "team"}, False) for queue in QUEUES),
+    ],
+)
+def test_a_run_that_got_a_part_of_its_pods_says_what_starts_runs_as_a_whole(
+    bound, deployment, labels, is_partial
+):
+    workers = [pending("w1"), pending("w2")]
+    for each in workers[:bound]:
+        each["spec"]["nodeName"] = "n"
+    text = standing_of(Observed(rayjob(deployment, "", labels=labels), (HEAD, *workers)), None).text
+    assert ("partial start: 1 of 2 workers' pods hold nodes" in text) == is_partial
+    assert ("kubernetes.queue" in text) == is_partial
+
+
+def test_the_heads_pod_can_be_read_after_the_end_while_it_stays_for_the_ttl():
+    leaving = {**HEAD, "metadata": {**HEAD["metadata"], "deletionTimestamp": MADE}}
+    assert Observed(rayjob("Complete", "SUCCEEDED"), (leaving,)).head == leaving
+    assert Observed(rayjob(), (leaving,)).head is None
+    ended = {**leaving, "status": pod("h", "head", state="terminated")["status"]}
+    assert Observed(rayjob("Complete", "SUCCEEDED"), (ended,)).head is None
+
+
 def test_the_same_trouble_of_two_pods_is_told_once():
     (problem,) = problems([pending("w1"), pending("w2")], [], {})
     assert problem.text.startswith("2 pods (w1, w2): ")

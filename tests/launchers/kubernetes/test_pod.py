@@ -1,6 +1,9 @@
 """What a pod of a RayJob does beside training, where no cluster is needed; tests/kubernetes has the rest."""
 
+import os
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -78,6 +81,31 @@ def test_of_a_run_that_has_ended_nothing_is_asked(job, role):
     assert pod_leaving.main(role) == 0
     assert time.monotonic() - began < 2
     assert attempt.stop.read() is attempt.save.read() is None
+
+
+@pytest.mark.parametrize(
+    ("state", "pod_name", "backoff_limit", "is_kept"),
+    [
+        (("done", "finished"), "a-head-1", 0, True),
+        (("done", "finished"), "a-head-1", 1, True),
+        (("failed", "error"), "a-head-1", 0, True),
+        (("failed", "error"), "a-head-1", 1, False),  # another head follows
+        (("cancelled", "cancelled"), "a-head-1", 0, False),
+        (("done", "finished"), "a-head-0", 0, False),  # this pod waited for the next attempt
+    ],
+)
+def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(
+    job, state, pod_name, backoff_limit, is_kept
+):
+    section = {"ttl": "2s", "backoff_limit": backoff_limit}
+    inside = yaml.safe_load(dump_job(job)) | {"kubernetes": section}
+    Path(os.environ["CLUSTERTRAIN_JOB"]).write_text(yaml.safe_dump(inside))
+    attempt = attempt_of(job, allocation=replace(pod.this_start(), pod=pod_name))
+    write_result(attempt, Result(*state, 0))
+    for role, seconds in (("worker", 0), ("head", 2 if is_kept else 0)):
+        began = time.monotonic()
+        assert pod_leaving.main(role) == 0
+        assert seconds <= time.monotonic() - began < seconds + 1.5, role
 
 
 def test_a_second_start_follows_the_first_to_its_end(job, capsys):

@@ -96,12 +96,12 @@ def is_terminating(pod: Object) -> bool:
 
 def is_running(pod: Object) -> bool:
     """Whether all containers of the pod run. A pod that is terminating does not count as running."""
+    return not is_terminating(pod) and has_running_containers(pod)
+
+
+def has_running_containers(pod: Object) -> bool:
     containers = _containers(pod, "containerStatuses")
-    return (
-        not is_terminating(pod)
-        and bool(containers)
-        and all("running" in c.get("state", {}) for c in containers)
-    )
+    return bool(containers) and all("running" in c.get("state", {}) for c in containers)
 
 
 def time_of(event: Object) -> float:

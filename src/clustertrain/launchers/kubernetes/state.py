@@ -8,7 +8,7 @@ that a run waits, is retried, or was ended by a deadline. Pods and events show w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from clustertrain.launchers.kubernetes.pod_problems import (
     LastWords,
     Object,
     Problem,
+    has_running_containers,
     is_running,
     is_terminating,
     name_of,
@@ -31,6 +32,7 @@ from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
 ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+_QUEUE_LABELS = {QUEUE_LABEL, "volcano.sh/queue-name", "yunikorn.apache.org/queue"}
 _CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
 _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
@@ -64,7 +66,9 @@ NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
     ("Failed", ANY, "SubmissionFailed"): Native("failed", "cluster", "its job could not be submitted to Ray"),
     ("Failed", ANY, "DeadlineExceeded"): Native("lost", "time_limit", "reached kubernetes.deadline"),
     ("Failed", ANY, "PreRunningDeadlineExceeded"): Native(
-        "failed", "cluster", "its pods did not start within kubernetes.start_deadline"
+        "failed",
+        "cluster",
+        "its pods did not start within kubernetes.start_deadline; the events of the namespace say why",
     ),
     ("Failed", "SUCCEEDED", "JobDeploymentStatusTransitionGracePeriodExceeded"): Native(
         "done", "finished", "succeeded, but its submitter's pod did not end"
@@ -160,6 +164,11 @@ class Observed:
         return seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
 
     @property
+    def is_starting(self) -> bool:
+        """Whether KubeRay waits for the first time until all pods run."""
+        return str(self._status.get("jobDeploymentStatus")) == "Initializing"
+
+    @property
     def is_retried(self) -> bool:
         """Whether KubeRay creates another Ray cluster after a failure."""
         return int(self._status.get("failed") or 0) < int(self._spec.get("backoffLimit") or 0)
@@ -173,12 +182,13 @@ class Observed:
 
     @property
     def head(self) -> Object | None:
-        """The head's pod; None if it does not run."""
-        return next((pod for pod in self.pods if role_of(pod) == "head" and self._runs(pod)), None)
+        """The head's pod; None if it does not run. After the end it is terminating, for kubernetes.ttl."""
+        runs = has_running_containers if self.is_over else is_running
+        return next((pod for pod in self.pods if role_of(pod) == "head" and self._runs(pod, runs)), None)
 
-    def _runs(self, pod: Object) -> bool:
+    def _runs(self, pod: Object, runs: Callable[[Object], bool] = is_running) -> bool:
         """Whether a pod runs; on a lost node nobody knows, and nothing can be read from it."""
-        return is_running(pod) and node_of(pod) not in self.lost_nodes
+        return runs(pod) and node_of(pod) not in self.lost_nodes
 
     @property
     def expected_pods(self) -> dict[str, int]:
@@ -294,8 +304,24 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
     return f"waits in queue {observed.queue} of Kueue: {summary}", "scheduler"
 
 
+def _partial_start(observed: Observed) -> str:
+    """A line if some workers' pods hold a node while others wait for one, and the run is in no queue."""
+    labels = (observed.rayjob or {}).get("metadata", {}).get("labels", {})
+    workers = [pod for pod in observed.pods if role_of(pod) == "worker" and not is_terminating(pod)]
+    bound = sum(1 for pod in workers if node_of(pod))
+    is_queued = not _QUEUE_LABELS.isdisjoint(labels)
+    if is_queued or not observed.is_starting or not 0 < bound < len(workers):
+        return ""
+    return (
+        f"partial start: {bound} of {len(workers)} workers' pods hold nodes while the others wait for some. "
+        "Two runs that wait for each other's nodes never start. A queue starts a run only as a whole: set "
+        "kubernetes.queue, for Kueue or Volcano"
+    )
+
+
 def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
-    blocking = "\n".join(problem.text for problem in observed.problems if problem.blocks)
+    found = [problem.text for problem in observed.problems if problem.blocks]
+    blocking = "\n".join(filter(None, (*found, _partial_start(observed))))
     runner = (
         None
         if observed.head is None

@@ -2,7 +2,7 @@
 
 the run trains      a request through its head's pod: save and end; then its RayJob is deleted
 the run waits       its RayJob is deleted at once; existing pods save before they end (preStop)
-the run is over     there is nothing to stop: KubeRay deletes its pods after kubernetes.ttl
+the run is over     there is nothing to stop: its pods go, the head's after kubernetes.ttl
 
 Pods, ConfigMap, NetworkPolicies and PodDisruptionBudget are deleted with the RayJob, also those that have no
 owner because `kubectl apply` created them. The storage and its claim stay.
@@ -39,7 +39,7 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
     kubectl = Kubectl.of(job.kubernetes)
     view = view_of_existing(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
-        why = "it has no RayJob" if view.observed.rayjob is None else "KubeRay deletes its pods"
+        why = "it has no RayJob" if view.observed.rayjob is None else "its pods end by themselves"
         raise JobError(f"{job.name}: {view.line.splitlines()[0]}\nThere is nothing to stop: {why}.")
     if not _has_attempt(view):
         echo(f"{view.line.splitlines()[0]}; there is nothing to save yet")

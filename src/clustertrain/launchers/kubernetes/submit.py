@@ -22,7 +22,7 @@ from clustertrain.launchers.kubernetes.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import in_pods
-from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
+from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import advice, check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
@@ -98,6 +98,9 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     if before is not None:
         echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
         kubectl.delete(RAYJOBS, job.name, _DELETE_S)
+        # Its head's pod may stay for kubernetes.ttl, in room that the new one needs.
+        left = f"--selector={RUN_LABEL}={job.name},{ROLE_LABEL}=head"
+        kubectl("delete", "pods", left, "--grace-period=1", "--wait=false")
     # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)

@@ -197,10 +197,12 @@ def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[st
         except (Forbidden, NoAnswer):
             raise
         except ClusterError as error:  # the pod is gone by now, or has no Python
-            notes.append(f"the storage was not read in the head's pod: {_first_line(error)}")
-            return None
-        return _stored(done.stdout, done.stderr, notes)
-    if observed.rayjob is not None and not observed.is_over:
+            if not observed.is_over:
+                notes.append(f"the storage was not read in the head's pod: {_first_line(error)}")
+                return None
+        else:
+            return _stored(done.stdout, done.stderr, notes)
+    elif observed.rayjob is not None and not observed.is_over:
         return None
     try:
         printed = read_by_pod(job, kubectl, arguments)

@@ -4,6 +4,9 @@ A worker's pod requests a save and waits until the checkpoint is committed: the 
 it. The head's pod requests a stop of the run and waits for its end, since the driver ends with this pod. If
 the whole run is stopped, as when its RayJob is deleted, both wait for its end. With storage on S3, a worker's
 pod then sends what its ranks wrote.
+
+KubeRay deletes the pods of a run that has ended all at once. The workers' pods go, and free their GPUs; the
+head's pod stays for kubernetes.ttl, since its preStop hook sleeps that long.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from clustertrain import variables
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.shipping import Shipping, attempts_here
@@ -36,11 +40,23 @@ def main(role: str) -> int:
         attempt = run.newest_attempt()
         if attempt is not None and not attempt.result.exists():
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
+        elif role == "head" and attempt is not None and _is_kept(attempt, job):
+            time.sleep(job.kubernetes.ttl_s)
         if role == "worker":
             _send_streams(run)
     except (ClusterTrainError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
     return 0
+
+
+def _is_kept(attempt: Attempt, job: Job) -> bool:
+    """Whether this pod has trained to the run's end, and no other head's pod follows, which would need its
+    room in a quota."""
+    claim, result = attempt.claim.read(), attempt.result.read()
+    start = claim.allocation if claim is not None else None
+    is_here = start is not None and start.pod == os.environ[variables.POD]
+    ends = ("done",) if job.kubernetes.backoff_limit else ("done", "failed")
+    return is_here and result is not None and result.state in ends
 
 
 def _stop(attempt: Attempt, grace_s: float) -> None:

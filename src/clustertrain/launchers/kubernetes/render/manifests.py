@@ -158,7 +158,7 @@ def ray_job(job: Job, config: str, options: Options) -> Manifest:
         "backoffLimit": section.backoff_limit,
         "preRunningDeadlineSeconds": round(section.start_deadline_s),
         "shutdownAfterJobFinishes": True,
-        "ttlSecondsAfterFinished": round(section.ttl_s),
+        "ttlSecondsAfterFinished": 0,  # the head's pod stays for kubernetes.ttl: in_pod/pre_stop.py
         "rayClusterSpec": _ray_cluster(job, config),
     }
     if section.deadline_s is not None:

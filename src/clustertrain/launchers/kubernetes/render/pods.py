@@ -79,7 +79,9 @@ def head_template(job: Job, config_map: str) -> dict[str, Any]:
         **_probes(job),
         "resources": head_amounts(job),
     }
-    return _template(job, "head", config_map, container)
+    template = _template(job, "head", config_map, container)
+    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(job), math.ceil(job.kubernetes.ttl_s))
+    return template
 
 
 def worker_template(job: Job, config_map: str) -> dict[str, Any]:
