@@ -125,6 +125,18 @@ def test_the_section_for_kubernetes_is_merged_in_the_same_way(site_file):
     assert (merged.namespace, merged.priority_class) == ("team-a", "high")
 
 
+def test_labels_and_annotations_of_a_site_are_added_to_those_of_the_job(site_file):
+    environ = site_file(
+        "kubernetes: {labels: {owner: site, team: a}, annotations: {cost: '1'}, pod_labels: {p: site}}\n"
+    )
+    own = parse_job(
+        "name: a\nfunction: m:f\nkubernetes: {labels: {owner: me}, pod_labels: {q: me}}\n", "job.yaml"
+    )
+    merged = with_site(own, environ).kubernetes
+    assert merged.labels == {"owner": "me", "team": "a"}
+    assert (merged.annotations, merged.pod_labels) == ({"cost": "1"}, {"q": "me"})
+
+
 def test_the_scratch_folder_of_the_nodes(site_file):
     environ = site_file("scratch: SLURM_TMPDIR\n")
     assert with_site(job(), environ).scratch == "SLURM_TMPDIR"

@@ -153,6 +153,55 @@ def test_what_the_account_may_not_count_is_a_note(user, kube, namespace, monkeyp
     assert note.startswith("note: not all was checked: ") and f"may not list {resource}" in note
 
 
+@pytest.fixture
+def owners_policy(kube: Kubernetes, namespace: str):
+    """A site that demands an owner of all but what KubeRay makes of its own: Secret, Service, Job."""
+    name = f"owners-{namespace}"
+    demanded = {
+        "": ["configmaps", "pods", "persistentvolumeclaims"],
+        "networking.k8s.io": ["networkpolicies"],
+        "policy": ["poddisruptionbudgets"],
+        "ray.io": ["rayjobs", "rayclusters"],
+    }
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE"], "resources": resources}
+        for group, resources in demanded.items()
+    ]
+    has = {
+        kind: f"has(object.metadata.{kind}) && 'example.org/owner' in object.metadata.{kind}"
+        for kind in ("labels", "annotations")
+    }
+    validations = [
+        {"expression": has[kind], "message": f"every object names its owner in its {kind}"} for kind in has
+    ]
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    group = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
+    kube.apply(
+        {
+            **group,
+            "kind": "ValidatingAdmissionPolicy",
+            "spec": {"matchConstraints": {"resourceRules": rules}, "validations": validations},
+        },
+        {**group, "kind": "ValidatingAdmissionPolicyBinding", "spec": binding},
+    )
+    yield
+    for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        kube.kubectl("delete", kind, name)
+
+
+def test_a_site_that_demands_an_owner_of_every_object_gets_it(user, kube, namespace, owners_policy):
+    own = user(kubernetes={"disruption_budget": True})
+    refused = "every object names its owner"
+    kube.wait_for(lambda: refused in own("submit", code=None).stderr, 120, "the policy is not in force")
+    own("submit", code=EXIT_CLUSTER)
+    given = "{example.org/owner: vision}"
+    own("submit", "--set", f"kubernetes.labels={given}", "--set", f"kubernetes.annotations={given}")
+    for role in ("head", "worker"):
+        selector = f"clustertrain.io/run={own.name},clustertrain.io/role={role}"
+        kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
+
+
 def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
     runtime = f"site-{secrets.token_hex(3)}"
     term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}

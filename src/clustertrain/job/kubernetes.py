@@ -108,6 +108,12 @@ class Kubernetes(Section):
     scheduler_name: ObjectName | None = None
     """The scheduler of the pods. Default: the cluster's default scheduler."""
 
+    labels: dict[OwnLabelKey, LabelValue] = Field(default_factory=dict)
+    """Labels of every object that is applied, and of every pod. Those of the site file are added."""
+
+    annotations: dict[OwnLabelKey, Text] = Field(default_factory=dict)
+    """Annotations of every object that is applied, and of every pod. Those of the site file are added."""
+
     pod_labels: dict[OwnLabelKey, LabelValue] = Field(default_factory=dict)
     """Labels of the pods, in addition to those of clustertrain and KubeRay."""
 

@@ -28,7 +28,7 @@ from clustertrain.job.values import (
 
 KIT_FOLDER = "/clustertrain"
 """The folder of the job file and the code in a pod; no volume may be mounted over it."""
-_TAKEN_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/managed-by")
+_TAKEN_LABELS = tuple(f"app.kubernetes.io/{name}" for name in ("name", "managed-by", "created-by"))
 _TAKEN_DOMAINS = (".clustertrain.io", ".ray.io")
 _TAKEN_MOUNTS = (KIT_FOLDER, "/tmp", "/dev/shm")
 

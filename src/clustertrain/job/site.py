@@ -69,10 +69,11 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
     if path is None:
         return job
     site = read_site(path, environ)
+    section = _kubernetes_defaults(job.kubernetes, site.kubernetes)
     merged = job.model_copy(
         update={
             "slurm": job.slurm.model_copy(update=_slurm_defaults(job, site.slurm)),
-            "kubernetes": job.kubernetes.model_copy(update=_defaults(job.kubernetes, site.kubernetes)),
+            "kubernetes": job.kubernetes.model_copy(update=section),
             "scratch": job.scratch or site.scratch,
         }
     )
@@ -88,6 +89,11 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
 
 def _defaults(own: Section, site: Section) -> dict[str, Any]:
     return {key: getattr(site, key) for key in site.model_fields_set - own.model_fields_set}
+
+
+def _kubernetes_defaults(own: Kubernetes, site: Kubernetes) -> dict[str, Any]:
+    both = {"labels": site.labels | own.labels, "annotations": site.annotations | own.annotations}
+    return {**_defaults(own, site), **both}
 
 
 def _slurm_defaults(job: Job, site: Slurm) -> dict[str, Any]:

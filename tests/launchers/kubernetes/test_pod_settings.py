@@ -125,6 +125,30 @@ def test_labels_annotations_and_placement_are_on_every_pod(make):
         )
 
 
+def test_the_labels_and_annotations_of_a_site_are_on_every_object_and_every_pod(make):
+    """The kit's own stay, and those of pods alone come before them."""
+    job = make(
+        labels={"owner": "a", "team": "all"},
+        annotations={"example.org/cost": "1: 2"},
+        pod_labels={"team": "pods"},
+        disruption_budget=True,
+        volumes=[{"mount": "/mnt/runs", "claim": "runs", "size": "1Gi"}],
+    )
+    objects = manifests(job)
+    kinds = {each["kind"] for each in objects}
+    assert kinds == {
+        *("ConfigMap", "NetworkPolicy", "PersistentVolumeClaim", "PodDisruptionBudget", "RayJob"),
+    }
+    for each in objects:
+        metadata = each["metadata"]
+        assert metadata["labels"].items() >= {"owner": "a", "team": "all"}.items(), each["kind"]
+        assert metadata["labels"]["app.kubernetes.io/name"] == "clustertrain"
+        assert metadata["annotations"]["example.org/cost"] == "1: 2", each["kind"]
+    for role, pod in pods(job).items():
+        assert pod["metadata"]["labels"].items() >= {"owner": "a", "team": "pods"}.items(), role
+        assert pod["metadata"]["annotations"]["example.org/cost"] == "1: 2", role
+
+
 def test_annotations_go_with_those_of_the_topology(make):
     queue = {"queue": {"name": "q"}, "topology": {"required": "rack"}, "pod_annotations": {"a": "b"}}
     annotations = pods(make(**queue))["worker"]["metadata"]["annotations"]
@@ -181,6 +205,11 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
     [
         ({"pod_labels": {"clustertrain.io/run": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_labels": {"app.kubernetes.io/name": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"labels": {"app.kubernetes.io/created-by": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"labels": {"ray.io/cluster": "x"}}, "clustertrain or KubeRay sets this one"),
+        ({"labels": {"owner": "a b"}}, "must be the value of a label"),
+        ({"labels": {"an owner": "a"}}, "must be the key of a label"),
+        ({"annotations": {"clustertrain.io/storage": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"pod_annotations": {"ray.io/node-type": "x"}}, "clustertrain or KubeRay sets this one"),
         ({"egress": [{"ports": [1], "cidr": "10.0.0.0/8", "namespace": "a"}]}, "a rule has one destination"),
         ({"egress": [{"ports": [1], "cidr": "10.0.0.1/8"}]}, "must be a range of addresses"),

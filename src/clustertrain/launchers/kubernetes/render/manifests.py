@@ -31,6 +31,7 @@ from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
     head_parameters,
     head_template,
+    of_the_site,
     pods,
     run_labels,
     submitter_template,
@@ -73,9 +74,10 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
     if job.kubernetes.disruption_budget:
         objects.append(_disruption_budget(job))
     objects.append(ray_job(job, config["metadata"]["name"], options))
-    if (namespace := job.kubernetes.namespace) is not None:
-        for each in objects:
-            each["metadata"]["namespace"] = namespace
+    for metadata in (each["metadata"] for each in objects):
+        if (namespace := job.kubernetes.namespace) is not None:
+            metadata["namespace"] = namespace
+        metadata.update(of_the_site(job.kubernetes, metadata))
     return objects
 
 

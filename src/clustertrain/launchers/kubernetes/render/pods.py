@@ -8,11 +8,13 @@ root file system and no service account token. They can write to an emptyDir at 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from clustertrain import variables
 from clustertrain.job.file import dump_job
+from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
@@ -205,11 +207,15 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
 
 def _metadata(job: Job, role: str) -> dict[str, Any]:
     section = job.kubernetes
-    labels = {**section.pod_labels, **run_labels(job, role)}
-    return {
-        "labels": labels,
-        **({"annotations": dict(section.pod_annotations)} if section.pod_annotations else {}),
-    }
+    own = {"labels": section.pod_labels | run_labels(job, role), "annotations": section.pod_annotations}
+    return of_the_site(section, own)
+
+
+def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Labels and annotations of an object, with those that the job or its site has for all of them."""
+    given = {"labels": section.labels, "annotations": section.annotations}
+    both = {key: {**given[key], **metadata.get(key, {})} for key in given}
+    return {key: each for key, each in both.items() if each}
 
 
 def _pod(job: Job) -> dict[str, Any]:
