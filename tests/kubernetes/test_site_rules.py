@@ -25,7 +25,7 @@ TOO_FEW = [
     ("count/jobs.batch", 0, 1),
     ("count/rayjobs.ray.io", 0, 1),
     ("count/rayclusters.ray.io", 0, 1),
-    ("count/networkpolicies.networking.k8s.io", 3, 4),
+    ("count/networkpolicies.networking.k8s.io", 4, 5),
 ]
 
 

@@ -80,11 +80,12 @@ def parse_job(text: str, name: str) -> Job:
     return validated(document, Job)
 
 
-def dump_job(job: Job) -> str:
-    """The job as YAML with every default, in the order of the reference; parse_job reads it back."""
+def dump_job(job: Job, *, defaults: bool = True) -> str:
+    """The job as YAML in the order of the reference, with every default or none; parse_job reads it back."""
     unusable = {"checkpoint"} if job.is_script else {"resume_args"}
+    data = job.model_dump(mode="json", by_alias=True, exclude=unusable, exclude_defaults=not defaults)
     return yaml.dump(
-        _escaped((), job.model_dump(mode="json", by_alias=True, exclude=unusable)),
+        _escaped((), data),
         Dumper=JobDumper,
         sort_keys=False,
         allow_unicode=True,

@@ -144,8 +144,9 @@ class Kubernetes(Section):
     workers from there. Needed with `host_network`, unless `network_policies` is off."""
 
     ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
-    """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp`, and
-    logs. The other pods of the run get at most 1Gi. Default: no request and no limit."""
+    """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp` and in
+    the folder of the code, and logs. The other pods of the run get at most 1Gi. Default: a request of 1Gi,
+    and at most 100Gi in `/tmp` and in the folder of the code."""
 
     run_as: RunAs = RunAs()
     """User and groups of the pods."""

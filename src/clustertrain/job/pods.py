@@ -164,7 +164,7 @@ class Egress(Section):
     """Outgoing traffic of head, workers and reader: to a range of addresses, to a namespace, or anywhere."""
 
     ports: Annotated[tuple[Port, ...], AfterValidator(_some)]
-    """TCP ports of the pods or servers at the other end."""
+    """TCP ports of the pods or servers at the other end; those of DNS, 53 and 5353, with UDP as well."""
 
     cidr: Cidr | None = None
     """A range of addresses, such as `10.1.0.0/16`."""

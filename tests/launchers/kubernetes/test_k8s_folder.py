@@ -1,4 +1,4 @@
-"""The folder k8s/: manifests are what their job files render, and a component does what a key of a job file
+"""The folder k8s/: manifests are what their job file renders, and a component does what a key of a job file
 does.
 """
 
@@ -19,10 +19,8 @@ from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 
 K8S = Path(__file__).parents[3] / "k8s"
-RENDERED = {
-    "base/rayjob-digits.yaml": "digits.yaml",
-    "overlays/gpu/rayjob-digits-gpu.yaml": "digits-gpu.yaml",
-}
+RENDERED = {"base/rayjob-digits.yaml": "digits.yaml"}
+GPU_JOB = "digits-gpu.yaml"
 # The key of a job file that does the same as a component. Monitoring is of a cluster, not of a job.
 COMPONENTS = {
     "kueue": "kubernetes.queue={name: training}",
@@ -55,7 +53,8 @@ def test_every_job_file_and_every_rayjob_is_among_them():
     files = {file.relative_to(K8S).as_posix() for file in K8S.rglob("*.yaml") if not file.is_symlink()}
     kinds = {name: {each.get("kind") for each in read(name)} for name in files}
     assert {name for name in files if "RayJob" in kinds[name]} == set(RENDERED)
-    assert {name for name in files if "/" not in name and kinds[name] == {None}} == set(RENDERED.values())
+    jobs = {name for name in files if "/" not in name and kinds[name] == {None}}
+    assert jobs == {*RENDERED.values(), GPU_JOB}
     assert {path.name for path in (K8S / "components").iterdir()} == {*COMPONENTS, "monitoring"}
 
 
@@ -83,7 +82,7 @@ def beside_the_job(objects):
     """The objects without the job file, whose text has the key, and without the hash of that text."""
     left = [each for each in objects if each["kind"] != "ConfigMap"]
     text = json.dumps(sorted(left, key=lambda each: (each["kind"], each["metadata"]["name"])), sort_keys=True)
-    return json.loads(re.sub(r"digits(-gpu)?-[0-9a-f]{10}", "CONFIG-MAP", text))
+    return json.loads(re.sub(r"digits-[0-9a-f]{10}", "CONFIG-MAP", text))
 
 
 @pytest.mark.kubernetes
@@ -102,23 +101,21 @@ def test_all_components_together(tmp_path):
 
 
 @pytest.mark.kubernetes
-@pytest.mark.parametrize(
-    ("overlay", "job_file", "image"),
-    [
-        ("kind", "digits.yaml", "clustertrain:dev"),
-        ("gpu", "digits-gpu.yaml", "registry.example.org/team/clustertrain:0.1.0-gpu"),
-    ],
-)
-def test_an_overlay_changes_namespace_and_image_of_what_is_rendered(overlay, job_file, image):
-    text = (K8S / "overlays" / overlay / "kustomization.yaml").read_text()
+def test_the_overlay_changes_namespace_and_image_of_what_is_rendered():
+    text = (K8S / "overlays" / "kind" / "kustomization.yaml").read_text()
     assert text.count("\nnamespace:") == text.count("newName:") == 1
-    objects = kustomized(K8S / "overlays" / overlay)
-    sets = [f"image={image}", "kubernetes.namespace=training"]
-    rendered = manifests(load_job(K8S / job_file, sets))
+    objects = kustomized(K8S / "overlays" / "kind")
+    rendered = manifests(
+        load_job(K8S / "digits.yaml", ["image=clustertrain:dev", "kubernetes.namespace=training"])
+    )
     left = [each for each in objects if each["kind"] != "PersistentVolumeClaim"]
     assert beside_the_job(left) == beside_the_job(rendered)
     job = parse_job(of_kind(objects, "ConfigMap")[0]["data"]["job.yaml"], "job.yaml")
-    group = of_kind(objects, "RayJob")[0]["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    assert job.resources.workers == 2
+
+
+def test_the_example_on_gpus_has_both_of_one_node():
+    rayjob = of_kind(manifests(load_job(K8S / GPU_JOB)), "RayJob")[0]
+    group = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert int(limits.get("nvidia.com/gpu", 0)) == (2 if overlay == "gpu" else 0)
-    assert int(group["rayStartParams"].get("num-gpus", 0)) == 2 * job.resources.gpus_per_worker
+    assert (group["replicas"], limits["nvidia.com/gpu"], group["rayStartParams"]["num-gpus"]) == (1, "2", "2")

@@ -44,7 +44,7 @@ def needs(job):
 
 
 def node(name="n1", labels=None, taints=(), **allocatable):
-    amounts = {"cpu": "16", "memory": "64Gi", "pods": "110", **allocatable}
+    amounts = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "90Gi", "pods": "110", **allocatable}
     return {
         "metadata": {"name": name, "labels": labels or {}},
         "spec": {"taints": list(taints)},
@@ -116,7 +116,7 @@ def test_a_range_of_workers_needs_room_for_all_of_them(make_job):
             "",
             "",
             [node(cpu="6")],
-            "2 worker pods request cpu 4, memory 8Gi each, and all nodes",
+            "2 worker pods request cpu 4, memory 8Gi, ephemeral-storage 1Gi each, and all nodes",
         ),
         ("", ZONE_A, [node(), node()], "None of 2 nodes has zone=a"),
         ("", "", [node(taints=[TAINT])], "may run on none of 1 nodes: their taints are gpu=yes:NoSchedule"),

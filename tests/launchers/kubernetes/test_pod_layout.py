@@ -32,7 +32,7 @@ def make(tmp_path, monkeypatch):
 
 
 def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
-    amounts = {"cpu": cpu, "memory": "512Gi", "pods": "110"}
+    amounts = {"cpu": cpu, "memory": "512Gi", "ephemeral-storage": "90Gi", "pods": "110"}
     return {
         "metadata": {"name": "n", "labels": {}},
         "spec": {"taints": list(taints)},

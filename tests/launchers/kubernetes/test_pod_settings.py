@@ -52,19 +52,30 @@ def containers(pod):
 # ------------------------------------------------------------------------------------------------- amounts
 
 
-@pytest.mark.parametrize(
-    ("section", "names"),
-    [
-        ({}, {"cpu", "memory"}),
-        ({"ephemeral_storage": "20Gi"}, {"cpu", "memory", "ephemeral-storage"}),
-    ],
-)
-def test_every_container_has_requests_and_limits(make, section, names):
+@pytest.mark.parametrize("section", [{}, {"ephemeral_storage": "20Gi"}])
+def test_every_container_has_requests_and_limits(make, section):
     for role, pod in pods(make({"workers": 1, "gpus_per_worker": 1}, **section)).items():
         for container in containers(pod):
-            more = {"nvidia.com/gpu"} if container["name"] == "ray-worker" else set()
-            for kind in ("requests", "limits"):
-                assert set(container["resources"][kind]) == names | more, (role, container["name"], kind)
+            names = {"cpu", "memory", *({"nvidia.com/gpu"} if container["name"] == "ray-worker" else ())}
+            disk = {"ephemeral-storage"}
+            for kind, own in (("requests", disk), ("limits", disk if section else set())):
+                assert set(container["resources"][kind]) == names | own, (role, container["name"], kind)
+
+
+@pytest.mark.parametrize(
+    ("section", "most", "of_small"),
+    [
+        ({}, "100Gi", "1Gi"),
+        ({"ephemeral_storage": "20Gi"}, "20Gi", "1Gi"),
+        ({"ephemeral_storage": "500Mi"}, *2 * ["500Mi"]),
+    ],
+)
+def test_every_empty_folder_has_a_limit(make, section, most, of_small):
+    for role, pod in pods(make({"workers": 1, "memory_per_worker": "7Gi"}, **section)).items():
+        found = {v["name"]: v["emptyDir"]["sizeLimit"] for v in pod["spec"]["volumes"] if "emptyDir" in v}
+        memory = {"head": "4Gi", "worker": "8Gi"}.get(role)
+        large = {"tmp": most, "code": most, "shm": memory}
+        assert found == (large if memory else {"tmp": of_small}), role
 
 
 def test_the_defaults_of_the_amounts(make):
@@ -76,7 +87,7 @@ def test_the_defaults_of_the_amounts(make):
 
     found = amounts({"workers": 2, "nodes": 1})
     assert found["worker"]["limits"] == {"cpu": "2", "memory": "9Gi"}
-    assert found["head"]["requests"] == {"cpu": "1", "memory": "4Gi"}
+    assert found["head"]["requests"] == {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "1Gi"}
     assert found["head"]["limits"] == {"cpu": "4", "memory": "4Gi"}
     assert found["submitter"] == found["reader"]
     assert found["submitter"]["limits"] == {"cpu": "1", "memory": "512Mi"}
@@ -84,9 +95,10 @@ def test_the_defaults_of_the_amounts(make):
     assert on_gpus["worker"]["limits"]["memory"] == "33Gi"
     assert on_gpus["worker"]["limits"]["ephemeral-storage"] == "5Gi"
     assert on_gpus["reader"]["limits"]["ephemeral-storage"] == "1Gi"
+    assert on_gpus["reader"]["requests"]["ephemeral-storage"] == "1Gi"
     chosen = amounts(None, head={"cpus": 2, "cpu_limit": 2}, submitter={"cpus": 0.2, "memory": "1Gi"})
     assert chosen["head"]["limits"]["cpu"] == chosen["head"]["requests"]["cpu"] == "2"
-    assert chosen["submitter"]["requests"] == {"cpu": "200m", "memory": "1Gi"}
+    assert chosen["submitter"]["requests"] == {"cpu": "200m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
 
 
 def test_an_earlier_rayjob_of_the_run_gives_its_objects_back(make):
@@ -172,6 +184,7 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
             {"ports": [3128], "cidr": "10.1.2.3/32"},
             {"ports": [8200], "namespace": "vault", "pod_labels": {"app": "vault"}},
             {"ports": [5000]},
+            {"ports": [53], "cidr": "10.96.0.10/32"},
         ],
         operator_namespaces=["kuberay"],
         monitoring_namespaces=["monitoring", "grafana"],
@@ -184,13 +197,21 @@ def test_outgoing_traffic_and_trusted_namespaces(make):
             "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": values}]
         }
 
+    (dns,) = policies["run-1-dns"]["egress"]
+    assert policies["run-1-dns"]["podSelector"]["matchLabels"] == {"clustertrain.io/run": "run-1"}
+    system = {"namespaceSelector": among("kube-system", "openshift-dns"), "podSelector": {"matchLabels": {}}}
+    assert dns["to"] == [system, {"ipBlock": {"cidr": "169.254.0.0/16"}}]
+    assert {(each["protocol"], each["port"]) for each in dns["ports"]} == {
+        (protocol, port) for protocol in ("UDP", "TCP") for port in (53, 5353)
+    }
     for role in ("head", "worker", "reader"):
-        proxy, vault, anywhere = policies[f"run-1-{role}"]["egress"][-3:]
+        proxy, vault, anywhere, own_dns = policies[f"run-1-{role}"]["egress"][-4:]
         assert proxy["to"] == [{"ipBlock": {"cidr": "10.1.2.3/32"}}]
         assert vault["to"] == [
             {"namespaceSelector": among("vault"), "podSelector": {"matchLabels": {"app": "vault"}}}
         ]
         assert anywhere == {"ports": [{"protocol": "TCP", "port": 5000}]}
+        assert own_dns["ports"] == [{"protocol": protocol, "port": 53} for protocol in ("TCP", "UDP")]
     _, dashboard, metrics = policies["run-1-head"]["ingress"]
     assert dashboard["from"][0]["namespaceSelector"] == among("kuberay")
     assert metrics["from"][0]["namespaceSelector"] == among("monitoring", "grafana")

@@ -45,7 +45,8 @@ def test_devices_and_huge_pages_are_of_the_workers_only(make):
     spec = group_of(job)["template"]["spec"]
     more = {"amd.com/gpu": "8", "rdma/ib": "8", "hugepages-2Mi": "5Gi"}
     amounts = spec["containers"][0]["resources"]
-    assert amounts["requests"] == amounts["limits"] == {"cpu": "64", "memory": "129Gi", **more}
+    assert amounts["limits"] == {"cpu": "64", "memory": "129Gi", **more}
+    assert amounts["requests"] == {**amounts["limits"], "ephemeral-storage": "1Gi"}
     (code,) = spec["initContainers"]
     assert code["resources"]["limits"].keys() == {"cpu", "memory"}
     assert group_of(job)["rayStartParams"]["num-gpus"] == "8"

@@ -3,6 +3,7 @@
 head               kubernetes.head
 worker's pod       resources, for all workers of the pod, and 1Gi for Ray; limits equal requests, as devices
                    and huge pages require
+disk               kubernetes.ephemeral_storage; without it a request alone, and only emptyDirs have limits
 code               those of the pod's main container, without devices: it runs before that one
 submitter, reader  kubernetes.submitter
 """
@@ -18,7 +19,8 @@ from clustertrain.job.pods import Head, Submitter
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
 _WORKER_BYTES, _GPU_BYTES = 4 * 2**30, 16 * 2**30  # without resources.memory_per_worker
-_OTHER_DISK_BYTES = 2**30
+_DISK_BYTES, _MOST_DISK_BYTES = 2**30, 100 * 2**30  # a request and an emptyDir, without ephemeral_storage
+_OTHER_DISK_BYTES = 2**30  # at most, of submitter and reader
 _BURST = 4  # the default CPU limit, in requests
 _WITHOUT_DEVICES = ("cpu", "memory", "ephemeral-storage")
 
@@ -78,7 +80,6 @@ def worker_amounts(job: Job) -> Amounts:
     amounts = {
         "cpu": _cpus(resources.cpus_per_worker * count),
         "memory": memory_text(each * count + _RAY_BYTES),
-        **_disk(job.kubernetes.ephemeral_storage_bytes),
     }
     if gpus := gpus_per_pod(job):
         gpu = job.kubernetes.gpu_resource
@@ -86,7 +87,13 @@ def worker_amounts(job: Job) -> Amounts:
         amounts[gpu] = str(gpus)
     for name, amount in job.kubernetes.worker_resources.items():
         amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
-    return {"requests": amounts, "limits": dict(amounts)}
+    return _with_disk(amounts, amounts, job.kubernetes.ephemeral_storage_bytes)
+
+
+def disk_limit(job: Job, *, small: bool = False) -> str:
+    """The size of an emptyDir on the node's disk; `small`: of submitter and reader."""
+    most = job.kubernetes.ephemeral_storage_bytes or _MOST_DISK_BYTES
+    return memory_text(min(most, _OTHER_DISK_BYTES) if small else most)
 
 
 def without_devices(amounts: Amounts) -> Amounts:
@@ -101,16 +108,16 @@ def counted(what: str, count: int) -> str:
 
 
 def _bursting(section: Head | Submitter, disk_bytes: int | None) -> Amounts:
-    rest = {"memory": memory_text(section.memory_bytes), **_disk(disk_bytes)}
-    limit = section.cpu_limit or max(_BURST * section.cpus, 1.0)
-    return {
-        "requests": {"cpu": _cpus(section.cpus), **rest},
-        "limits": {"cpu": _cpus(max(limit, section.cpus)), **rest},
-    }
+    memory = {"memory": memory_text(section.memory_bytes)}
+    limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
+    return _with_disk({"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes)
 
 
-def _disk(size_bytes: int | None) -> dict[str, str]:
-    return {} if size_bytes is None else {"ephemeral-storage": memory_text(size_bytes)}
+def _with_disk(requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
+    def disk(size_bytes: int | None) -> Amounts:
+        return {} if size_bytes is None else {"ephemeral-storage": memory_text(size_bytes)}
+
+    return {"requests": requests | disk(disk_bytes or _DISK_BYTES), "limits": limits | disk(disk_bytes)}
 
 
 def memory_text(size_bytes: int) -> str:

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -107,6 +107,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+_SMALL = 3
 _WORD = re.compile(r"[A-Za-z/][^\n]*")
 _OF_YAML = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
@@ -117,7 +118,22 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+def _items(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
+    """A list; words are on one line, and so is each small mapping: `- {name: HOME, value: /tmp}`."""
+    node = dumper.represent_sequence("tag:yaml.org,2002:seq", items)
+    node.flow_style = _are_words(node.value)
+    for item in node.value:
+        if isinstance(item, yaml.MappingNode) and len(item.value) <= _SMALL:
+            item.flow_style = _are_words(each for _, each in item.value)
+    return node
+
+
+def _are_words(nodes: Iterable[yaml.Node]) -> bool:
+    return all(isinstance(each, yaml.ScalarNode) and each.style != "|" for each in nodes)
+
+
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _items)
 
 
 def job_config_map(job: Job) -> Manifest:
@@ -126,7 +142,7 @@ def job_config_map(job: Job) -> Manifest:
     Raises:
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
-    job_yaml = dump_job(in_pods(job))
+    job_yaml = dump_job(in_pods(job), defaults=False)  # the pods have the same version, so the same defaults
     content: Manifest = {"data": {"job.yaml": job_yaml}}
     hashed = hashlib.sha256(job_yaml.encode())
     if code_is_packed(job):

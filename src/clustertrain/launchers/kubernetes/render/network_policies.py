@@ -5,7 +5,7 @@ operator, the submitter's pod               head        8265: Ray's dashboard, w
 pods of the same run                        each other  all: Ray, gloo, NCCL; with host_network, the workers
                                                         are kubernetes.node_networks
 Prometheus                                  each pod    8080: metrics
-pods of the run                             DNS         53
+pods of the run                             the cluster's DNS, and the node's: 53, on OpenShift 5353
 pods of the run, if storage or data is      anywhere    the port of S3, of each HTTP origin and of each
 on S3 or HTTP, or a logger has a server                 server of a logger
 
@@ -25,7 +25,9 @@ from clustertrain.job.model import Job
 from clustertrain.job.pods import Egress
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 
-DASHBOARD_PORT, METRICS_PORT, DNS_PORT = 8265, 8080, 53
+DASHBOARD_PORT, METRICS_PORT = 8265, 8080
+# Names are resolved by pods of these namespaces, or by an address of the node: a cache, or that of a cloud.
+_DNS_NAMESPACES, _DNS_ADDRESSES, _DNS_PORTS = ("kube-system", "openshift-dns"), "169.254.0.0/16", (53, 5353)
 _OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}  # set by both Helm and kustomize
 _PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # the API server sets it
@@ -33,8 +35,8 @@ _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
 def network_policies(job: Job) -> list[dict[str, Any]]:
-    """One policy for each role of a pod. Workers with the network of their node have none, since policies
-    select only pods with an address of their own.
+    """One policy for each role of a pod, and one for the DNS of all. Workers with the network of their node
+    have none, since policies select only pods with an address of their own.
 
     Raises:
         JobError: the head's policy would refuse the workers, because the nodes' addresses are not known.
@@ -51,8 +53,9 @@ def network_policies(job: Job) -> list[dict[str, Any]]:
     return [
         _policy(job, "head", [{"from": ray}, dashboard, metrics], out),
         *workers,
-        _policy(job, "submitter", [], [{"to": _peers(job, "head"), "ports": _ports(DASHBOARD_PORT)}, _dns()]),
+        _policy(job, "submitter", [], [{"to": _peers(job, "head"), "ports": _ports(DASHBOARD_PORT)}]),
         _policy(job, "reader", [], _outside(job)),
+        _object(job, "dns", {}, policyTypes=["Egress"], egress=[_dns()]),
     ]
 
 
@@ -75,16 +78,17 @@ def _ray_peers(job: Job) -> list[dict[str, Any]]:
 def _policy(
     job: Job, role: str, ingress: list[dict[str, Any]], egress: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    types = ["Ingress", "Egress"]
+    return _object(job, role, {ROLE_LABEL: role}, policyTypes=types, ingress=ingress, egress=egress)
+
+
+def _object(job: Job, name: str, labels: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """The policy NAME of the run's pods with these labels."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": f"{job.name}-{role}", "labels": run_labels(job)},
-        "spec": {
-            "podSelector": {"matchLabels": {RUN_LABEL: job.name, ROLE_LABEL: role}},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": ingress,
-            "egress": egress,
-        },
+        "metadata": {"name": f"{job.name}-{name}", "labels": run_labels(job)},
+        "spec": {"podSelector": {"matchLabels": {RUN_LABEL: job.name, **labels}}, **spec},
     }
 
 
@@ -109,19 +113,22 @@ def _egress(rule: Egress) -> dict[str, Any]:
 
 
 def _outside(job: Job) -> list[dict[str, Any]]:
-    """Egress to DNS, to the ports of S3 and HTTP at any address, since these have no fixed addresses, and to
-    what the job names."""
+    """Egress to the ports of S3 and HTTP at any address, since these have no fixed addresses, and to what the
+    job names."""
     ports = remote_ports(job)
     remote = [{"ports": _ports(*ports)}] if ports else []
-    return [_dns(), *remote, *(_egress(rule) for rule in job.kubernetes.egress)]
+    return [*remote, *(_egress(rule) for rule in job.kubernetes.egress)]
 
 
 def _dns() -> dict[str, Any]:
-    return {"ports": [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]}
+    to = [_in_namespaces(_DNS_NAMESPACES, {}), {"ipBlock": {"cidr": _DNS_ADDRESSES}}]
+    return {"to": to, "ports": _ports(*_DNS_PORTS)}
 
 
 def _ports(*ports: int) -> list[dict[str, Any]]:
-    return [{"protocol": "TCP", "port": port} for port in ports]
+    """TCP ports; those of DNS with UDP as well."""
+    tcp, dns = (("TCP", port) for port in ports), (("UDP", port) for port in ports if port in _DNS_PORTS)
+    return [{"protocol": protocol, "port": port} for protocol, port in (*tcp, *dns)]
 
 
 def remote_ports(job: Job) -> list[int]:

@@ -18,6 +18,7 @@ from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
+    disk_limit,
     gpus_per_pod,
     head_amounts,
     small_amounts,
@@ -113,7 +114,7 @@ def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
         "resources": small_amounts(job),
         "volumeMounts": [_TMP_MOUNT],
     }
-    spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_TMP]}
+    spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_small_tmp(job)]}
     return {"metadata": _metadata(job, "submitter"), "spec": spec}
 
 
@@ -141,7 +142,7 @@ def reader_pod(job: Job, name: str, arguments: list[str], limit_s: int) -> dict[
         "restartPolicy": "Never",
         "activeDeadlineSeconds": limit_s,
         "containers": [container],
-        "volumes": [*_volumes(job), _TMP, {"name": "job", "downwardAPI": {"items": [job_file]}}],
+        "volumes": [*_volumes(job), _small_tmp(job), {"name": "job", "downwardAPI": {"items": [job_file]}}],
     }
     metadata = {"name": name, **_metadata(job, "reader")}
     metadata["annotations"] = {**metadata.get("annotations", {}), _JOB_ANNOTATION: dump_job(in_pods(job))}
@@ -177,29 +178,23 @@ def pods(job: Job) -> tuple[int, int]:
 
 def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
     mounts = [*_own_mounts(job), *_mounts(job)]
+    memory = container["resources"]["limits"]["memory"]
     spec = {
         **_pod(job),
         "terminationGracePeriodSeconds": grace_s(job),
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
             *_own_volumes(job, config_map),
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory}},
             *_volumes(job),
         ],
     }
     if code_is_packed(job):
         unpack = {
             **_container(job, CODE_CONTAINER),
-            "command": [
-                _PYTHON,
-                "-m",
-                f"{_IN_POD}.unpack_code",
-                PACKED_CODE,
-                CODE,
-            ],
-            "env": _environment(job, {}),
+            "command": [_PYTHON, "-m", f"{_IN_POD}.unpack_code", PACKED_CODE, CODE],
             "resources": without_devices(container["resources"]),
-            "volumeMounts": mounts,
+            "volumeMounts": [_JOB_MOUNT, _CODE_MOUNT],
         }
         spec["initContainers"] = [unpack]
     return {"metadata": _metadata(job, role), "spec": spec}
@@ -332,19 +327,24 @@ def _probes(job: Job, port: int = HEALTH_PORT) -> dict[str, Any]:
     }
 
 
-_TMP: dict[str, Any] = {"name": "tmp", "emptyDir": {}}
 _TMP_MOUNT: dict[str, Any] = {"name": "tmp", "mountPath": "/tmp"}
 _JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "readOnly": True}
+_CODE_MOUNT: dict[str, Any] = {"name": "code", "mountPath": WRITABLE}
 
 
 def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
-    own = [_TMP, {"name": "job", "configMap": {"name": config_map}}]
-    return [*own, {"name": "code", "emptyDir": {}}] if code_is_packed(job) else own
+    disk = {"emptyDir": {"sizeLimit": disk_limit(job)}}
+    own = [{"name": "tmp", **disk}, {"name": "job", "configMap": {"name": config_map}}]
+    return [*own, {"name": "code", **disk}] if code_is_packed(job) else own
+
+
+def _small_tmp(job: Job) -> dict[str, Any]:
+    return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(job, small=True)}}
 
 
 def _own_mounts(job: Job) -> list[dict[str, Any]]:
     own = [_TMP_MOUNT, _JOB_MOUNT]
-    return [*own, {"name": "code", "mountPath": WRITABLE}] if code_is_packed(job) else own
+    return [*own, _CODE_MOUNT] if code_is_packed(job) else own
 
 
 def _volumes(job: Job) -> list[dict[str, Any]]:
