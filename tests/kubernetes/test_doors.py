@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 ROOT = Path(__file__).parents[2]
 WITHIN = (Path(__file__).parent / "within.py").read_text()
 ATTACKER = (ROOT / "tests" / "slurm" / "attacker.py").read_text()
-WEB, OTHER = 8000, 9000
+WEB, OTHER = 8000, 5353  # the second is open to the DNS of the cluster, and to no other pod
 SERVE = (
     f"cd /tmp && echo data > data.txt && (python -m http.server {WEB} & exec python -m http.server {OTHER})"
 )
@@ -218,7 +218,11 @@ def _assert_only_the_documented_flows_pass(
         ("Prometheus", "head and workers", "8080, metrics, which need no token"): {
             ("prometheus", (name, 8080)) for name in ray
         },
-        ("pods of the run", "anywhere", "53, DNS"): {(name, ("DNS", 53)) for name in inside},
+        (
+            "pods of the run",
+            "pods of `kube-system` and `openshift-dns`, and 169.254.0.0/16 on the node",
+            "53 and 5353, DNS",
+        ): {(name, ("DNS", 53)) for name in inside},
         (
             "pods of the run, where storage or data is on S3 or HTTP, or `env` names a logger's server",
             "anywhere",
