@@ -373,7 +373,7 @@ def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, k
 
     def owners() -> set[str]:
         found = [each for kind in kinds for each in kube.items(kind, namespace, selector)]
-        assert len(found) == 6
+        assert len(found) == 7
         return {owner["uid"] for each in found for owner in each["metadata"]["ownerReferences"]}
 
     for _ in range(2):
