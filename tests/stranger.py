@@ -6,12 +6,22 @@ It becomes that user, and prints as JSON how many sockets are below the folders,
 user: files and folders that it can write, and sockets that take its connection.
 """
 
+import contextlib
 import json
 import os
 import socket
 import stat
 import sys
 from pathlib import Path
+
+
+def below(folder: Path) -> dict[Path, int]:
+    """The modes of all paths, relative to the folder."""
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # removed while we looked
+            found[path.relative_to(folder)] = path.lstat().st_mode
+    return found
 
 
 def is_open(path: Path, mode: int) -> bool:
@@ -22,18 +32,18 @@ def is_open(path: Path, mode: int) -> bool:
 
 
 def main(uid: int, folders: list[str]) -> None:
-    there = {}
-    for folder in folders:
-        for path in Path(folder).rglob("*"):
-            try:
-                there[path] = path.lstat().st_mode
-            except FileNotFoundError:  # removed while we looked
-                continue
+    there = {folder: below(Path(folder)) for folder in folders}
+    entered = {folder: os.open(folder, os.O_RDONLY) for folder in folders}
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-    seen = [str(path) for path, mode in there.items() if is_open(path, mode)]
-    print(json.dumps({"sockets": sum(map(stat.S_ISSOCK, there.values())), "open": seen}))
+    opened = []
+    for folder, paths in there.items():
+        with contextlib.suppress(PermissionError):  # the folder itself is closed
+            os.fchdir(entered[folder])  # those above do not count: they are the test's
+            opened += [f"{folder}/{path}" for path, mode in paths.items() if is_open(path, mode)]
+    sockets = sum(stat.S_ISSOCK(mode) for paths in there.values() for mode in paths.values())
+    print(json.dumps({"sockets": sockets, "open": opened}))
 
 
 if __name__ == "__main__":

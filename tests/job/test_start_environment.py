@@ -31,7 +31,12 @@ def test_what_would_change_ray_itself_is_set_later(name):
     assert start_environment(parse_job(FUNCTION + f"env: {{{name}: x}}\n", "job.yaml")) == {}
 
 
-@pytest.mark.parametrize("value", ["a$$b", "${CLUSTERTRAIN_DATA_D}/lib"])
+def test_ray_replaces_a_plain_reference():
+    env = {"LD_LIBRARY_PATH": "${CONDA_PREFIX}/lib:${LD_LIBRARY_PATH}"}
+    assert start_environment(parse_job(f"{FUNCTION}env: {env}\n", "job.yaml")) == env
+
+
+@pytest.mark.parametrize("value", ["a$$b", "$${A}", "${A:-b}", "${a}", "${CLUSTERTRAIN_DATA_D}/lib"])
 def test_a_value_that_ray_would_expand_or_that_only_the_worker_knows_is_set_later(value):
     assert start_environment(parse_job(FUNCTION + f"env: {{LD_LIBRARY_PATH: '{value}'}}\n", "job.yaml")) == {}
 

@@ -6,6 +6,8 @@ end. To see what the token alone keeps shut, one more policy lets a stranger in.
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from clusters.kube import KubeCluster
 from clusters.kube_pods import shell_pod
+from clusters.slurm import NOBODY
 from kubernetes.rayjob_runs import CLAIM, HELD, HELD_STEP, RayJobRun
 from whole_run import same_weights
 
@@ -172,6 +175,9 @@ def test_a_run_trains_behind_its_doors_and_others_get_what_the_docs_list(kube, r
         seen = _what_answers(kube, inside, outside["stranger"])
         assert run.events == before  # no rank failed meanwhile
         _assert_documented(seen)
+        look = [sys.executable, str(ROOT / "tests" / "stranger.py"), str(NOBODY), str(run.volume / "runs")]
+        files = json.loads(subprocess.run(look, check=True, capture_output=True).stdout)
+        assert files["open"] == [], "of the volume, which other pods may mount as other users"
         run.go_on()
         run.wait()
     assert (run.result.state, run.result.step, run.result.restarts) == ("done", 21, 0)

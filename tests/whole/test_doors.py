@@ -57,11 +57,16 @@ def test_a_run_listens_on_the_loopback_interface_alone_and_its_files_are_closed_
     assert found["open"] == []
     environment = Path(f"/proc/{run.driver_pid()}/environ").read_text().split("\0")
     assert f"KEY={CANARY}" in environment
+    assert with_the_canary(shared) == [], "not even in the logs of Ray"
     run.process.send_signal(signal.SIGINT)
     run.end(75)
-    files = [path for path in Path(shared).rglob("*") if path.is_file()]
+    assert with_the_canary(shared) == []
+
+
+def with_the_canary(folder: str) -> list[Path]:
+    files = [path for path in Path(folder).rglob("*") if path.is_file()]
     assert len(files) > 10
-    assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
+    return [path for path in files if CANARY.encode() in path.read_bytes()]
 
 
 def is_loopback(address: str) -> bool:

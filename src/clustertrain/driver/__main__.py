@@ -30,7 +30,7 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
 from clustertrain.run.events import EventLog
-from clustertrain.run.folder import Attempt
+from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.worker.garbage import HOOK, collect_rarely
@@ -179,7 +179,7 @@ def _trainer(run: _Run) -> Any:
     from clustertrain.driver.trainer import KitTrainer, StartDeadline
     from clustertrain.worker import train as worker
 
-    job, watch = run.job, run.job.failures.watchdog
+    job, recorded, watch = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
     longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)
     scaling = ScalingConfig(
         num_workers=run.world_sizes[-1],
@@ -217,7 +217,7 @@ def _trainer(run: _Run) -> Any:
             callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_sizes)],
             logging_config=LoggingConfig(log_level="INFO"),
             worker_runtime_env={
-                "env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(job)}
+                "env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(recorded)}
             },
         ),
     )

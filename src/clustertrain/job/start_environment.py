@@ -15,6 +15,8 @@ from clustertrain.job.references import without_references
 # Ray starts its workers with the same Python, finds bash on the PATH, and reads the other names itself: with
 # CUDA_VISIBLE_DEVICES, for example, it would number the GPUs of a worker differently.
 _SET_LATER = re.compile(r"PYTHON(?!HASHSEED$).*|PATH|RAY_.*|.*_VISIBLE_DEVICES")
+# What Ray passes on as it is, or replaces in the worker's process. Its logs have the text, and no secret.
+_PASSED_BY_RAY = re.compile(r"([^$]|\$\{[A-Z_][A-Z0-9_]*\})*", re.DOTALL)
 _VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # of NVIDIA and AMD
 
 
@@ -22,14 +24,14 @@ def start_environment(job: Job) -> dict[str, str]:
     """The variables of `env` with which a worker's process starts. None for a script: it is a child process
     of the worker, and its libraries may not be those of Ray's Python.
 
-    A value with a $ is set later, because Ray would expand it.
+    Of the values with a $, only those with a plain ${NAME} are among them, which Ray replaces.
     """
     if job.is_script:
         return {}
     return {
         name: value
         for name, value in without_references(job.env).items()
-        if "$" not in value and not _SET_LATER.fullmatch(name)
+        if _PASSED_BY_RAY.fullmatch(value) and not _SET_LATER.fullmatch(name)
     }
 
 
