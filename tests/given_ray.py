@@ -23,7 +23,7 @@ def start_ray(folder, name, environment, *arguments, within=()):
         stdin=subprocess.PIPE,
         env={**os.environ, **environment},
     )
-    ends = time.monotonic() + 90
+    ends = time.monotonic() + 240
     while not log.exists() or "Ray runtime started" not in log.read_text():
         assert time.monotonic() < ends and guardian.poll() is None, log.read_text()
         time.sleep(0.05)

@@ -37,6 +37,11 @@ def test_a_listener_on_ipv6_only_counts():
         assert free_block(10, seed=5).first != block.first
 
 
+def test_ports_that_are_given_to_others_are_no_part_of_a_block():
+    """`ray start` gives 10002 to 19999 to workers, and refuses another use of them."""
+    assert all(free_block(4, seed=seed, taken=range(10002, 20000)).first >= 20000 for seed in range(200))
+
+
 def test_two_seeds_begin_at_two_blocks():
     assert free_block(10, seed=1).first != free_block(10, seed=2).first
 

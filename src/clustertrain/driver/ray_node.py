@@ -31,6 +31,7 @@ from ray._raylet import (  # type: ignore[attr-defined]  # it is compiled
 
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
+from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
 
 _T = TypeVar("_T")
@@ -59,9 +60,8 @@ class _NotUp(Exception):
     """A start of Ray failed. The text is the reason and, in the lines below, the words of Ray's processes."""
 
 
-class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
-    """Ray's processes on this machine, without three that a run does not use: the dashboard's server, the
-    autoscaler and the log monitor. Each costs 0.7 s of CPU, and Ray has no option for all of them."""
+class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
+    """Ray's processes on this machine, waited for until a time of our own."""
 
     ends = math.inf
     """When to give up waiting, as a time of time.monotonic(); set by `start_ray`."""
@@ -108,6 +108,11 @@ class PatientNode(Node):  # type: ignore[misc]  # ray ships no types
             return False
         return True
 
+
+class PatientNode(WaitingNode):
+    """A WaitingNode without three processes that a run does not use: the dashboard's server, the autoscaler
+    and the log monitor. Each costs 0.7 s of CPU, and Ray has no option for all of them."""
+
     def start_api_server(self, **options: Any) -> None:
         """Do nothing: the dashboard is off."""
 
@@ -120,7 +125,7 @@ def start_ray(
     report: Callable[[str], None],
     when_up: Callable[[Node], None] = lambda node: None,
 ) -> _T:
-    """Call `start`, which makes a PatientNode, and call it again if Ray does not start.
+    """Call `start`, which makes a WaitingNode, and call it again if Ray does not start.
 
     A start that failed because something took too long is repeated until the deadline. Any other failure is
     repeated once: the same failure in two starts in a row is no coincidence.
@@ -133,7 +138,7 @@ def start_ray(
         ClusterError: Ray did not start; the message has the last words of its processes.
     """
     ends = time.monotonic() + deadline.seconds
-    PatientNode.ends, PatientNode.when_up = ends, staticmethod(when_up)
+    WaitingNode.ends, WaitingNode.when_up = ends, staticmethod(when_up)
     # The number of tries to reach the GCS, one per second.
     ray_constants.NUM_REDIS_GET_RETRIES = math.ceil(deadline.seconds)
     starts, before = 0, ""
@@ -146,7 +151,8 @@ def start_ray(
             is_late = time.monotonic() + _PAUSE_S >= ends
             if is_late or (same == before and _LATE.search(reason) is None):
                 raise _gave_up(reason, starts, deadline, is_late=is_late) from error
-        report(f"Ray did not start: {reason}\nstarting Ray again (start {starts + 1})")
+        busy = f". {load}." if _LATE.search(reason) and (load := overload()) else ""
+        report(f"Ray did not start: {reason}\nstarting Ray again (start {starts + 1}){busy}")
         before = same
         time.sleep(_PAUSE_S)
 
@@ -155,7 +161,8 @@ def _gave_up(reason: str, starts: int, deadline: Deadline, *, is_late: bool) -> 
     what = f"Ray did not start on {socket.gethostname()}"
     if is_late:
         times = "1 start" if starts == 1 else f"{starts} starts"
-        remedy = f"The machine is busy, or its disk is slow: start again later, or raise {deadline.key}."
+        why = overload() or "The machine is busy, or its disk is slow"
+        remedy = f"{why}: start again later, or raise {deadline.key}."
         return ClusterError(f"{what} within {deadline}, in {times}: {reason}\n{remedy}")
     remedy = "The same error ended two starts: check the installation of Ray and the limits of this machine."
     return ClusterError(f"{what}: {reason}\n{remedy}")
@@ -168,12 +175,13 @@ def _choose_ports(params: RayParams, *, is_head: bool) -> None:
     if is_head and not params.gcs_server_port:
         names.append("gcs_server_port")
     if names:
-        block = free_block(len(names), seed=os.getpid() + time.monotonic_ns())
+        of_workers = range(params.min_worker_port or 0, (params.max_worker_port or -1) + 1)
+        block = free_block(len(names), seed=os.getpid() + time.monotonic_ns(), taken=of_workers)
         for number, name in enumerate(names):
             setattr(params, name, block.first + number)
 
 
-def _reason(node: PatientNode, error: Exception) -> str:
+def _reason(node: WaitingNode, error: Exception) -> str:
     """Why a start failed, and in the lines below the last words of Ray's processes."""
     dead = [f"{kind} ended with code {process.returncode}" for kind, process in node.dead_processes()]
     first = ", ".join(dead) or next(iter(str(error).splitlines()), type(error).__name__)
@@ -201,7 +209,7 @@ def _end_of(path: Path) -> str:
         return file.read().decode(errors="replace")
 
 
-def _end(node: PatientNode) -> None:
+def _end(node: WaitingNode) -> None:
     """Kill the processes of a failed start, also the agents of a raylet that has ended, which have another
     parent by now. Each has the folder of the session in its command line."""
     node.kill_all_processes(check_alive=False)

@@ -78,6 +78,13 @@ def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
     )
 
 
+def overload() -> str:
+    """The load of this machine in the last minute as a sentence without its full stop; empty if each process
+    that could run had a core."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return f"The load of {this_host()} is {load:.0f}, and it has {cores} cores" if load > cores else ""
+
+
 def process_state(pid: int) -> str | None:
     """The state in /proc of a process of this node, such as "T (stopped)"; None if it does not exist."""
     for line in (_text(f"/proc/{pid}/status") or "").splitlines():

@@ -38,12 +38,13 @@ class Ports:
         return cls(int(first), int(last))
 
 
-def free_block(count: int, *, seed: int) -> Ports:
+def free_block(count: int, *, seed: int, taken: range = range(0)) -> Ports:
     """`count` consecutive ports on which no process of this node listens, at any address.
 
     Args:
         seed: determines where the search begins, so that two jobs that search at the same time find different
             blocks.
+        taken: ports that are given to others, who do not listen yet.
 
     Raises:
         ClusterError: there is no such block.
@@ -52,7 +53,7 @@ def free_block(count: int, *, seed: int) -> Ports:
     starts = list(range(_FIRST, end - count, _ALIGNED))
     for i in range(len(starts)):
         first = starts[(seed + i) % len(starts)]
-        if all(_is_free(port) for port in range(first, first + count)):
+        if all(port not in taken and _is_free(port) for port in range(first, first + count)):
             return Ports(first, first + count - 1)
     raise ClusterError(
         f"No {count} free ports in a row on {socket.gethostname()} from {_FIRST} to {end - 1}.\n"

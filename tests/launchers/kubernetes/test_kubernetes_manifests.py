@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ray._common.utils import load_class
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job, parse_job
@@ -90,6 +91,7 @@ def test_the_rayjob_ends_restarts_and_locks_its_doors(make):
     assert environments[0]["RAY_JOB_STOP_WAIT_TIME_S"] == "65"
     for environment in environments:
         assert environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+        assert callable(load_class(environment["RAY_START_HOOK"]))
     resources = worker["containers"][0]["resources"]
     assert resources["limits"] == {"cpu": "1", "memory": "5Gi"}
     assert resources["requests"] == {**resources["limits"], "ephemeral-storage": "1Gi"}

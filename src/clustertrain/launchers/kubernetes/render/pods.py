@@ -57,6 +57,7 @@ _RAY_START_PARAMETERS = {
 }
 _PYTHON = "python"
 _IN_POD = "clustertrain.launchers.kubernetes.in_pod"
+_RAY_START = {"RAY_START_HOOK": f"{_IN_POD}.ray_start.wait_as_long_as_the_job"}
 
 
 def grace_s(job: Job) -> int:
@@ -77,7 +78,7 @@ def run_labels(job: Job, role: str | None = None) -> dict[str, str]:
 def head_template(job: Job, config_map: str) -> dict[str, Any]:
     container = {
         **_container(job, HEAD_CONTAINER),
-        "env": _environment(job, {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
+        "env": _environment(job, _RAY_START | {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
         "lifecycle": _pre_stop_hook("head"),
         **_probes(job),
         "resources": head_amounts(job),
@@ -90,7 +91,7 @@ def head_template(job: Job, config_map: str) -> dict[str, Any]:
 def worker_template(job: Job, config_map: str) -> dict[str, Any]:
     container = {
         **_container(job, WORKER_CONTAINER),
-        "env": _environment(job, {}),
+        "env": _environment(job, _RAY_START),
         "lifecycle": {**_post_start_hook(job), **_pre_stop_hook("worker")},
         **_probes(job, health_port(job)),
         "resources": worker_amounts(job),

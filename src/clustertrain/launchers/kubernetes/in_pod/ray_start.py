@@ -1,0 +1,50 @@
+"""What `ray start` calls in a pod before it starts Ray (RAY_START_HOOK): it waits as long as the job allows.
+
+The operator writes the command of a pod. Ray's limits are fixed, such as 30 s until the node has registered:
+on a busy node a container exceeds them, and is started again, each time later.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from clustertrain import variables
+from clustertrain.driver.ray_cluster import Deadline
+from clustertrain.errors import ClusterError
+from clustertrain.job.file import parse_job
+
+
+def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
+    """Have `ray start` make a WaitingNode, and make it again after a failed start, until start_deadline.
+
+    Args:
+        parameters: Ray's RayParams of the node, incomplete.
+        head: this is the node of the head.
+    """
+    import ray._private.node
+    from ray._private import ray_constants
+
+    from clustertrain.driver.ray_node import WaitingNode, start_ray
+
+    job_file = Path(os.environ[variables.JOB])
+    deadline_s = parse_job(job_file.read_text(), str(job_file)).kubernetes.start_deadline_s
+
+    def node(parameters: Any, **options: Any) -> WaitingNode:
+        given = dict(vars(parameters))
+
+        def start() -> WaitingNode:
+            vars(parameters).update(given)  # without the choices of a start that failed
+            return WaitingNode(parameters, **options)
+
+        try:
+            deadline = Deadline(deadline_s, "kubernetes.start_deadline")
+            return start_ray(start, deadline, lambda text: print(text, flush=True))
+        except ClusterError as error:
+            sys.exit(str(error))
+
+    ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S = math.ceil(deadline_s)
+    ray._private.node.Node = node
