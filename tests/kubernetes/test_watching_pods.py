@@ -138,7 +138,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, k
 def test_a_rayjob_that_the_operator_refuses_says_why(user):
     own = user()
     text = own("render").stdout  # which would refuse it, too
-    wrong = text.replace("shutdownAfterJobFinishes: true", "shutdownAfterJobFinishes: false")
+    wrong = text.replace("shutdownAfterJobFinishes: true", "suspend: true")
     own.kube.apply(wrong, namespace=own.namespace)
     own.waits_for("the KubeRay operator refuses it")
     assert own.cause().startswith("failed")

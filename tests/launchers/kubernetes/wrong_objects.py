@@ -133,6 +133,11 @@ API = [
             "are missing, and In needs them",
             {"spec/ingress/1/from/0/podSelector/matchExpressions/0/values": []},
         ),
+        (
+            "policy-value",
+            "is 'A b', and a label must be letters",
+            {"spec/ingress/1/from/0/podSelector/matchExpressions/0/values": ["A b"]},
+        ),
     ),
     *rows(
         "api",

@@ -141,3 +141,6 @@ def selector(field: Field) -> Iterator[Finding]:
             yield values.finding(f"are missing, and {operator.text} needs them", "Give at least one.", "api")
         elif operator.text.endswith(("Exists", "Exist")) and values.items():
             yield values.finding(f"are given, and {operator.text} takes no values", "Leave them out.", "api")
+        for value in values.items():
+            if problem := label_value(value.text):
+                yield value.finding(f"is {value.shown}, and a label {problem}", "Change the value.", "api")
