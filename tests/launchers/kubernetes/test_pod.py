@@ -1,6 +1,7 @@
 """What a pod of a RayJob does beside training, where no cluster is needed; tests/kubernetes has the rest."""
 
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_the_heads_pod_stays_for_the_ttl_after_its_run_has_ended(
         began = time.monotonic()
         assert pod_leaving.main(role) == 0
         assert seconds <= time.monotonic() - began < seconds + 1.5, role
+
+
+def test_the_heads_pod_that_stays_goes_when_it_is_told_to(job, monkeypatch, tmp_path):
+    """It stays for 10 minutes by default."""
+    monkeypatch.setattr(pod_leaving, "LEAVE_FILE", str(tmp_path / "leave"))
+    write_result(attempt_of(job, allocation=pod.this_start()), Result("done", "finished", 0))
+    hook = threading.Thread(target=pod_leaving.main, args=["head"])
+    hook.start()
+    hook.join(2)
+    assert hook.is_alive()
+    (tmp_path / "leave").touch()
+    hook.join(5)
+    assert not hook.is_alive()
 
 
 def test_a_second_start_follows_the_first_to_its_end(job, capsys):

@@ -6,6 +6,7 @@ pods ─▶ kubectl apply
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,10 +20,11 @@ from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
 from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.pod_layout import with_nodes
+from clustertrain.launchers.kubernetes.pod_problems import has_running_containers, is_terminating, name_of
 from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
-from clustertrain.launchers.kubernetes.render.paths import in_pods
-from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL
+from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import advice, check, refusals, to_error
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
@@ -98,9 +100,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     if before is not None:
         echo(f"RayJob {job.name} is over ({_state(before)}) and is replaced; its storage stays")
         kubectl.delete(RAYJOBS, job.name, _DELETE_S)
-        # Its head's pod may stay for kubernetes.ttl, in room that the new one needs.
-        left = f"--selector={RUN_LABEL}={job.name},{ROLE_LABEL}=head"
-        kubectl("delete", "pods", left, "--grace-period=1", "--wait=false")
+        _end_head(kubectl, job.name)
     # A client-side apply would write the whole object into an annotation, which has at most 256 KiB.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(objects), timeout_s=_APPLY_S)
     made = kubectl.get(RAYJOBS, job.name)
@@ -123,6 +123,14 @@ def applied(job: Job) -> Applied | None:
 def _applied(job: Job, rayjob: Manifest) -> Applied:
     namespace = str(rayjob["metadata"]["namespace"])
     return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
+
+
+def _end_head(kubectl: Kubectl, name: str) -> None:
+    """End the head's pod that stays for kubernetes.ttl after the run's end: a quota may have room for one."""
+    for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
+        if is_terminating(pod) and has_running_containers(pod):
+            with contextlib.suppress(ClusterError):  # it is gone by now, or goes by itself later
+                kubectl.exec(name_of(pod), HEAD_CONTAINER, "touch", LEAVE_FILE)
 
 
 def what_next(applied: Applied, command: CommandLine) -> str:

@@ -6,7 +6,8 @@ the whole run is stopped, as when its RayJob is deleted, both wait for its end. 
 pod then sends what its ranks wrote.
 
 KubeRay deletes the pods of a run that has ended all at once. The workers' pods go, and free their GPUs; the
-head's pod stays for kubernetes.ttl, since its preStop hook sleeps that long.
+head's pod stays for kubernetes.ttl, since its preStop hook waits that long. The next `submit` of the run ends
+the wait by a file in the pod: a kubelet that is given a shorter grace period does not end a hook.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.shipping import Shipping, attempts_here
@@ -41,7 +43,7 @@ def main(role: str) -> int:
         if attempt is not None and not attempt.result.exists():
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
         elif role == "head" and attempt is not None and _is_kept(attempt, job):
-            time.sleep(job.kubernetes.ttl_s)
+            wait_until(Path(LEAVE_FILE).exists, job.kubernetes.ttl_s, _POLL_S)
         if role == "worker":
             _send_streams(run)
     except (ClusterTrainError, OSError) as error:

@@ -22,6 +22,8 @@ JOB_FILE = f"{KIT_FOLDER}/job/job.yaml"
 PACKED_CODE = f"{KIT_FOLDER}/job/code.tar.gz"
 WRITABLE = f"{KIT_FOLDER}/work"
 CODE = f"{WRITABLE}/code"
+LEAVE_FILE = "/tmp/clustertrain-leave"
+"""It ends the head's pod that stays for kubernetes.ttl after the run's end."""
 _DEFAULT_VOLUME = Volume(mount="/mnt/clustertrain", claim="clustertrain")
 
 
