@@ -127,9 +127,9 @@ def _applied(job: Job, rayjob: Manifest) -> Applied:
 
 def _end_head(kubectl: Kubectl, name: str) -> None:
     """End the head's pod that stays for kubernetes.ttl after the run's end: a quota may have room for one."""
-    for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
-        if is_terminating(pod) and has_running_containers(pod):
-            with contextlib.suppress(ClusterError):  # it is gone by now, or goes by itself later
+    with contextlib.suppress(ClusterError):  # it is gone by now, or the account may not: it goes by itself
+        for pod in kubectl.list("pods", f"{RUN_LABEL}={name},{ROLE_LABEL}=head"):
+            if is_terminating(pod) and has_running_containers(pod):
                 kubectl.exec(name_of(pod), HEAD_CONTAINER, "touch", LEAVE_FILE)
 
 
