@@ -158,6 +158,9 @@ def assert_is_about(run, command, result):
     """The run b, which is over."""
     if command == "stop":
         assert "b is not running" in result.stderr
+    elif command == "ckpt verify":
+        assert result.exit_code == EXIT_JOB
+        assert f"{run.uri}/checkpoints contains no checkpoint" in result.stderr
     else:
         assert result.exit_code == 0, result.output
     if command == "status":

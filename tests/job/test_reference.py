@@ -64,7 +64,7 @@ def test_every_link_leads_to_a_section():
         ("cpus_per_worker", "number, more than 0", "`1`"),
         ("seed", "whole number, at least 0", "`0`"),
         ("precision", "`fp32`, `bf16`, `fp16`", "`fp32`"),
-        ("compile", "true or false", "`false`"),
+        ("compile", "true or false, or mapping, see [`train.compile`](#traincompile)", "`false`"),
         ("workers", "whole number, at least 1, or [min, max]", ""),
         ("data", "mapping of names, see [`data.*`](#data)", ""),
         ("args", "mapping of anything, or list of text", ""),

@@ -390,7 +390,7 @@ def test_a_run_of_another_checkout_is_not_taken_for_the_one_in_this_folder(job, 
         assert f"\n  {other}/runs/digits, in this folder\n" in done.output
     for own, folder in ((other, "runs/digits"), (other, "job.yaml"), (tmp_path, str(tmp_path / "job.yaml"))):
         assert found(folder)[1].files.run.store.location.uri == f"{own}/runs"
-    rows = [line.split()[-1] for line in list_runs().lines()[1:]]
+    rows = [line.split()[-1] for line in list_runs(everywhere=True).lines()[1:]]
     assert rows == [f"{other}/runs", f"{tmp_path}/runs"]
 
 

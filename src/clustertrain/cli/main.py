@@ -395,9 +395,6 @@ def needs_training(command: str) -> None:
     from clustertrain.node.installed import how_to_install, missing_for_training
 
     if missing := missing_for_training():
-        click.echo(
-            f"error: `clustertrain {command}` needs {' and '.join(missing)}: not installed here.\n"
-            f"{how_to_install('train')}",
-            err=True,
-        )
+        what = f"error: `clustertrain {command}` needs {' and '.join(missing)}: not installed here."
+        click.echo(f"{what}\n{how_to_install('train')}", err=True)
         sys.exit(EXIT_JOB)

@@ -117,7 +117,11 @@ class Compile(Section):
 
 
 def _compile(value: object) -> object:
-    return {} if value is True else None if value is False else value
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, dict | Compile):
+        raise ValueError("must be a valid boolean, or a mapping")
+    return value
 
 
 def _as_typed(compile_: Compile | None) -> bool | dict[str, Any]:
@@ -128,6 +132,7 @@ CompileOrBool = Annotated[
     Compile | None,
     BeforeValidator(_compile, json_schema_input_type=StrictBool | Compile),
     PlainSerializer(_as_typed),
+    Field(json_schema_extra={"default": False}),
 ]
 
 

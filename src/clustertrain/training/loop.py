@@ -81,7 +81,6 @@ def train(
     model = make_model(task, settings, rank_info)
     difference = check_same_model(model, f"{type(task).__name__}.model()", rank_info)
     sharding = shard(task, model, settings, rank_info)
-    kernels = kernels_in_use(rank_info.device)
     training_data, eval_data, size = load_datasets(task, data, rank_info, settings.epochs)
     sizes = BatchSizes.of(settings, rank_info.world_size, size)
     order = order_of(training_data, size, settings, sizes, rank=rank_info.rank, start=Position.of(state))
@@ -89,12 +88,10 @@ def train(
     done = order.done(order.settle(order.start))
     if state is not None and (done or early_stopping.text):
         run.finish()
-        why = "" if done else early_stopping.text
         precision.scaler.load(state["scaler"])
-        skipped = precision.scaler.skipped_steps
+        why, skipped = "" if done else early_stopping.text, precision.scaler.skipped_steps
         return TrainResult(order.start.step, order.start.epoch, state["metrics"], True, why, skipped)
 
-    collate = collate_of(task)
     loader, settings = loader_of(
         task, training_data, order, settings, rank_info, note=partial(_note, run, order.start)
     )
@@ -104,7 +101,7 @@ def train(
             task=task,
             model=model,
             dataset=evaluated_part(eval_data, settings.limit_batches, sizes),
-            collate=collate,
+            collate=collate_of(task),
             batch_size=sizes.batch_size,
             settings=settings,
             precision=precision,
@@ -141,14 +138,15 @@ def train(
         first = next(batches)
         flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision, counted=flops)
-        loop.begin(state, warnings=(order.limit_text, difference), notes=(sharding, kernels))
+        notes = sharding, kernels_in_use(rank_info.device)
+        loop.begin(state, warnings=(order.limit_text, difference), notes=notes)
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
-    run.phase("save", loop.position.step)
+    end, skipped = loop.position, precision.scaler.skipped_steps
+    run.phase("save", end.step)
     run.finish()
-    why = "" if order.done(loop.position) else early_stopping.text
-    skipped = precision.scaler.skipped_steps
-    return TrainResult(loop.position.step, loop.position.epoch, loop.metrics, finished, why, skipped)
+    why = "" if order.done(end) else early_stopping.text
+    return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
 
 
 def _note(run: Run, start: Position, text: str) -> None:
