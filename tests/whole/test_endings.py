@@ -4,6 +4,8 @@ import os
 import re
 import select
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +28,17 @@ def checkpoints_of(run):
     return [verify(shelf, name) for name in names(shelf)]
 
 
-def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run):
-    each_step = {"checkpoint": {"every": {"steps": 1}}}
+def test_signals_twice_end_it_at_once_and_storage_is_valid(make_run, tmp_path):
+    """Its loader processes are killed as well, and what they leave among the temporary files is gone."""
+    each_step = {"checkpoint": {"every": {"steps": 1}}, "train": {**SECTIONS["train"], "loader_workers": 2}}
     run = make_run("twice", args={"step_s": 2.0}, **SECTIONS | each_step, **ONE_WORKER)
-    run.start().wait_for_event("checkpoint")
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as temporary:
+        _end_by_two_signals(run.start(TMPDIR=temporary, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "kept")))
+        assert [*Path(temporary).iterdir()] == []
+
+
+def _end_by_two_signals(run):
+    run.wait_for_event("checkpoint")
     run.process.send_signal(signal.SIGTERM)
     run.wait_for_event("stop_requested")
     run.process.send_signal(signal.SIGTERM)

@@ -6,6 +6,8 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from contextlib import closing
 from functools import partial
@@ -27,6 +29,14 @@ from sample_records import sample_claim
 from waiting import wait_until
 
 SRC = Path(__file__).parents[2] / "src"
+
+
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch):
+    """W&B leaves the folder of its socket, whose path has to be short."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
 
 
 @pytest.fixture
@@ -154,15 +164,15 @@ def test_a_logger_that_fails_is_opened_again_and_writes_what_waited(run, monkeyp
 
 
 class _Slow:
-    """A logger that is slower than the training."""
+    """A logger that is slower than the training: its first write lasts until the training is over."""
 
     place = ""
 
     def __init__(self):
-        self.steps = []
+        self.steps, self.is_over = [], threading.Event()
 
     def write(self, points):
-        time.sleep(0.2)
+        assert self.is_over.wait(60)
         self.steps += [point.step for point in points]
 
     def close(self, *, failed):
@@ -176,6 +186,7 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
     )
     for step in range(1, 21):
         logger.add(Point(step, 1.0, {"train/loss": 1.0}))
+    slow.is_over.set()
     logger.end(failed=False)
     logger.finish(time.monotonic() + 30)
     assert slow.steps == [1, 2, 3, 4, 5]
@@ -190,6 +201,7 @@ def test_few_images_wait_because_they_take_memory():
     for step in range(1, MOST_IMAGES + 4):
         logger.add(Point(step, 1.0, {}, {"eval/truth": image}))
     logger.add(Point(1000, 1.0, {"train/loss": 1.0}))
+    slow.is_over.set()
     logger.end(failed=False)
     logger.finish(time.monotonic() + 30)
     assert slow.steps == [*range(1, MOST_IMAGES + 1), 1000]

@@ -226,6 +226,7 @@ def test_the_environment_is_torchruns(tmp_path):
     script.write_text("import os; print('NAMES', *sorted(n for n in os.environ))")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)],
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its own files behind
         capture_output=True,
         text=True,
         check=True,

@@ -75,6 +75,14 @@ def _remove_if_left_behind(folder: Path) -> None:
             remove(folder)
 
 
+def temporary_folder(folder: Path) -> Path:
+    """A folder in it for the TMPDIR of a run: what killed processes leave there, such as the sockets of data
+    loaders, is removed with it."""
+    temporary = folder / "tmp"
+    temporary.mkdir(mode=0o700)
+    return temporary
+
+
 def write_token(folder: Path, token: str | None = None) -> Path:
     """Write the token of this run to a file that only its user can read; random unless given. Returns the
     path."""

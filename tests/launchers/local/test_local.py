@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
-from clustertrain.launchers.local.run import _local_world_sizes, run_local
+from clustertrain.launchers.local.run import _driver_environment, _local_world_sizes, run_local
 from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options
@@ -34,6 +34,27 @@ def test_a_range_of_workers_takes_what_fits(job, monkeypatch):
     elastic = job(resources={"workers": [1, 8]}, train={"epochs": 2, "global_batch_size": 8})
     # 8 samples divide by 1, 2, 4 and 8; 3 CPUs hold 1 and 2 of these.
     assert _local_world_sizes(elastic) == [1, 2]
+
+
+def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch, tmp_path):
+    """They go with it. A place that the user chose stays, and so does what torch.compile finds again."""
+    monkeypatch.setenv("RAY_ADDRESS", "auto")  # no token is written
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+
+    def temporary_files_of(n, tmpdir, **sections):
+        monkeypatch.delenv("TMPDIR", raising=False)
+        if tmpdir:
+            monkeypatch.setenv("TMPDIR", str(tmpdir))
+        (folder := tmp_path / f"ct-{n}").mkdir()
+        environment = _driver_environment(job(**sections), folder)
+        return environment.get("TMPDIR"), environment.get("TORCHINDUCTOR_CACHE_DIR")
+
+    kept = f"{tmp_path}/torchinductor_{os.getuid()}"
+    assert temporary_files_of(1, None) == (f"{tmp_path}/ct-1/tmp", kept)
+    assert temporary_files_of(2, tmp_path) == (f"{tmp_path}/ct-2/tmp", kept)
+    assert (tmp_path / "ct-2" / "tmp").stat().st_mode & 0o777 == 0o700
+    assert temporary_files_of(3, tmp_path / "too-long-for-ray") == (f"{tmp_path}/too-long-for-ray", None)
+    assert temporary_files_of(4, tmp_path, scratch="TMPDIR") == (str(tmp_path), None)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 from clustertrain import variables
@@ -20,7 +21,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
-from clustertrain.supervise.private_folder import write_token
+from clustertrain.supervise.private_folder import temporary_folder, write_token
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -127,11 +128,16 @@ def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen)
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
-    return run_driver(attempt, _driver_environment, _STATES_OF_SIGNALS, screen, command=command)
+    environment = partial(_driver_environment, job)
+    return run_driver(attempt, environment, _STATES_OF_SIGNALS, screen, command=command)
 
 
-def _driver_environment(folder: Path) -> dict[str, str]:
+def _driver_environment(job: Job, folder: Path) -> dict[str, str]:
     environment = {**os.environ, variables.RAY_DIR: str(folder)}
+    if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
+        environment["TMPDIR"] = str(temporary_folder(folder))
+        kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
     if not ray_address():
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
         environment.pop("RAY_AUTH_TOKEN", None)

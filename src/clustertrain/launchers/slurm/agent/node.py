@@ -28,7 +28,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Arrival
 from clustertrain.run.submission import Submission
-from clustertrain.supervise.private_folder import write_token
+from clustertrain.supervise.private_folder import temporary_folder, write_token
 from clustertrain.supervise.process import Guarded
 
 
@@ -124,10 +124,8 @@ def prepare_node(start: Start, route_target: str) -> Node:
             "The script of `clustertrain render --to slurm` creates one and starts this program."
         )
     token_path = write_token(start.folder, token)
-    temporary = start.folder / "tmp"
-    temporary.mkdir(mode=0o700)
     environment = node_environment(
-        {**os.environ, "TMPDIR": str(temporary)},
+        {**os.environ, "TMPDIR": str(temporary_folder(start.folder))},
         token_path=token_path,
         ports=ports,
         code=start.code,
