@@ -90,10 +90,14 @@ def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
 def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
     """Whatever it is called: what counts is what it says."""
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
-    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    groups = {"": "pods", "ray.io": "rayjobs"}
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["v1"], "resources": [each], "operations": ["CREATE"]}
+        for group, each in groups.items()
+    ]
     has_owner = "has(object.metadata.labels) && 'owner' in object.metadata.labels"
-    validations = [{"expression": has_owner, "message": "every pod names its owner in a label"}]
-    policy = {"matchConstraints": {"resourceRules": [pods]}, "validations": validations}
+    validations = [{"expression": has_owner, "message": "name the owner in a label"}]
+    policy = {"matchConstraints": {"resourceRules": rules}, "validations": validations}
     binding = {"policyName": f"cpu-{namespace}", "validationActions": ["Deny"], "matchResources": here}
     kinds = {"ValidatingAdmissionPolicy": policy, "ValidatingAdmissionPolicyBinding": binding}
     admission, metadata = "admissionregistration.k8s.io/v1", {"name": f"cpu-{namespace}"}
@@ -111,10 +115,16 @@ def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
             "no policy",
         )
         said = own("submit", code=EXIT_CLUSTER).stderr
-        assert "every pod names its owner in a label" in said
-        assert said.splitlines()[-1].endswith("What it names is in kubernetes.pod_labels.")
+        assert "name the owner in a label" in said
+        assert said.splitlines()[-1].endswith("What it names is in kubernetes.labels.")
         assert not kube.items("rayjobs", namespace)
-        own("submit", "--set", "kubernetes.pod_labels={owner: team-a}")
+        of_pods = own(
+            "submit", "--set", "kubernetes.patches={metadata: {labels: {owner: a}}}", code=EXIT_CLUSTER
+        )
+        assert of_pods.stderr.splitlines()[-1] == (
+            "The operator could not create this pod. What it names is in kubernetes.labels."
+        )
+        own("submit", "--set", "kubernetes.labels={owner: team-a}")
     finally:
         for resource in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
             kube.delete(resource, f"cpu-{namespace}")

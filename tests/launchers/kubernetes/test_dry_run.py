@@ -139,11 +139,11 @@ _AMOUNTS = "resources (workers), kubernetes.head and kubernetes.submitter"
             "maximum ephemeral-storage usage per Container is 1Gi, but limit is 4Gi",
             "kubernetes.ephemeral_storage",
         ),
-        (f"{_POLICY}every pod names its owner in a label", "kubernetes.pod_labels"),
-        (f"{_POLICY}failed expression: has(object.metadata.labels.owner)", "kubernetes.pod_labels"),
+        (f"{_POLICY}every pod names its owner in a label", "kubernetes.labels"),
+        (f"{_POLICY}failed expression: has(object.metadata.labels.owner)", "kubernetes.labels"),
         (
             'admission webhook "cpu.example.org" denied the request: no cost centre: annotation',
-            "kubernetes.pod_annotations",
+            "kubernetes.annotations",
         ),
         (f"{_POLICY}images come from registry.corp.example", "image"),
         (f"{_POLICY}imagePullPolicy must be Always", "kubernetes.pull_policy"),
@@ -167,6 +167,13 @@ def test_a_pod_that_is_refused_names_the_rule_and_the_keys_of_its_words(fake, wo
     assert refusal.startswith("  Pod right-head-: ") and refusal.endswith(words)
     decided_by = f" What it names is in {keys}." if keys else ""
     assert remedy == f"The operator could not create this pod.{decided_by}"
+
+
+def test_a_policy_on_other_objects_names_its_keys_as_well(fake):
+    fake({"ConfigMap": f"Error from server (Forbidden): {_POLICY}every object names its owner in a label"})
+    with pytest.raises(ClusterError) as caught:
+        check_admission([RIGHT["ConfigMap"]], Kubectl())
+    assert str(caught.value).endswith("about the rule. What it names is in kubernetes.labels.")
 
 
 def test_an_account_that_may_not_create_pods_gets_a_note(fake):

@@ -38,10 +38,11 @@ _NO_DRY_RUN = re.compile(r'admission webhook "([^"]+)" does not support dry run'
 _NOT_DECLARED = "field not declared in schema"
 _VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}", re.DOTALL)
 _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
+_BY_POLICY = re.compile(r"^.*?\bdenied (?:the )?request: ")
 # What a policy's words may name, and the keys that decide it.
-_KEYS_OF_PODS = (
-    (r"\blabels?\b", "kubernetes.pod_labels"),
-    (r"\bannotations?\b", "kubernetes.pod_annotations"),
+_KEYS = (
+    (r"\blabels?\b", "kubernetes.labels"),
+    (r"\bannotations?\b", "kubernetes.annotations"),
     (r"\bephemeral.storage", "kubernetes.ephemeral_storage"),
     (r"\bcpus?\b|\bmemory\b", "resources (workers), kubernetes.head and kubernetes.submitter"),
     (r"\bimages?\b|\bregistr(y|ies)\b", "image"),
@@ -182,14 +183,12 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     if refusal.manifest["kind"] == "Pod":
-        # What names the policy or the webhook is no part of its words.
-        words = re.sub(r"^.*?\bdenied (?:the )?request: ", "", refusal.rule)
-        keys = [key for pattern, key in _KEYS_OF_PODS if re.search(pattern, words, re.IGNORECASE)]
-        decided_by = f" What it names is in {', '.join(keys)}." if keys else ""
-        return f"The operator could not create this pod.{decided_by}"
+        return f"The operator could not create this pod.{_keys_of(refusal.rule)}"
     if refusal.rule != _NOT_DECLARED:
+        named = _keys_of(refusal.rule) if _BY_POLICY.match(refusal.rule) else ""
         return (
             "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."
+            f"{named}"
         )
     known_since = {each.where: each.since for each in check([refusal.manifest]) if each.since}
     if since := known_since.get(refusal.where) or since_of(refusal.field):
@@ -201,6 +200,13 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
         "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later. "
         f"{found(installed(kubectl))}"
     )
+
+
+def _keys_of(rule: str) -> str:
+    """A sentence with the keys of what a rule names; the name of its policy or webhook does not count."""
+    words = _BY_POLICY.sub("", rule)
+    keys = [key for pattern, key in _KEYS if re.search(pattern, words, re.IGNORECASE)]
+    return f" What it names is in {', '.join(keys)}." if keys else ""
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
