@@ -145,8 +145,8 @@ class Kubernetes(Section):
 
     ephemeral_storage_bytes: Bytes | None = Field(default=None, alias="ephemeral_storage")
     """Disk of the node for the head and for each worker's pod, both request and limit: files in `/tmp` and in
-    the folder of the code, and logs. The other pods of the run get at most 1Gi. Default: a request of 1Gi,
-    and at most 100Gi in `/tmp` and in the folder of the code."""
+    the folder of the code, and logs. The other pods of the run get at most 1Gi. Default: a request of 1Gi
+    (none in a queue of Kueue), and at most 100Gi in `/tmp` and in the folder of the code."""
 
     run_as: RunAs = RunAs()
     """User and groups of the pods."""

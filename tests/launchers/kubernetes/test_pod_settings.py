@@ -52,13 +52,25 @@ def containers(pod):
 # ------------------------------------------------------------------------------------------------- amounts
 
 
-@pytest.mark.parametrize("section", [{}, {"ephemeral_storage": "20Gi"}])
-def test_every_container_has_requests_and_limits(make, section):
+KUEUE = {"queue": {"name": "q"}}  # it never admits a request that its queue does not count
+
+
+@pytest.mark.parametrize(
+    ("section", "on_disk"),
+    [
+        ({}, {"requests"}),
+        ({"ephemeral_storage": "20Gi"}, {"requests", "limits"}),
+        (KUEUE, set()),
+        ({**KUEUE, "ephemeral_storage": "20Gi"}, {"requests", "limits"}),
+        ({"queue": {"kind": "volcano", "name": "q"}}, {"requests"}),
+    ],
+)
+def test_every_container_has_requests_and_limits(make, section, on_disk):
     for role, pod in pods(make({"workers": 1, "gpus_per_worker": 1}, **section)).items():
         for container in containers(pod):
             names = {"cpu", "memory", *({"nvidia.com/gpu"} if container["name"] == "ray-worker" else ())}
-            disk = {"ephemeral-storage"}
-            for kind, own in (("requests", disk), ("limits", disk if section else set())):
+            for kind in ("requests", "limits"):
+                own = {"ephemeral-storage"} if kind in on_disk else set()
                 assert set(container["resources"][kind]) == names | own, (role, container["name"], kind)
 
 

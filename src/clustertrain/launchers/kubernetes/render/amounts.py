@@ -64,13 +64,13 @@ def nodes_missing(job: Job, why: str) -> JobError:
 
 
 def head_amounts(job: Job) -> Amounts:
-    return _bursting(job.kubernetes.head, job.kubernetes.ephemeral_storage_bytes)
+    return _bursting(job, job.kubernetes.head, job.kubernetes.ephemeral_storage_bytes)
 
 
 def small_amounts(job: Job) -> Amounts:
     """Those of submitter and reader."""
     disk = job.kubernetes.ephemeral_storage_bytes
-    return _bursting(job.kubernetes.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
+    return _bursting(job, job.kubernetes.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
 
 
 def worker_amounts(job: Job) -> Amounts:
@@ -87,7 +87,7 @@ def worker_amounts(job: Job) -> Amounts:
         amounts[gpu] = str(gpus)
     for name, amount in job.kubernetes.worker_resources.items():
         amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
-    return _with_disk(amounts, amounts, job.kubernetes.ephemeral_storage_bytes)
+    return _with_disk(job, amounts, amounts, job.kubernetes.ephemeral_storage_bytes)
 
 
 def disk_limit(job: Job, *, small: bool = False) -> str:
@@ -107,17 +107,23 @@ def counted(what: str, count: int) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _bursting(section: Head | Submitter, disk_bytes: int | None) -> Amounts:
+def _bursting(job: Job, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
     memory = {"memory": memory_text(section.memory_bytes)}
     limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
-    return _with_disk({"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes)
+    return _with_disk(
+        job, {"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes
+    )
 
 
-def _with_disk(requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
+def _with_disk(job: Job, requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
+    queue = job.kubernetes.queue
+    # Kueue never admits a request for a resource that its queue does not count.
+    least = None if queue is not None and queue.kind == "kueue" else _DISK_BYTES
+
     def disk(size_bytes: int | None) -> Amounts:
         return {} if size_bytes is None else {"ephemeral-storage": memory_text(size_bytes)}
 
-    return {"requests": requests | disk(disk_bytes or _DISK_BYTES), "limits": limits | disk(disk_bytes)}
+    return {"requests": requests | disk(disk_bytes or least), "limits": limits | disk(disk_bytes)}
 
 
 def memory_text(size_bytes: int) -> str:
