@@ -549,7 +549,16 @@ def test_every_key_of_train_is_decided():
         "compile",
     }
     arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
-    arithmetic |= {"loss", "strategy", "fsdp", "matmul", "cudnn", "channels_last"}
+    arithmetic |= {
+        "loss",
+        "strategy",
+        "fsdp",
+        "ddp",
+        "activation_checkpointing",
+        "matmul",
+        "cudnn",
+        "channels_last",
+    }
     assert set(
         Job.model_validate(
             {"name": "a", "task": "m:C", "train": {"epochs": 1, "batch_size": 1}}

@@ -60,7 +60,7 @@ def compilers(tmp_path, monkeypatch):
 
 
 def wrapped_on(device):
-    return wrap(nn.Linear(2, 1), SETTINGS, RankInfo(0, 0, 1, torch.device(device)))
+    return wrap(Plain(), nn.Linear(2, 1), SETTINGS, RankInfo(0, 0, 1, torch.device(device)))
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_a_model_with_more_shapes_than_the_limit_has_one_note(monkeypatch):
 def test_a_model_that_is_not_compiled_needs_no_compiler(compilers):
     model = nn.Linear(2, 1)
     settings = TrainSettings(steps=1, batch_size=1)
-    assert wrap(model, settings, RankInfo(0, 0, 1, torch.device("cpu"))) is model
+    assert wrap(Plain(), model, settings, RankInfo(0, 0, 1, torch.device("cpu"))) is model

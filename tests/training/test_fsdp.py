@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.distributed import RankInfo
@@ -103,7 +104,9 @@ def test_hybrid_and_activation_checkpointing_change_no_loss(ranks):
     hybrid = replace(settings, strategy="fsdp", shard="hybrid")
     two_nodes = ranks(2).results(_short, Normalized(54), hybrid, 0)
     assert _logged(two_nodes[0], "train") == pytest.approx(ddp, rel=0, abs=1e-6)
-    recomputed = replace(settings, strategy="fsdp", activation_checkpointing=True, fsdp_blocks=("Linear",))
+    recomputed = replace(
+        settings, strategy="fsdp", activation_checkpointing="blocks", fsdp_blocks=("Linear",)
+    )
     outcome = ranks(2).results(_short, Normalized(54), recomputed)[0]
     assert _logged(outcome, "train") == pytest.approx(ddp, rel=0, abs=1e-6)
     assert outcome.weights().keys() == Normalized().model().state_dict().keys()
@@ -114,6 +117,57 @@ def test_hybrid_and_activation_checkpointing_change_no_loss(ranks):
     assert low == pytest.approx(ddp_low, abs=0.05)
     full = replace(of_ddp, precision="fp32")
     assert low != _logged(ranks(2).results(_short, BatchNormalized(54), full)[0], "train")
+
+
+KNOBS = {
+    "recomputed blocks": {"activation_checkpointing": "blocks", "fsdp_blocks": ("Linear",)},
+    "recomputed operations": {"activation_checkpointing": "operations", "fsdp_blocks": ("Linear",)},
+    "static graph": {"ddp_static_graph": True, "ddp_bucket_cap_mb": 0.001, "ddp_broadcast_buffers": False},
+    "FSDP, kept parameters": {"strategy": "fsdp", "fsdp_reshards": False},
+    "FSDP, one exchange": {"strategy": "fsdp", "fsdp_exchanges_every_pass": False},
+    "FSDP, operations": {"strategy": "fsdp", "activation_checkpointing": "operations"},
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_knob_of_speed_or_memory_changes_no_loss(ranks, knob):
+    settings = replace(SETTINGS, accumulate=2)
+    ddp = _logged(ranks(2).results(_short, Normalized(54), settings)[0], "train")
+    outcome = ranks(2).results(_short, Normalized(54), replace(settings, **KNOBS[knob]))[0]
+    assert _logged(outcome, "train") == pytest.approx(ddp, rel=0, abs=1e-6)
+    assert outcome.weights().keys() == Normalized().model().state_dict().keys()
+
+
+class Kept(Normalized):
+    """Counts the elements that the backward pass finds in memory."""
+
+    kept = 0
+
+    def loss(self, model, batch):
+        def pack(tensor):
+            self.kept += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            return super().loss(model, batch)
+
+
+def _kept_and_computed(rank_info, how):
+    settings = TrainSettings(steps=1, batch_size=4, activation_checkpointing=how, fsdp_blocks=("Sequential",))
+    task = Kept(54)
+    task.model = lambda: nn.Sequential(Normalized.model(task))
+    with FlopCounterMode(display=False) as counter:
+        run_task(rank_info, task, settings)
+    return task.kept, counter.get_total_flops()
+
+
+def test_what_is_computed_again_is_not_kept():
+    alone = RankInfo(0, 0, 1, torch.device("cpu"))
+    everything, once = _kept_and_computed(alone, "none")
+    without_operations, products_once = _kept_and_computed(alone, "operations")
+    inputs, twice = _kept_and_computed(alone, "blocks")
+    assert inputs <= without_operations < everything
+    assert products_once == once < twice
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_a_gpu_without_an_answer_of_nvml_has_one_note_and_no_figure(monkeypatch)
 @pytest.mark.parametrize(("recomputes", "share"), [(False, "mfu"), (True, "hfu")])
 def test_what_is_computed_twice_is_not_called_mfu(monkeypatch, recomputes, share):
     monkeypatch.setattr(step_watch, "peak_of", lambda device, precision: 1e12)
-    made, _ = watch(activation_checkpointing=recomputes)
+    made, _ = watch(activation_checkpointing="blocks" if recomputes else "none")
     made.count_flops(None, (MicroBatch([0, 1], 0, 1.0, None), None), None, counted=4 * 10**9)
     assert made._flop_figures(100.0) == {"flops_per_s": 2e11, share: 0.2}
 

@@ -97,9 +97,31 @@ class Fsdp(Section):
     """`full` divides the model over all workers. `hybrid` divides it over the workers of each node, so that
     between nodes only gradients are exchanged: faster, if the model fits on one node."""
 
+    reshard_after_forward: StrictBool = True
+    """Free the whole parameters of a block after its forward pass, and gather them again for its backward
+    pass; the last block keeps them. With `false` all blocks keep them: fewer transfers, more memory."""
+
+    exchange_every_pass: StrictBool = True
+    """With `accumulate`, exchange gradients in each backward pass. With `false` only in the last one of a
+    step: fewer transfers, and each worker needs the memory for all gradients."""
+
     activation_checkpointing: StrictBool = False
-    """Keep only the inputs of each block, and compute the rest again in the backward pass: less memory, about
-    a third more computation."""
+    """The same as `activation_checkpointing: blocks` of `train`."""
+
+
+class Ddp(Section):
+    """How DDP exchanges gradients, for `strategy: ddp`. The defaults are torch's."""
+
+    bucket_cap_mb: Positive = 25
+    """Gradients are exchanged in buckets of this many MiB, while the backward pass continues."""
+
+    static_graph: StrictBool = False
+    """The model uses the same parameters in each step, and DDP may rely on that: it finds unused parameters
+    once. Such a model may also use a parameter several times."""
+
+    broadcast_buffers: StrictBool = True
+    """Send rank 0's buffers, such as the running values of BatchNorm, to all workers before each forward
+    pass. With `false` each worker has its own, and rank 0's are saved."""
 
 
 class Compile(Section):
@@ -255,6 +277,15 @@ class Train(Section):
 
     fsdp: Fsdp = Fsdp()
     """How `strategy: fsdp` divides the model."""
+
+    ddp: Ddp = Ddp()
+    """How `strategy: ddp` exchanges gradients."""
+
+    activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
+    """What the backward pass computes again, in place of keeping it in memory. `blocks` keeps only the inputs
+    of each block: about a third more computation. `operations` also keeps the results of matrix products,
+    convolutions and attention, and computes the cheaper operations again. The blocks are those of
+    [FSDP](fsdp.md#blocks), also with DDP."""
 
     find_unused_parameters: StrictBool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""

@@ -21,6 +21,7 @@ sharding.py      FSDP: the model divided among the ranks
 file_memory.py   a model larger than the memory is built in files
 divided.py       tensors that are divided among ranks
 blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses
+recomputing.py   activation checkpointing, by blocks or operations
 block_calls.py   all ranks call the same blocks in the same order
 restoring.py     the tensors of a checkpoint, divided as the model is
 unused.py        parameters without a gradient, for which DDP would wait

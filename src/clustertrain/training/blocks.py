@@ -18,6 +18,7 @@ from clustertrain.training.task import Task
 # The size rule: a module with more than an eighth of the parameters is divided into its children; what has
 # less than a thousandth is not worth a collective of its own.
 _MOST, _LEAST = 8, 1000
+_LARGE = 100  # of an embedding or a head outside the named blocks
 # Their forward() uses the weights of children without calling the children.
 _WHOLE = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 _OF_FSDP = ("DTensor", "FSDP", "fully_shard")  # words in its errors
@@ -41,13 +42,7 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
         JobError: FSDP cannot shard the model in these blocks; names the parameters.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    if settings.fsdp_blocks:
-        found, source = list(_of_classes(model, settings.fsdp_blocks)), "train.fsdp.blocks"
-    elif (of_task := task.blocks(model)) is not None:
-        found, source = list(of_task), f"{type(task).__name__}.blocks()"
-        _check_modules(found, names, source)
-    else:
-        found, source = list(_of_size(model)), ""
+    found, source = named_modules(task, model, settings)
     owners = _owners(model)
     if not source:
         found = [module for module in found if _tied(module, owners, names) is None]
@@ -61,11 +56,29 @@ def find_blocks(task: Task, model: nn.Module, settings: TrainSettings) -> list[B
                 "A shared parameter must be inside one block, or in none: only then it stays one parameter.\n"
                 f"{_REMEDY}"
             )
+    found += [each for each in _large_leaves(model, found) if _tied(each, owners, names) is None]
     unique = {id(module): module for module in found if module is not model}
     blocks = [Block(names[i], module, _elements(module)) for i, module in unique.items()]
     blocks.sort(key=lambda block: -block.name.count("."))
     _check_parameters(model, blocks)
     return blocks
+
+
+def named_modules(task: Task, model: nn.Module, settings: TrainSettings) -> tuple[list[nn.Module], str]:
+    """The modules that the job file, the task or the size rule names as blocks, and what names them: empty
+    for the size rule.
+
+    Raises:
+        JobError: they are not modules of the model.
+    """
+    names = {id(module): name for name, module in model.named_modules()}
+    if settings.fsdp_blocks:
+        return list(_of_classes(model, settings.fsdp_blocks)), "train.fsdp.blocks"
+    if (of_task := task.blocks(model)) is not None:
+        found, source = list(of_task), f"{type(task).__name__}.blocks()"
+        _check_modules(found, names, source)
+        return found, source
+    return list(_of_size(model)), ""
 
 
 def listed_blocks(model: nn.Module, blocks: list[Block]) -> str:
@@ -108,6 +121,17 @@ def _of_size(model: nn.Module) -> Iterator[nn.Module]:
                 yield child
 
     yield from below(model)
+
+
+def _large_leaves(model: nn.Module, found: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """Embedding and head: modules without children, outside the blocks, with a part of the parameters that is
+    worth a collective of its own. Otherwise all of them would be gathered together, for the whole step."""
+    total, inside = _elements(model), {id(module) for block in found for module in block.modules()}
+    for module in model.modules():
+        is_leaf = not any(True for _ in module.children()) and module is not model
+        is_large = is_leaf and _elements(module) * _LARGE >= total
+        if is_large and id(module) not in inside and _has_forward(module):
+            yield module
 
 
 def _elements(module: nn.Module) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training.blocks import naming_block
+from clustertrain.training.blocks import named_modules, naming_block
 from clustertrain.training.compiling import compiled
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.divided import is_sharded
@@ -23,6 +24,7 @@ from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
+from clustertrain.training.recomputing import recomputing
 from clustertrain.training.rng import pack_rng, restore_rng
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.shards import Shards
@@ -30,6 +32,10 @@ from clustertrain.training.task import Task
 from clustertrain.training.unused import AwaitedGradients
 
 SETTLING_PASSES = 2
+# DDP's parameter has another name since torch 2.13, which warns of the old one.
+_SYNC_BUFFERS = "broadcast_buffers"
+if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
+    _SYNC_BUFFERS = "forward_sync_buffers"
 
 
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
@@ -62,7 +68,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     return model.train()  # a pretrained model is often in evaluation mode
 
 
-def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
+def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors. A
     sharded model is returned as it is.
 
@@ -71,14 +77,21 @@ def wrap(model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """
     if is_sharded(model):
         return model
+    if settings.activation_checkpointing != "none":
+        for block in named_modules(task, model, settings)[0]:
+            recomputing(model, block, settings.activation_checkpointing)
     module = compiled(model, settings, rank_info.device) if settings.compile else model
     if rank_info.world_size == 1:
         return module
+    buffers: dict[str, Any] = {} if settings.ddp_broadcast_buffers else {_SYNC_BUFFERS: False}
     return DistributedDataParallel(
         module,
         device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
         find_unused_parameters=settings.find_unused_parameters,
+        bucket_cap_mb=settings.ddp_bucket_cap_mb,
+        static_graph=settings.ddp_static_graph,
+        **buffers,
     )
 
 
@@ -97,12 +110,13 @@ def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: Rank
     return shard_model(task, model, settings, rank_info)
 
 
-def exchange_if(last: bool, wrapped: nn.Module) -> AbstractContextManager[None]:
+def exchange_if(last: bool, wrapped: nn.Module, *, every_pass: bool) -> AbstractContextManager[None]:
     """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step. With FSDP
-    ranks that hold different parts do so in each, because no rank has the memory for all gradients; with
-    `hybrid` the nodes do so only in the last one."""
+    ranks that hold different parts do so in each, because no rank has the memory for all gradients, unless
+    `every_pass` is False; with `hybrid` the nodes do so only in the last one."""
     if is_sharded(wrapped):
         cast(Any, wrapped).set_requires_all_reduce(last)
+        cast(Any, wrapped).set_requires_gradient_sync(last or every_pass)
         return nullcontext()
     if last or not isinstance(wrapped, DistributedDataParallel):
         return nullcontext()

@@ -119,7 +119,7 @@ def train(
         total_steps=order.total_steps,
         scaler=precision.scaler,
     )
-    wrapped = wrap(model, settings, rank_info)
+    wrapped = wrap(task, model, settings, rank_info)
     loop = _Loop(
         task=task,
         settings=settings,
@@ -265,7 +265,8 @@ class _Loop:
         Returns:
             the share of this rank's loss of the step, a scalar on the device.
         """
-        with exchange_if(key.after is not None, self._wrapped):
+        every_pass = self._settings.fsdp_exchanges_every_pass
+        with exchange_if(key.after is not None, self._wrapped, every_pass=every_pass):
             with self._precision.autocast(), self._awaited.naming():
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)

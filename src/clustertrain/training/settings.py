@@ -53,7 +53,12 @@ class TrainSettings:
     strategy: Literal["ddp", "fsdp"] = "ddp"
     shard: Literal["full", "hybrid"] = "full"  # of FSDP: over all ranks, or within each node
     fsdp_blocks: tuple[str, ...] = ()  # class names of modules
-    activation_checkpointing: bool = False  # of the blocks of FSDP
+    fsdp_reshards: bool = True  # a block's parameters are freed after its forward pass
+    fsdp_exchanges_every_pass: bool = True  # with accumulate
+    activation_checkpointing: Literal["none", "blocks", "operations"] = "none"
+    ddp_bucket_cap_mb: float = 25.0
+    ddp_static_graph: bool = False
+    ddp_broadcast_buffers: bool = True
     find_unused_parameters: bool = False
     gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -18,6 +17,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.blocks import find_blocks, listed_blocks
 from clustertrain.training.compiling import check_compiler, options_of
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.recomputing import recomputing
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
 
@@ -49,17 +49,18 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
             for module in list(model.modules()):
                 if isinstance(module, _BatchNorm) and module is not model:
                     fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+        in_order = [name for name, _ in model.named_modules()]
+        last = max((block.name for block in blocks), key=in_order.index, default="")
         for block in blocks:
             module = block.module
             if isinstance(module, FSDPModule):
                 continue
-            if settings.activation_checkpointing:
-                module = checkpoint_wrapper(module)
-                _replace(model, block.module, module)
+            module = recomputing(model, module, settings.activation_checkpointing)
             if settings.compile:
                 check_compiler(rank_info.device)
                 module.compile(**options_of(settings))
-            fully_shard(module, mesh=mesh, mp_policy=policy)
+            reshards = settings.fsdp_reshards and block.name != last  # its backward pass comes next
+            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
         fully_shard(model, mesh=mesh, mp_policy=policy)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise JobError(
@@ -71,15 +72,6 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
     return f"FSDP ({settings.shard}, {rank_info.world_size} ranks): {text}"
-
-
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put a module in the place of another, everywhere in the model."""
-    for parent in list(model.modules()):
-        if parent is not new:
-            for name, child in parent.named_children():
-                if child is old:
-                    setattr(parent, name, new)
 
 
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:

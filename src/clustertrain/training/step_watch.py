@@ -52,7 +52,7 @@ class StepWatch:
         self._precision = settings.precision
         self._flops_per_sample = task.flops_per_sample
         self._is_sharded = settings.strategy == "fsdp"
-        self._recomputes = settings.activation_checkpointing
+        self._recomputes = settings.activation_checkpointing != "none"
         self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
         self._has_utilization = rank_info.device.type == "cuda"
 

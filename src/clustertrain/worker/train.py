@@ -128,7 +128,14 @@ def settings_of(job: Job) -> TrainSettings:
         strategy=train.strategy,
         shard=train.fsdp.shard,
         fsdp_blocks=train.fsdp.blocks,
-        activation_checkpointing=train.fsdp.activation_checkpointing,
+        fsdp_reshards=train.fsdp.reshard_after_forward,
+        fsdp_exchanges_every_pass=train.fsdp.exchange_every_pass,
+        activation_checkpointing="blocks"
+        if train.fsdp.activation_checkpointing
+        else train.activation_checkpointing,
+        ddp_bucket_cap_mb=train.ddp.bucket_cap_mb,
+        ddp_static_graph=train.ddp.static_graph,
+        ddp_broadcast_buffers=train.ddp.broadcast_buffers,
         find_unused_parameters=train.find_unused_parameters,
         gradient_compression=train.gradient_compression,
         lr_scaling=train.lr.scaling,
