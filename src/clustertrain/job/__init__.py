@@ -3,6 +3,7 @@
 model.py        the whole file as one frozen model, and the rules that join sections
 sections.py     the sections that every launcher has
 train.py        the section `train`
+strategy.py     its parts for DDP, FSDP and torch.compile
 places.py       the sections `data` and `storage`
 slurm.py        the section `slurm`
 interpreter.py  the Python of a script's own environment

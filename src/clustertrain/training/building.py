@@ -110,13 +110,13 @@ def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: Rank
     return shard_model(task, model, settings, rank_info)
 
 
-def exchange_if(last: bool, wrapped: nn.Module, *, every_pass: bool) -> AbstractContextManager[None]:
+def exchange_if(last: bool, wrapped: nn.Module, settings: TrainSettings) -> AbstractContextManager[None]:
     """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step. With FSDP
     ranks that hold different parts do so in each, because no rank has the memory for all gradients, unless
-    `every_pass` is False; with `hybrid` the nodes do so only in the last one."""
+    the job says otherwise; with `hybrid` the nodes do so only in the last one."""
     if is_sharded(wrapped):
         cast(Any, wrapped).set_requires_all_reduce(last)
-        cast(Any, wrapped).set_requires_gradient_sync(last or every_pass)
+        cast(Any, wrapped).set_requires_gradient_sync(last or settings.fsdp_exchanges_every_pass)
         return nullcontext()
     if last or not isinstance(wrapped, DistributedDataParallel):
         return nullcontext()

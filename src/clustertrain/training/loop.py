@@ -265,8 +265,7 @@ class _Loop:
         Returns:
             the share of this rank's loss of the step, a scalar on the device.
         """
-        every_pass = self._settings.fsdp_exchanges_every_pass
-        with exchange_if(key.after is not None, self._wrapped, every_pass=every_pass):
+        with exchange_if(key.after is not None, self._wrapped, self._settings):
             with self._precision.autocast(), self._awaited.naming():
                 loss = self._task.loss(self._wrapped, batch)
             check_loss(self._task, loss)

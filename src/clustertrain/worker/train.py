@@ -17,7 +17,7 @@ from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
-from clustertrain.job.train import Compile
+from clustertrain.job.strategy import Compile
 from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
