@@ -43,12 +43,14 @@ def steps_of_whole_checkpoints(run):
 
 
 @pytest.mark.timeout(600)  # three runs
-def test_a_full_disk_then_a_read_only_one_then_a_damaged_checkpoint(disk, make_run):
-    """One run that meets all three, and ends with the bits of one that met none."""
+def test_a_full_disk_then_a_read_only_one_then_a_damaged_checkpoint(disk, make_run, tmp_path):
+    """One run that meets all three, and ends with the bits of one that met none. The second start waits after
+    its first save, until the disk is read-only."""
+    (go_on := tmp_path / "go-on").touch()
     run = make_run(
         "unlucky",
         task="heavy:Heavy",
-        args={"step_s": 0.1},
+        args={"until": str(go_on), "at_call": 6, "step_s": 0.1},
         train=TRAIN | {"batch_size": 8},
         checkpoint={"every": {"steps": 4}, "keep_last": 2},
         storage=str(disk / "runs"),
@@ -61,9 +63,11 @@ def test_a_full_disk_then_a_read_only_one_then_a_damaged_checkpoint(disk, make_r
     assert steps_of_whole_checkpoints(run) == [4]
 
     mount("-o", f"remount,size={20 * CHECKPOINT_BYTES}", disk)
+    go_on.unlink()
     run.start().wait_for_event("checkpoint")
     mount("--bind", disk, disk)
     mount("-o", "remount,bind,ro", disk)
+    go_on.touch()
     output = run.end(4)
     assert "Read-only file system" in output
     subprocess.run(["umount", "--lazy", disk], check=True)

@@ -7,8 +7,8 @@ from faulty import Faulty
 
 
 class Held(Faulty):
-    def __init__(self, until: str, at_call: int = 8) -> None:
-        super().__init__()
+    def __init__(self, until: str, at_call: int = 8, step_s: float = 0.0) -> None:
+        super().__init__(step_s=step_s)
         self.until, self.held_at = Path(until), at_call
 
     def loss(self, model, batch):
