@@ -110,34 +110,55 @@ def versitygw() -> str:
     return binary
 
 
+class Versitygw:
+    """A server over a folder of its own. It may be killed, and started again at the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binary, self._folder = versitygw(), folder
+        for name in ("root", "sidecar"):  # not every file system has the attributes that it would use else
+            (folder / name).mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self._port}"
+        self.start()
+
+    def start(self) -> None:
+        command = [self._binary, "--port", f"127.0.0.1:{self._port}", "--quiet", "posix"]
+        command += ["--sidecar", str(self._folder / "sidecar"), str(self._folder / "root")]
+        environment = {
+            "ROOT_ACCESS_KEY": ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+            "ROOT_SECRET_KEY": ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+        }
+        with (self._folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of libc, and nothing is left by a killed pytest
+            )
+        _wait_for(self._port, self.process, self._folder / "log")
+
+    def bucket(self, name: str) -> Bucket:
+        """A new bucket. The credentials must be in the environment (aws_environment)."""
+        made = Bucket("versitygw", self.endpoint, name)
+        made.client().create_bucket(Bucket=name)
+        return made
+
+    def __enter__(self) -> "Versitygw":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self._folder)
+
+
 @pytest.fixture(scope="session")
 def versitygw_endpoint(tmp_path_factory) -> Iterator[str]:
-    binary = versitygw()
-    folder = tmp_path_factory.mktemp("versitygw")
-    (folder / "root").mkdir()
-    (folder / "sidecar").mkdir()  # not every file system has the attributes that it would use else
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [binary, "--port", f"127.0.0.1:{port}", "--quiet", "posix"]
-    command += ["--sidecar", str(folder / "sidecar"), str(folder / "root")]
-    environment = {
-        "ROOT_ACCESS_KEY": ENVIRONMENT["AWS_ACCESS_KEY_ID"],
-        "ROOT_SECRET_KEY": ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
-    }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdout=log,
-            stderr=log,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of libc, and nothing is left by a killed pytest
-        )
-    with process:
-        _wait_for(port, process, folder / "log")
-        yield f"http://127.0.0.1:{port}"
-        process.kill()
-    shutil.rmtree(folder)
+    with Versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+        yield server.endpoint
 
 
 def _wait_for(port: int, process: subprocess.Popen, log: Path) -> None:
