@@ -1,5 +1,7 @@
 """A cluster that is set up as other sites are: plugins print, processes are tracked by group, no requeue."""
 
+import re
+
 import pytest
 
 from clusters.slurm import SlurmCluster
@@ -94,3 +96,18 @@ def test_what_the_site_chose_is_reported_and_a_suspended_job_trains_on(login, si
     status = login("status", "job.yaml").stdout
     site.command("scancel", job_id)
     assert "proctrack/pgid suspends the agent only" in status
+
+
+def test_select_linear_gives_no_step_gpus_and_the_python_of_the_nodes_is_not_blamed(fresh_cluster, tmp_path):
+    cluster = fresh_cluster(SelectType="select/linear", SelectTypeParameters="CR_Memory", ReturnToService=0)
+    login = Login(cluster, tmp_path)
+    login.job(resources={"workers": 1, "gpus_per_worker": 1})
+    said = login.submit("job.yaml")
+    assert "note: SelectType of this cluster is select/linear" in said
+    (record,) = login.records()
+    assert cluster.wait_for_state(record["job_id"], {"FAILED"})["ExitCode"] == "3:0"
+    output = (tmp_path / f"digits-{record['job_id']}.out").read_text()
+    assert "Likely cause: SLURM gave srun no step." in output
+    login.job(name="cpus")
+    (job_id,) = re.findall(r"as SLURM job (\d+)", login.submit("job.yaml"))
+    cluster.wait_for_state(job_id, {"COMPLETED"})

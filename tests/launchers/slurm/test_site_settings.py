@@ -9,6 +9,7 @@ from clustertrain.launchers.slurm.site_settings import site_notes
 @pytest.mark.parametrize(
     ("settings", "slurm", "said"),
     [
+        ({"SelectType": "select/linear"}, {}, []),
         ({}, {}, []),
         ({"ProctrackType": "proctrack/cgroup", "JobRequeue": "1", "PreemptMode": "REQUEUE"}, {}, []),
         ({"ProctrackType": "proctrack/pgid"}, {}, ["proctrack/pgid"]),

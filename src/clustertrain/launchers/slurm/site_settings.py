@@ -35,6 +35,11 @@ def site_notes(job: Job, settings: Mapping[str, str]) -> list[str]:
             f"ProctrackType of this cluster is proctrack/pgid. If SLURM suspends the job: {TRAINS_ON}.\n"
             "A stop of the run frees them; administrators can set proctrack/cgroup."
         )
+    if settings.get("SelectType") == "select/linear" and job.resources.gpus_per_worker:
+        notes.append(
+            "SelectType of this cluster is select/linear, which gives no step of a job its GPUs (seen with "
+            "SLURM 22.05).\nAdministrators can set select/cons_tres."
+        )
     if not job.slurm.requeue:
         return notes
     modes = settings.get("PreemptMode", "").split(",")

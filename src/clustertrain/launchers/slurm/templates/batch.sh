@@ -95,7 +95,9 @@ elif [ -n "$setup" ] && [ ! -e "$mail/set-up" ] && [ ! -e "$mail/term" ]; then
   code=3
 elif [ ! -e "$mail/agent" ] && [ ! -e "$mail/term" ]; then
   echo "error: no agent started on $(hostname); the lines above show the cause (code $code)."
-  echo "Likely cause: slurm.python, the image or the program of slurm.container does not exist on the nodes."
+  cause="slurm.python, the image or the program of slurm.container does not exist on the nodes."
+  if grep -q "^srun: error: Unable to create step" "$mail/errors"; then cause="SLURM gave srun no step."; fi
+  echo "Likely cause: $cause"
   code=3
 fi
 trap '' TERM
