@@ -151,17 +151,20 @@ def newest_verified(
     shelf: Shelf,
     on_damaged: Callable[[CheckpointName, CheckpointDamaged], None],
     into: Path,
+    counts: Callable[[CheckpointName], bool] = lambda name: True,
 ) -> VerifiedCheckpoint | None:
     """The newest checkpoint that verifies, falling back one at a time; None if there are no checkpoints.
 
     Args:
+        counts: False for a checkpoint that is as good as absent.
         into: the folder for a copy from S3; see `fetch_checkpoint`.
 
     Raises:
         StorageError: there are checkpoints and none verifies. A restart from step 0 would hide the loss.
     """
-    candidates = names(shelf)
-    for name in reversed(candidates):
+    candidates = []
+    for name in filter(counts, reversed(names(shelf))):
+        candidates.append(name)
         try:
             return fetch_checkpoint(shelf, name, into)
         except CheckpointDamaged as error:

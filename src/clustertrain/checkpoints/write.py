@@ -3,7 +3,8 @@
 The fence (attempt, restart) decides who may write: a writer that is no longer the newest commits nothing.
 Every writer has its own folder names, so a stale writer never changes another writer's files. A checkpoint
 that it commits between the check and the last write is not in the list that the newer writer fixed with its
-claim.
+claim, and no later start resumes from it (`run.claims.overtaken_by`). The fence is checked again before
+anything is removed: what a newer writer has in its list stays. What is collected is not of newer writers.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ class Writer:
     collected: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self.collected = self.shelf.store.collect_leftovers(self.shelf.key, MANIFEST)
+        self.collected = self.shelf.store.collect_leftovers(self.shelf.key, MANIFEST, self._is_older)
+
+    def _is_older(self, tree: str) -> bool:
+        name = CheckpointName.parse(tree)
+        return name is not None and (name.attempt, name.restart) <= (self.attempt, self.restart)
 
     def commit(
         self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
@@ -68,7 +73,7 @@ class Writer:
             progress: step, epoch, samples_seen, world_size, metrics, reason.
 
         Raises:
-            Fenced: a newer attempt or restart has claimed the run; nothing was committed.
+            Fenced: a newer attempt or restart has claimed the run; it does not resume from this checkpoint.
             StorageError: the files could not be written; partial files are removed.
         """
         name = CheckpointName(progress["step"], self.attempt, self.restart)
@@ -94,6 +99,7 @@ class Writer:
         except BaseException:
             tree.abort()
             raise
+        self._check_fence(name)
         self._prune(name)
         return name, sum(file.size_bytes for file in tree.files.values())
 
@@ -128,7 +134,7 @@ class Writer:
     def _check_fence(self, name: CheckpointName) -> None:
         if not self.still_newest():
             raise Fenced(
-                f"Checkpoint {name} is not committed: attempt {self.attempt}, restart {self.restart} "
+                f"Checkpoint {name} does not count: attempt {self.attempt}, restart {self.restart} "
                 "is no longer the newest of this run.\nAnother start has taken over; this one ends."
             )
 

@@ -31,7 +31,7 @@ from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.claims import has_script_checkpoint
+from clustertrain.run.claims import has_script_checkpoint, overtaken_by
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
@@ -212,7 +212,14 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: S
         def fell_back(name: CheckpointName, error: CheckpointDamaged) -> None:
             events.write("fallback", checkpoint=str(name), why=str(error))
 
-        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy)
+        def counts(name: CheckpointName) -> bool:
+            if (by := overtaken_by(name, restart)) is None:
+                return True
+            why = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
+            events.write("fallback", checkpoint=str(name), why=why)
+            return False
+
+        checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
     step = checkpoint.manifest.step if checkpoint else 0
     reached = _reached_before(restart)
     if not config.is_script and (checkpoint is not None or reached):

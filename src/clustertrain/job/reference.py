@@ -206,9 +206,9 @@ With `--accept-changes` a task loads model and optimizer state and takes learnin
 settings and schedule from the changed job; the schedule continues at the saved step. A function gets the
 state that it saved: an optimizer state that it loads contains the old learning rate. A checkpoint that does
 not fit is refused with the difference: another model, another optimizer class. Such a refusal changes
-nothing: the run keeps its state and its job, with which the next start is compared. Another kind of entry point,
-such as a script in place of a task, is always refused. A result with accepted changes is not that of an
-uninterrupted run. `--fresh` starts over and keeps the old run.
+nothing: the run keeps its state and its job, with which the next start is compared. Another kind of entry
+point, such as a script in place of a task, is always refused. A result with accepted changes is not that of
+an uninterrupted run. `--fresh` starts over and keeps the old run.
 
 ## Completion in editors
 

@@ -53,16 +53,8 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
         show = f"{to_type('tensorboard')} --logdir {shlex.quote(run.uri)}"
         curve = f"curve:  {show}\n" if result.metrics else ""
         return f"{curve}output: {command.of('logs', '--rank', '0')}\nfresh:  {command} --fresh"
-    if result.state == "failed" and (newest := run.newest_attempt()) is not None and was_refused(newest):
-        return (
-            f"The changed job was refused; the run is as it was: {_standing_text(run)}.\n"
-            f"logs:   {command.of('logs')}\nagain, with another change:  {command} --accept-changes\n"
-            f"fresh:  {command} --fresh"
-        )
     if result.state == "failed":
-        fresh, edited = command.again_with("--fresh"), command.again_with("--accept-changes")
-        changed = f"\nagain, with a changed job:  {edited}" if result.checkpoint else ""
-        return f"logs:   {command.of('logs')}\nagain:  {command}{changed}\nfresh:  {fresh}"
+        return _after_failure(run, result, command)
     if result.step is None and result.exit_code == EXIT_STOPPED:
         return f"The run was stopped. The script has files in its checkpoint folder.\ncontinue:  {command}"
     if result.step is None:
@@ -73,6 +65,17 @@ def next_step(run: RunDir, result: Result, command: CommandLine) -> str:
     if result.exit_code == EXIT_STOPPED:
         return f"The run was stopped and has saved a checkpoint.\ncontinue:  {command}"
     return f"The run was stopped before it had a checkpoint.\nstart again:  {command}"
+
+
+def _after_failure(run: RunDir, result: Result, command: CommandLine) -> str:
+    logs = f"logs:   {command.of('logs')}"
+    if (newest := run.newest_attempt()) is not None and was_refused(newest):
+        as_it_was = f"The changed job was refused; the run is as it was: {_standing_text(run)}."
+        again = f"again, with another change:  {command} --accept-changes"
+        return f"{as_it_was}\n{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
+    edited = f"\nagain, with a changed job:  {command.again_with('--accept-changes')}"
+    again = f"again:  {command}{edited if result.checkpoint else ''}"
+    return f"{logs}\n{again}\nfresh:  {command.again_with('--fresh')}"
 
 
 def _standing_text(run: RunDir) -> str:

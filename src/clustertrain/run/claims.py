@@ -8,8 +8,10 @@ the process is alive if the counter changes while this process watches it.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,9 +20,23 @@ from clustertrain.checkpoints.manifest import CheckpointName, names
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.node.processes import this_process
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.folder import Attempt, Restart, RunDir
 from clustertrain.run.records import Beat, Claim, Progress, SchedulerStart
 from clustertrain.waiting import wait_until
+
+
+def overtaken_by(name: CheckpointName, restart: Restart) -> Restart | None:
+    """The start of the worker group that resumed from an older checkpoint, although its writer is newer: the
+    checkpoint was committed when its writer had been overtaken. None if `restart` may resume from it."""
+    for attempt in reversed(restart.attempt.run.attempts()):
+        for start in reversed(attempt.restarts()):
+            if (attempt.n, start.number) <= (name.attempt, name.restart):
+                return None
+            plan = start.plan.read()  # None of `restart` itself, and of a start that was killed before it
+            resumed = CheckpointName.parse(plan.checkpoint or "") if plan is not None else name
+            if resumed is None or resumed < name:
+                return start
+    return None
 
 
 def heartbeat_period_s(run: RunDir) -> float:
@@ -132,9 +148,7 @@ def _scripts_files(run: RunDir) -> str | None:
     if folder is None:
         return None  # on S3 a script chooses the keys of its files itself
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if _is_hidden(path, folder):
-            continue
+    for path in sorted(_files_below(folder)):
         with suppress(FileNotFoundError):  # it was removed meanwhile
             found = path.stat()
             digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
@@ -146,11 +160,14 @@ def has_script_checkpoint(run: RunDir) -> bool:
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
         return bool(run.store.list(run.checkpoints.key))
-    return any(path.is_file() and not _is_hidden(path, folder) for path in folder.rglob("*"))
+    return any(path.is_file() for path in _files_below(folder))
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files that are not hidden. Unlike rglob, os.walk passes over a folder that is removed meanwhile."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(parent, name) for name in files if not name.startswith("."))
 
 
 class Heartbeat:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustertrain.run.events import Follower, read_events
 from clustertrain.run.changes import was_refused
+from clustertrain.run.events import Follower, read_events
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.stream_names import is_events_stream, is_stream_of_records
 from clustertrain.run.streams import stream_names

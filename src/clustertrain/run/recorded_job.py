@@ -48,7 +48,7 @@ def is_of_script(attempt: Attempt) -> bool:
 
 
 def last_job(run: RunDir) -> Job | None:
-    """The job of the last attempt that wrote one and was not refused; None without one. Raises as `job_at`."""
+    """The job of the last attempt that wrote one and was not refused; None without one."""
     jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not was_refused(attempt))
     return next((job for job in jobs if job is not None), None) or job_at(run, run.job_key)
 

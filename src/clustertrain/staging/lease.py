@@ -98,6 +98,8 @@ class Lease:
         # unchanged name gets the newest bytes from the server.
         try:
             self._fd = os.open(path, os.O_WRONLY)
+        except FileNotFoundError as error:
+            raise LeaseLost(f"{path} was taken over before this process could use it.") from error
         except OSError as error:
             raise refused(path, "opened", error) from error
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -175,9 +177,15 @@ class Contender:
         path = self._path(number)
         if not create_exclusive(path, record.to_bytes()):
             return None
+        if self._numbers()[-1:] != [number]:  # this process was stopped, and others held the lease meanwhile
+            path.unlink(missing_ok=True)
+            return None
         for old in numbers:  # oldest first, so that no earlier holder becomes the highest again
             self._path(old).unlink(missing_ok=True)
-        return Lease(path, record, self._lease_s, self._ended_token)
+        try:
+            return Lease(path, record, self._lease_s, self._ended_token)
+        except LeaseLost:
+            return None
 
     def _is_over(self, number: int) -> bool:
         """Whether the holder released the lease, died on this machine, or did not renew it for `lease_s`."""

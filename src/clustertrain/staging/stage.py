@@ -11,7 +11,9 @@ import errno
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +115,13 @@ def _used_in_place(folder: Path, sha256: str | None, extract: bool) -> Path:
 
 def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
     """Fetch, verify, unpack and publish, as the holder of the lease."""
+    is_there = entry.folder.exists()  # before `ready`: what another holder publishes meanwhile is not damaged
     if entry.ready() is not None:
         return
     work = entry.part(lease.token)
     try:
-        if entry.folder.exists():  # a marker without its content, or content that was cut
+        if is_there:  # a marker without its content, or content that was cut
+            lease.check()
             remove_tree(entry.folder)
         tick = report.ticker("download", lease)
         _adopt(entry, lease, work, tick)
@@ -126,12 +130,13 @@ def _stage_as_holder(entry: Entry, lease: Lease, report: _Report) -> None:
         _arrange(entry, part, work / "whole", report.ticker("extract", lease))
         lease.check()
         _publish(entry, work / "whole")
-    except OSError as error:
+    except (OSError, StorageError) as error:
         lease.check()  # if the lease is lost, the next holder removes the files
+        if isinstance(error.__cause__ or error, FileNotFoundError) and not work.exists():
+            raise LeaseLost(f"{work} was removed by an earlier holder, which had been stopped.") from error
+        if isinstance(error, StorageError):
+            raise
         raise refused(Path(error.filename or work), "written", error) from error
-    except StorageError:
-        lease.check()
-        raise
     finally:
         if lease.is_lost or read_progress(work) is None:  # otherwise the next holder resumes from them
             shutil.rmtree(work, ignore_errors=True)
@@ -153,7 +158,10 @@ def _adopt(entry: Entry, lease: Lease, work: Path, tick: Tick) -> None:
         if best is not None:
             copy_part(best, work, tick)
     for path in others:
-        shutil.rmtree(path, ignore_errors=True)
+        # A holder that was only stopped finds its folder gone, and cannot publish half of it.
+        doomed = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
+        with suppress(OSError):
+            shutil.rmtree(path.rename(doomed), ignore_errors=True)
 
 
 def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from clustertrain.errors import StorageError
 from clustertrain.regular_file import NotAFile, open_file, read_file
 from clustertrain.storage.location import Location
-from clustertrain.storage.posix_tree import PosixTree, collect_leftovers, fsync_folder, remove_tree
+from clustertrain.storage.posix_tree import PosixTree, any_tree, collect_leftovers, fsync_folder, remove_tree
 
 _T = TypeVar("_T")
 _STALE_TRIES = 5
@@ -105,13 +105,21 @@ class PosixStore:
         return PosixTree(self._path(key), handle=handle)
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
-        return [name for name in self.list(prefix) if (self._path(prefix) / name).is_dir()]
+        folder = self._path(prefix)
+        while True:
+            found = self.list(prefix)
+            trees = [name for name in found if (folder / name).is_dir()]
+            if all(os.path.lexists(folder / name) for name in set(found) - set(trees)):
+                return trees
+            # One was removed meanwhile, so the listing may lack the one for which it was.
 
     def remove_tree(self, key: str, marker: str) -> None:
         remove_tree(self._path(key))
 
-    def collect_leftovers(self, prefix: str, marker: str) -> builtins.list[str]:
-        return collect_leftovers(self._path(prefix))
+    def collect_leftovers(
+        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+    ) -> builtins.list[str]:
+        return collect_leftovers(self._path(prefix), is_over)
 
     def _path(self, key: str) -> Path:
         return self.root / key if key else self.root

@@ -6,8 +6,8 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -119,11 +119,25 @@ def remove_tree(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def collect_leftovers(parent: Path) -> list[str]:
+def any_tree(name: str) -> bool:
+    """Whether the writer of a tree is over, if all are."""
+    return True
+
+
+def collect_leftovers(parent: Path, is_over: Callable[[str], bool] = any_tree) -> list[str]:
     """Remove what killed writers and removers left behind in `parent`; returns the names."""
     if not parent.is_dir():
         return []
-    leftovers = [p for p in parent.iterdir() if p.name.startswith(HIDDEN) and p.suffix in (".tmp", ".gone")]
+    leftovers = [p for p in parent.iterdir() if p.name.startswith(HIDDEN) and _is_leftover(p, is_over)]
     for path in leftovers:
-        shutil.rmtree(path, ignore_errors=True)
+        if path.suffix == ".gone":
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):  # a writer that still lives finds its folder gone, not half empty
+                remove_tree(path)
     return sorted(path.name for path in leftovers)
+
+
+def _is_leftover(path: Path, is_over: Callable[[str], bool]) -> bool:
+    name = path.name.removeprefix(HIDDEN).rsplit(".", maxsplit=2)[0]
+    return path.suffix == ".gone" or (path.suffix == ".tmp" and is_over(name))

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clustertrain.storage.location import Location
-from clustertrain.storage.posix_tree import HIDDEN
+from clustertrain.storage.posix_tree import HIDDEN, any_tree
 from clustertrain.storage.s3_bucket import Bucket
 from clustertrain.storage.s3_exclusive_create import create_by_contest
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
@@ -77,30 +77,38 @@ class S3Store:
 
     def trees(self, prefix: str, marker: str) -> builtins.list[str]:
         folder = self._folder(prefix)
-        _, names = self._bucket.directly_below(folder)
-        newest = self._bucket.get(folder + NEWEST)
-        if newest is not None:
-            names.append(newest[0].decode())
-        return sorted(name for name in set(names) if self._is_whole(folder + name, marker))
+        newest = None
+        while True:
+            before = newest
+            _, names = self._bucket.directly_below(folder)
+            found = self._bucket.get(folder + NEWEST)
+            newest = found[0].decode() if found is not None else ""
+            whole = {name for name in {*names, newest} if name and self._is_whole(folder + name, marker)}
+            if newest in ("", before) or newest in whole:
+                return sorted(whole)
+            # It was removed meanwhile, so the listing may lack the one for which it was.
 
     def remove_tree(self, key: str, marker: str) -> None:
         folder = self._folder(key)
         self._bucket.delete(folder + marker)
         self._remove_below(folder)
 
-    def collect_leftovers(self, prefix: str, marker: str) -> builtins.list[str]:
+    def collect_leftovers(
+        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+    ) -> builtins.list[str]:
         folder = self._folder(prefix)
         _, names = self._bucket.directly_below(folder)
         leftovers = [
             name
             for name in names
-            if not name.startswith(HIDDEN) and not self._is_whole(folder + name, marker)
+            if not name.startswith(HIDDEN) and is_over(name) and not self._is_whole(folder + name, marker)
         ]
         for name in leftovers:
             self._remove_below(f"{folder}{name}/")
         for key, upload_id in self._bucket.uploads_below(folder):
-            self._bucket.abort_upload(key, upload_id)
-            leftovers.append(key[len(folder) :].partition("/")[0])
+            if is_over(name := key[len(folder) :].partition("/")[0]):
+                self._bucket.abort_upload(key, upload_id)
+                leftovers.append(name)
         return sorted(set(leftovers))
 
     def list(self, prefix: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from typing import Protocol
 from clustertrain.errors import JobError, StorageError
 from clustertrain.storage.location import Location, local_path
 from clustertrain.storage.posix import PosixStore
-from clustertrain.storage.posix_tree import WrittenFile
+from clustertrain.storage.posix_tree import WrittenFile, any_tree
 
 
 class TreeFile(Protocol):
@@ -134,10 +134,13 @@ class Store(Protocol):
         """
         ...
 
-    def collect_leftovers(self, prefix: str, marker: str) -> builtins.list[str]:
+    def collect_leftovers(
+        self, prefix: str, marker: str, is_over: Callable[[str], bool] = any_tree
+    ) -> builtins.list[str]:
         """Remove what killed writers and removers left of trees under a prefix; returns the names.
 
-        Only the current writer may call this: it also removes what another process is still writing.
+        It also removes what another process is still writing, except of trees for whose name `is_over` is
+        False. Such a process then fails to commit, or on S3 commits a tree without files.
         """
         ...
 

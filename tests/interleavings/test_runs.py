@@ -1,0 +1,244 @@
+"""The protocols of a run: the claim of an attempt, the fence of a restart, a takeover, commit and prune of a
+checkpoint, and the result; on both kinds of storage."""
+
+from copy import copy
+from types import SimpleNamespace
+
+import pytest
+from schedule import NIGHTLY, Process, explore, explore_at_random, outcomes
+
+from clustertrain.checkpoints.manifest import CheckpointName, names
+from clustertrain.checkpoints.read import verify
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.write import Writer
+from clustertrain.driver.backend import KitTorchConfig, _claim
+from clustertrain.errors import ClusterError, ClusterTrainError, StorageError
+from clustertrain.run.admission import Options, claim_next_attempt
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.records import Result
+from clustertrain.run.result import ended, write_result
+from clustertrain.worker.rank import WorkerRun
+from small_job import job
+
+__all__ = ["job"]
+
+WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.0.0.1"))
+
+
+def begin(job, **options):
+    """A start of the job: its attempt, or the result of a finished run."""
+    return claim_next_attempt(job, Options(**options), lambda: (1,), lambda line: None, launcher="local")[1]
+
+
+@pytest.mark.parametrize("before", ["new", pytest.param("continued", marks=pytest.mark.nightly)])
+def test_of_two_starts_one_is_let_in(world, job, before):
+    """They run on one machine, so each sees whether the other one lives."""
+    made = job(storage=world.storage)
+    if before == "continued":
+        write_result(claim_attempt(RunDir.newest(world.storage, "a")), Result("failed", "error", 1))
+    world.keep()
+
+    def scenario():
+        world.begin()
+
+        def check(schedule):
+            found = list(outcomes(schedule))
+            let_in = [each for each in found if isinstance(each, Attempt)]
+            refused = [each for each in found if isinstance(each, ClusterError)]
+            assert len(let_in) + len(refused) == len(found), found
+            assert len(let_in) == 1 if len(found) == 2 else len(let_in) <= 1, found
+            assert_no_gap(RunDir.newest(world.storage, "a"))
+
+        return [Process(n, lambda: begin(made)) for n in range(2)], check
+
+    explore(scenario, losses=world.kind == "s3")
+
+
+def assert_no_gap(run):
+    """A fence looks for the next claim only."""
+    claimed = [attempt.n for attempt in run.attempts() if attempt.claim.exists()]
+    assert claimed == list(range(1, len(claimed) + 1)), claimed
+
+
+class Start:
+    """A start of the worker group, as its driver and rank 0 run it: each step adds a line to the model.
+
+    Attributes:
+        resumed: the checkpoint from which it resumed, and the lines in it.
+        committed: the lines in each of its checkpoints whose commit was reported as done.
+    """
+
+    def __init__(self, attempt, job):
+        self.attempt, self.job = attempt, job
+        self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
+
+    def begin(self):
+        ref = AttemptRef.of(self.attempt)
+        config = KitTorchConfig(ref=ref, job_yaml="", is_script=False)
+        self.plan = _claim(self.attempt, ref, config, [WORKER])
+        shelf = self.attempt.run.checkpoints
+        if self.plan.checkpoint is not None:
+            data = b"".join(shelf.store.blocks(shelf.file_key(self.plan.checkpoint, "model.pt")))
+            self.resumed, self.lines = self.plan.checkpoint, data.decode().split()
+        rank = SimpleNamespace(attempt=self.attempt, plan=self.plan)
+        self.writer = Writer(
+            shelf,
+            self.attempt.n,
+            self.plan.restart,
+            "0" * 64,
+            {},
+            Retention(keep_last=1),
+            still_newest=lambda: WorkerRun._still_newest(rank),
+        )
+        self.has_begun = True
+        return self
+
+    def train(self, *steps):
+        """Returns None at the end, or what ended it before."""
+        for step in steps:
+            self.lines = [*self.lines, f"{step}-{self.attempt.n}.{self.plan.restart}"]
+            progress = {
+                "step": step,
+                "epoch": 0,
+                "samples_seen": 8,
+                "world_size": 1,
+                "metrics": {},
+                "reason": "steps",
+            }
+            self.writer.commit({"model.pt": lambda file: file.write(" ".join(self.lines).encode())}, progress)
+            self.committed.append(self.lines)
+
+
+def assert_continues(run, starts, job):
+    """A later start resumes from a whole checkpoint, with every step that a start has committed. So does each
+    of these starts, which are in the order of their claims."""
+    last = Start(claim_attempt(run, number=run.newest_attempt().n + 1), job).begin()
+    for earlier, later in pairs([*starts, last]):
+        for lines in earlier.committed:
+            assert later.lines[: len(lines)] == lines, f"{later.resumed} has not {lines}"
+    if last.resumed is not None:
+        verify(run.checkpoints, last.resumed)
+
+
+def pairs(starts):
+    begun = [start for start in starts if start.has_begun]
+    return [(earlier, later) for n, later in enumerate(begun) for earlier in begun[:n]]
+
+
+def assert_documented(schedule):
+    for outcome in outcomes(schedule):
+        assert not isinstance(outcome, Exception) or isinstance(outcome, ClusterTrainError), repr(outcome)
+
+
+@pytest.mark.parametrize("fence", ["of an attempt", "of a restart"])
+def test_a_start_that_was_overtaken_commits_nothing_that_counts(world, job, fence):
+    """The heartbeat of the first start is lost, or its driver; its rank goes on saving."""
+    made = job(storage=world.storage)
+    first = Start(claim_attempt(RunDir.newest(world.storage, "a")), made).begin()
+    first.train(10)
+    world.keep()
+
+    def scenario():
+        world.begin()
+        old = copy(first)
+        old.committed = first.committed[:]
+        attempt = old.attempt
+
+        def overtakes():
+            mine = attempt if fence == "of a restart" else claim_attempt(attempt.run, number=2)
+            new.attempt = mine
+            new.begin()
+            new.train(CheckpointName.parse(new.resumed).step + 5)
+
+        new = Start(attempt, made)
+
+        def check(schedule):
+            assert_documented(schedule)
+            assert isinstance(schedule.processes[0].outcome, StorageError | None)
+            if not schedule.processes[1].crashed:
+                assert schedule.processes[1].outcome is None, schedule.processes[1].outcome
+            assert_continues(attempt.run, [old, new], made)
+
+        return [Process(0, lambda: old.train(*([20, 30] if NIGHTLY else [20]))), Process(1, overtakes)], check
+
+    losses = world.kind == "s3"
+    if NIGHTLY or (world.kind, fence) == ("files", "of an attempt"):
+        explore(scenario, losses=NIGHTLY and losses)
+    else:  # the others are the same protocol, and take minutes
+        explore_at_random(scenario, range(200), losses=losses)
+
+
+def test_a_run_is_never_seen_without_a_checkpoint(world, job):
+    """A start that sees none starts over: its listing must not fall into the gap between commit and prune."""
+    first = Start(claim_attempt(RunDir.newest(world.storage, "a")), job(storage=world.storage)).begin()
+    first.train(10)
+    shelf = first.attempt.run.checkpoints
+    world.keep()
+
+    def scenario():
+        world.begin()
+
+        def check(schedule):
+            assert_documented(schedule)
+            if not schedule.processes[1].crashed:
+                assert schedule.processes[1].outcome
+
+        writer = copy(first)
+        writer.committed = []
+        return [Process(0, lambda: writer.train(20, 30)), Process(1, lambda: names(shelf))], check
+
+    explore(scenario)
+
+
+def test_the_result_is_written_once(world, job):
+    """By the driver, or by its supervisor when that one has died; both go on with the one that is stored."""
+    attempt = claim_attempt(RunDir.newest(world.storage, "a"))
+    world.keep()
+    results = [Result("done", "finished", 0, ended_at=1.0), Result("failed", "driver_died", 1, ended_at=2.0)]
+
+    def scenario():
+        world.begin()
+
+        def check(schedule):
+            stored = attempt.result.read()
+            for outcome in outcomes(schedule):
+                assert outcome == stored is not None, outcome
+
+        return [
+            Process(n, lambda each=each: write_result(attempt, each)) for n, each in enumerate(results)
+        ], check
+
+    explore(scenario, losses=world.kind == "s3")
+
+
+def test_three_starts_at_random(world, job):
+    """On three machines: the heartbeat of each is lost for the others, and each trains to its end."""
+    made = job(storage=world.storage)
+    world.keep()
+
+    def scenario():
+        world.begin()
+        starts = []
+
+        def lives():
+            attempt = begin(made)
+            if not isinstance(attempt, Attempt):
+                return
+            starts.append(start := Start(attempt, made))
+            start.begin()
+            step = CheckpointName.parse(start.resumed).step if start.resumed else 0
+            start.train(step + 5, step + 10)
+            write_result(attempt, ended(attempt, "done", "finished"))
+
+        def check(schedule):
+            assert_documented(schedule)
+            run = RunDir.newest(world.storage, "a")
+            assert_no_gap(run)
+            starts.sort(key=lambda start: start.attempt.n)
+            assert_continues(run, starts, made)
+
+        return [Process(n, lives, host=f"machine {n}") for n in range(3)], check
+
+    explore_at_random(scenario, range(3000 if NIGHTLY else 120), losses=world.kind == "s3")
