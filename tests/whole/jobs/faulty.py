@@ -22,6 +22,7 @@ class Faulty(Task):
         fault: str = "",
         rank: int = 1,
         at_call: int = 0,
+        *,
         marker: str = "",
         step_s: float = 0.0,
         width: int = 16,
