@@ -25,6 +25,7 @@ class Faulty(Task):
         *,
         marker: str = "",
         step_s: float = 0.0,
+        *,
         width: int = 16,
     ) -> None:
         self.width = width
