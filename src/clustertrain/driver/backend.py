@@ -215,8 +215,8 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: S
         def counts(name: CheckpointName) -> bool:
             if (by := overtaken_by(name, restart)) is None:
                 return True
-            why = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
-            events.write("fallback", checkpoint=str(name), why=why)
+            over = f"attempt {by.attempt.n}, restart {by.number} had taken over before it was committed"
+            events.write("warning", text=f"checkpoint {name} is passed over: {over}")
             return False
 
         checkpoint = newest_verified(attempt.run.checkpoints, fell_back, attempt.checkpoint_copy, counts)
