@@ -53,6 +53,8 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
 
 
 def _has_attempt(view: View) -> bool:
+    if view.stored is None and view.last is not None:
+        return not view.last.stored.of_result
     return view.standing.state in ("staging", "running") or (
         view.made_newest_attempt and not view.standing.of_result
     )
