@@ -212,6 +212,29 @@ def test_a_site_that_demands_an_owner_of_every_object_gets_it(user, kube, namesp
         kube.watch("pods", namespace, bool, 180, f"the operator creates no {role}", selector=selector)
 
 
+def test_pods_of_a_run_resolve_names_by_the_dns_of_the_cluster_and_by_no_other_server(user, kube, namespace):
+    own = user(**inert())
+    own("submit")
+    of_run = {"clustertrain.io/run": own.name, "clustertrain.io/role": "submitter"}
+    server = "busybox nc -ll -p 5353 -e busybox echo hello"
+    kube.apply(
+        shell_pod("inside", "busybox sleep 600", of_run), shell_pod("server", server), namespace=namespace
+    )
+    for name in ("inside", "server"):
+        kube.wait_for_pod(namespace, name)
+    address = kube.get("pods", "server", namespace)["status"]["podIP"]
+
+    def succeeds(command: str) -> bool:
+        argv = ("busybox", "timeout", "5", "busybox", "sh", "-c", command)
+        return kube.execute(namespace, "inside", *argv, check=False).returncode == 0
+
+    reaches = f"busybox nc -w 2 {address} 5353 </dev/null"
+    assert succeeds(reaches)  # nobody enforces the policies yet
+    with kube.network_policies(namespace):
+        assert not succeeds(reaches)
+        assert succeeds("busybox nslookup kubernetes.default.svc.cluster.local")
+
+
 def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
     runtime = f"site-{secrets.token_hex(3)}"
     term = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
