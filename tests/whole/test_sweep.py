@@ -44,7 +44,7 @@ SECTIONS = {
     "args": {"step_s": 0.4},
     "train": {"epochs": 3, "batch_size": 4, "log_every": 1, "loader_workers": 1},
     "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
-    "failures": {"retries": 9, "watchdog": {"step": "20s", "evaluation": "20s"}},
+    "failures": {"retries": 9, "watchdog": {"first_step": "2m", "step": "20s", "evaluation": "20s"}},
 }
 
 
@@ -110,8 +110,8 @@ def strike(run: Run, each: Strike, draw: random.Random, server) -> bool:
 
 
 def _strike_server(each: Strike, server) -> bool:
-    """It dies and comes back, or stops for a while."""
-    os.kill(server.process.pid, each.number)
+    """It dies and comes back, or stops for a while. After a SIGTERM it would wait for its clients."""
+    os.kill(server.process.pid, STOP if each.number == STOP else KILL)
     time.sleep(3)
     if each.number == STOP:
         os.kill(server.process.pid, signal.SIGCONT)
