@@ -91,7 +91,7 @@ def test_a_copy_that_is_not_installed_has_a_list_to_go_by(monkeypatch):
 
 def test_a_python_without_pip_is_that_of_uv(copy, tmp_path, monkeypatch):
     copy(url=tmp_path.as_uri(), dir_info={})
-    monkeypatch.setattr(installed, "find_spec", lambda name: None)
+    monkeypatch.setattr(installed, "distributions", lambda name: [])
     assert added() == ["uv", "pip", "install", "--python", sys.executable, f"{tmp_path}[wandb]"]
 
 

@@ -91,7 +91,7 @@ def test_another_number_of_ranks_continues_the_same_order(ranks, before, after):
     assert set(seen.values()) == {1}, "no sample twice"
     assert 54 - len(seen) < after, "and all of them but a tail too short to deal out"
     notes = [record["text"] for record in rest[0].logs if record["kind"] == "note"]
-    assert ["warm-up" in note for note in notes] == [True, False] and "not bit-identical" in notes[1]
+    assert ["learning rate: " in note for note in notes] == [True, False] and "not bit-identical" in notes[1]
 
 
 def test_every_epoch_takes_each_sample_once(ranks):

@@ -220,7 +220,7 @@ def test_samples_are_decoded_and_pickles_are_not_loaded(tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch, folder):
     monkeypatch.setitem(__import__("sys").modules, "webdataset", None)
-    with pytest.raises(JobError, match=r"Install clustertrain\[webdataset\]"):
+    with pytest.raises(JobError, match=r"Install it: pip install 'webdataset>=1,<2'"):
         Shards(folder)
 
 

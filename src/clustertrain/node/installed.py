@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -38,7 +38,7 @@ def how_to_install(*extras: str) -> str:
         return f"Install the packages of {' and '.join(sorted(extras))} in clustertrain's pyproject.toml."
     wanted = _source(copy, f"[{','.join(sorted(extras))}]") or _packages(copy, extras)
     pip = f"{quote(sys.executable)} -m pip install"
-    if find_spec("pip") is None:
+    if not any(distributions(name="pip")):  # find_spec("pip") would let setuptools replace distutils
         pip = f"uv pip install --python {quote(sys.executable)}"
     return " ".join([pip, *map(quote, wanted)])
 

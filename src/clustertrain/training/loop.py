@@ -197,13 +197,14 @@ class _Loop:
                 self._log(kind, text=each)
         seed_all(derive_seed(self._settings.seed, self.position.step), self._rank_info.rank)
         if state is not None:
-            self._load(state)
+            state = with_tensors(state, self._model, self._optimization.optimizer, self._run.fill)
+            load_weights(self._task, self._model, state["model"])
+            self._optimization.load(state)
         self._log("note", text=self._optimization.lr_text(self.position.step))
+        if state is not None:
+            self._load_rest(state)
 
-    def _load(self, state: dict[str, Any]) -> None:
-        state = with_tensors(state, self._model, self._optimization.optimizer, self._run.fill)
-        load_weights(self._task, self._model, state["model"])
-        self._optimization.load(state)
+    def _load_rest(self, state: dict[str, Any]) -> None:
         if text := self._compression.load(state.get("compression")):
             self._log("note", text=text)
         self.metrics = dict(state["metrics"])
@@ -317,9 +318,8 @@ class _Loop:
     def _requests(self) -> Requests:
         """Rank 0's requests: those of the launcher, and its timer between two saves."""
         minutes = self._settings.save_every_minutes
-        stop, save = self._run.requests()
         since_s = time.monotonic() - self._saved_at_s
-        return Requests(stop, save, minutes is not None and since_s >= 60 * minutes)
+        return Requests(*self._run.requests(), minutes is not None and since_s >= 60 * minutes)
 
     def _log_training(self) -> None:
         self._block_calls.check(self.position.step)

@@ -25,7 +25,6 @@ class Faulty(Task):
         *,
         marker: str = "",
         step_s: float = 0.0,
-        *,
         width: int = 16,
     ) -> None:
         self.width = width
