@@ -4,34 +4,53 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
-from gpu.suite import DEVICE, IS_GPU, needs_a_gpu, synchronize
+from gpu.suite import DEVICE, IS_GPU, needs_a_compiler, needs_a_gpu, needs_cuda, synchronize
 from training.tasks import MemoryRun
 
 pytestmark = [pytest.mark.gpu, needs_a_gpu]
-WIDTH, LAYERS, BATCH = (2048, 12, 512) if IS_GPU else (64, 3, 32)
 WARM, STEPS, ROUNDS = (20, 220, 7) if IS_GPU else (5, 25, 2)
 MOST = 1.02  # of the hand-written loop's time
 
 
+@dataclass(frozen=True)
+class Size:
+    """Of a model and its batches: a step is bound by the GPU, or by the launches of many small kernels."""
+
+    width: int
+    layers: int
+    batch: int
+
+
+SIZES = {
+    "bound by the GPU": Size(4096, 12, 4096) if IS_GPU else Size(64, 3, 32),
+    "bound by launches": Size(256, 48, 64) if IS_GPU else Size(16, 3, 8),
+}
+
+
 class Wide(Task):
+    def __init__(self, size):
+        self.size = size
+
     def model(self):
-        hidden = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
-        return nn.Sequential(*hidden, nn.Linear(WIDTH, 16))
+        width, layers = self.size.width, self.size.layers
+        hidden = [layer for _ in range(layers) for layer in (nn.Linear(width, width), nn.GELU())]
+        return nn.Sequential(*hidden, nn.Linear(width, 16))
 
     def train_data(self, data):
-        generator = torch.Generator().manual_seed(1)
-        x = torch.randn(8 * BATCH, WIDTH, generator=generator)
-        return TensorDataset(x, torch.randint(0, 16, (8 * BATCH,), generator=generator))
+        generator, count = torch.Generator().manual_seed(1), 8 * self.size.batch
+        x = torch.randn(count, self.size.width, generator=generator)
+        return TensorDataset(x, torch.randint(0, 16, (count,), generator=generator))
 
     def loss(self, model, batch):
         x, y = batch
@@ -63,47 +82,53 @@ class TimedRun(MemoryRun):
             self.clock.after(step)
 
 
-def by_the_kit(gpu):
+def by_the_kit(gpu, size, is_compiled):
+    torch.compiler.reset()  # each run has a model of its own, and torch compiles at most eight
     clock = Clock()
-    settings = TrainSettings(steps=STEPS, batch_size=BATCH, precision="bf16", log_every=50)
-    train(Wide(), settings, gpu, TimedRun(clock), {})
+    settings = TrainSettings(
+        steps=STEPS, batch_size=size.batch, precision="bf16", compile=is_compiled, log_every=50
+    )
+    train(Wide(size), settings, gpu, TimedRun(clock), {})
     return clock.step_s
 
 
-def by_hand(gpu):
-    """What a good tutorial writes for one GPU."""
+def by_hand(gpu, size, is_compiled):
+    """What an engineer writes for one GPU, with batches as the kit makes them: rows of a tensor, pinned."""
+    torch.compiler.reset()
     torch.manual_seed(0)
-    clock, task = Clock(), Wide()
+    clock, task = Clock(), Wide(size)
     model = task.model().to(DEVICE)
-    optimizer = task.optimizer(model)
-    dataset, step = task.train_data({}), 0
-    while step < STEPS:
-        loader = DataLoader(dataset, BATCH, shuffle=True, drop_last=True, pin_memory=IS_GPU)
-        for batch in loader:
-            x, y = (tensor.to(DEVICE, non_blocking=True) for tensor in batch)
-            with torch.autocast(DEVICE.type, torch.bfloat16):
-                loss = functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-            if step % 50 == 0:
-                loss.item()
-            clock.after(step)
-            if step == STEPS:
-                break
+    optimizer, called = task.optimizer(model), model
+    if is_compiled:
+        called = torch.compile(model, dynamic=False)
+    tensors = task.train_data({}).tensors
+    for step in range(1, STEPS + 1):
+        ids = torch.randint(0, len(tensors[0]), (size.batch,))
+        batch = [tensor[ids] for tensor in tensors]
+        if IS_GPU:
+            batch = [tensor.pin_memory().to(DEVICE, non_blocking=True) for tensor in batch]
+        with torch.autocast(DEVICE.type, torch.bfloat16):
+            loss = task.loss(called, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 50 == 0:
+            loss.item()
+        clock.after(step)
     return clock.step_s
 
 
-def test_a_step_takes_no_longer_than_in_a_loop_written_by_hand(gpu, row):
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=[needs_cuda, needs_a_compiler])])
+@pytest.mark.parametrize("bound", SIZES)
+def test_a_step_takes_no_longer_than_in_a_loop_written_by_hand(gpu, row, bound, is_compiled):
     kit, hand = [], []
     for turn in range(ROUNDS):
         for loop, into in ((by_the_kit, kit), (by_hand, hand))[:: 1 if turn % 2 else -1]:
-            into.append(loop(gpu))
+            into.append(loop(gpu, SIZES[bound], is_compiled))
     kit_s, hand_s = statistics.median(kit), statistics.median(hand)
     spread = (max(kit) - min(kit)) / kit_s
     row(
-        "a step of the kit against a loop by hand",
+        f"a step {bound}{', compiled' if is_compiled else ''}, kit against by hand",
         f"s, medians of {ROUNDS}",
         kit=kit_s,
         hand=hand_s,
