@@ -127,6 +127,23 @@ def pairs(starts):
     return [(earlier, later) for n, later in enumerate(begun) for earlier in begun[:n]]
 
 
+def assert_fenced(schedule, claim):
+    """The first process commits only after it has looked for the claim of the second one, and found none."""
+    ours = [
+        line
+        for line in schedule.trace
+        if line.endswith(claim) and line.split()[1] in ("open", "GET", "link", "PUT")
+    ]
+    commits = [
+        line
+        for line in schedule.trace
+        if line.startswith("A ") and "MANIFEST.json" in line and ("PUT" in line or "xb" in line)
+    ]
+    if commits:
+        assert ours[0].startswith("A "), "it commits, and was overtaken before it looked"
+        assert schedule.trace.index(ours[0]) < schedule.trace.index(commits[0]), "it commits before it looks"
+
+
 def assert_documented(schedule):
     for outcome in outcomes(schedule):
         assert not isinstance(outcome, Exception) or isinstance(outcome, ClusterTrainError), repr(outcome)
@@ -160,6 +177,9 @@ def test_a_start_that_was_overtaken_commits_nothing_that_counts(world, job, fenc
             if not schedule.processes[1].crashed:
                 assert schedule.processes[1].outcome is None, schedule.processes[1].outcome
             assert_continues(attempt.run, [old, new], made)
+            assert_fenced(
+                schedule, "restarts/1/claim.json" if fence == "of a restart" else "attempts/2/claim.json"
+            )
 
         return [Process(0, lambda: old.train(20)), Process(1, overtakes)], check
 
