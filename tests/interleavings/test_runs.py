@@ -189,6 +189,28 @@ def test_a_start_that_was_overtaken_commits_nothing_that_counts(world, job, fenc
         explore_at_random(scenario, range(3000 if NIGHTLY else 200), losses=world.kind == "s3")
 
 
+def test_a_start_that_was_overtaken_collects_nothing_of_the_newer_one(world, job):
+    """Its rank 0 begins when the newer one is already saving."""
+    run = RunDir.newest(world.storage, "a")
+    old, new = (Start(claim_attempt(run), job(storage=world.storage)).begin() for _ in range(2))
+    world.keep()
+
+    def scenario():
+        world.begin()
+
+        def check(schedule):
+            assert_documented(schedule)
+            if not schedule.processes[1].crashed:
+                assert schedule.processes[1].outcome is None, schedule.processes[1].outcome
+                verify(run.checkpoints, "00000020-2.0")
+
+        late, saving = old.writer.__post_init__, copy(new)
+        saving.committed = []
+        return [Process(0, late), Process(1, lambda: saving.train(20))], check
+
+    explore(scenario)
+
+
 def test_a_run_is_never_seen_without_a_checkpoint(world, job):
     """A start that sees none starts over: its listing must not fall into the gap between commit and prune."""
     first = Start(claim_attempt(RunDir.newest(world.storage, "a")), job(storage=world.storage)).begin()

@@ -177,9 +177,6 @@ class Contender:
         path = self._path(number)
         if not create_exclusive(path, record.to_bytes()):
             return None
-        if self._numbers()[-1:] != [number]:  # this process was stopped, and others held the lease meanwhile
-            path.unlink(missing_ok=True)
-            return None
         for old in numbers:  # oldest first, so that no earlier holder becomes the highest again
             self._path(old).unlink(missing_ok=True)
         try:
