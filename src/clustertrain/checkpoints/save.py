@@ -21,7 +21,7 @@ from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
 from clustertrain.checkpoints.write import Commits, Fenced
 from clustertrain.errors import JobError, StorageError
-from clustertrain.training.divided import is_divided
+from clustertrain.training.divided import is_divided, local, map_state
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
@@ -243,6 +243,18 @@ def copy_to_host(
     if copy.refusal:
         refused(copy.refusal)
     return result
+
+
+def bytes_on_gpus(state: Any) -> int:
+    """The bytes of this rank's tensors on GPUs in nested dicts, lists and tuples: those of a save's copy."""
+    sizes: list[int] = []
+
+    def add(path: str, tensor: torch.Tensor) -> None:
+        part = local(tensor)
+        sizes.append(part.nbytes if part.is_cuda else 0)
+
+    map_state(state, add)
+    return sum(sizes)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Cgroup:
         limit_met: how often memory use reached this limit.
         oom_kills: processes of it that the kernel killed for memory.
         peak_bytes: its highest memory use so far.
+        used_bytes: its memory use now, without the page cache that the kernel drops first.
     """
 
     path: str
@@ -37,6 +38,7 @@ class Cgroup:
     limit_met: int | None
     oom_kills: int | None
     peak_bytes: int | None = None
+    used_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,19 @@ def _cgroup(folder: str) -> Cgroup:
     if (path / "memory.limit_in_bytes").exists():
         name, met = "memory.limit_in_bytes", _number(_text(path / "memory.failcnt"))
         peak = _number(_text(path / "memory.max_usage_in_bytes"))
+        used, cache = _number(_text(path / "memory.usage_in_bytes")), "total_inactive_file"
         kills = _numbers(path / "memory.oom_control").get("oom_kill")
     else:
         events = _numbers(path / "memory.events")
         name, met, kills = "memory.max", events.get("oom"), events.get("oom_kill")
         peak = _number(_text(path / "memory.peak"))
+        used, cache = _number(_text(path / "memory.current")), "inactive_file"
     limit = _number(_text(path / name))  # "max" is no number
     if limit is not None and limit >= _UNLIMITED_BYTES:
         limit = None
-    return Cgroup(folder, name, limit, met, kills, peak)
+    if used is not None:
+        used -= _numbers(path / "memory.stat").get(cache, 0)
+    return Cgroup(folder, name, limit, met, kills, peak, used)
 
 
 def _shm() -> tuple[int | None, int | None]:

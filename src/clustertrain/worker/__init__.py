@@ -22,6 +22,7 @@ one_rank.py       one rank outside Ray: its environment, device and process grou
 shard_source.py   how a worker opens the shards of Shards: local files, S3, the web
 shard_index.py    a command that counts the samples of shards and prints their index
 local_data.py     the data sets on this machine, outside a run
+host_memory.py    whether a node has memory for the copies that saves make
 placement.py      a worker on the CPUs next to its GPUs; expandable segments of GPU memory
 garbage.py        no search for unreachable objects while a process starts
 gpus.py           the GPUs of a rank, and whether torch can use them

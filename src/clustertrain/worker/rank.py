@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,18 +12,20 @@ from typing import Any
 import torch
 
 from clustertrain.checkpoints.manifest import CheckpointName, read_manifest
-from clustertrain.checkpoints.save import Saver, load
+from clustertrain.checkpoints.save import Saver, bytes_on_gpus, load
 from clustertrain.checkpoints.write import Writer
 from clustertrain.errors import StorageError
 from clustertrain.job.identity import hyperparameters, job_hash
 from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
+from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker.garbage import collect_as_usual
+from clustertrain.worker.host_memory import check_host_memory
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
 from clustertrain.worker.plan import Plan
@@ -76,12 +79,13 @@ class WorkerRun:
         """Rank 0's; with FSDP one for each rank, because each has a part of the state."""
         shelf = self.attempt.run.checkpoints
         is_divided = job.train is not None and job.train.strategy == "fsdp" and self.world_size > 1
-        saver, group = Saver, None
+        saver, group, self._saving_ranks = Saver, None, 1
         if is_divided:  # the imports take a second of processor time
             from clustertrain.checkpoints.group import PartWriter, SaveGroup
             from clustertrain.checkpoints.shards import ShardSaver
 
             saver, group = ShardSaver, SaveGroup()
+            self._saving_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         if self.rank != 0:
             if group is None:
                 return None
@@ -171,6 +175,7 @@ class WorkerRun:
 
     def reserve(self, state: dict[str, Any]) -> None:
         if self._saver:
+            check_host_memory(bytes_on_gpus(state), self._saving_ranks, read_limits())
             self._saver.reserve(state)
 
     def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
