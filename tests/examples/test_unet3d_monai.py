@@ -150,7 +150,7 @@ def test_without_the_package_the_message_has_the_command_that_installs_it(exampl
     monkeypatch.syspath_prepend(EXAMPLE)
     monkeypatch.setitem(sys.modules, "nibabel", None)  # Python's own mark of a module that cannot be imported
     monkeypatch.delitem(sys.modules, "unet3d_monai")
-    with pytest.raises(ImportError, match=r"nibabel.*: pip install 'clustertrain\[monai\]'"):
+    with pytest.raises(ImportError, match=r"nibabel.*: pip install 'monai>=1\.5,<2' 'nibabel>=5\.3,<6'"):
         importlib.import_module("unet3d_monai")
 
 

@@ -114,7 +114,8 @@ def test_what_no_run_has_is_a_note(ls):
 def test_a_run_whose_job_this_version_does_not_accept_is_listed(ls):
     run = trained("a", 0.1, [0.5])
     trained("b", 0.2, [0.5])
-    run.store.write_atomic(run.job_key, b"name: a\nfunction: m:f\nnew_key: 1\n")
+    for key in (run.job_key, run.attempt(1).job_key):
+        run.store.write_atomic(key, b"name: a\nfunction: m:f\nnew_key: 1\n")
     lines = ls("--args", "lr").stdout.splitlines()
     assert [line.split()[4] for line in lines[1:3]] == ["-", "0.2"]
     assert lines[3].startswith("note: a: ")

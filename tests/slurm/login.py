@@ -49,7 +49,12 @@ class Login:
         return subprocess.run(
             [sys.executable, *start, *arguments],
             cwd=self.folder,
-            env={**self.cluster.environment, "CLUSTERTRAIN_SITE": "", **environment},
+            env={
+                **self.cluster.environment,
+                "CLUSTERTRAIN_SITE": "",
+                "XDG_STATE_HOME": str(self.folder.parent / f"{self.folder.name}-state"),  # of this user alone
+                **environment,
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -28,6 +28,7 @@ echo end 0 > "$CLUSTERTRAIN_MAIL/verdict"
 # In place of the agent: after SLURM's signal it writes what it makes of the shell's messages.
 HEARS = """\
 #!/bin/bash
+trap '' TERM # as the agents do: SLURM sends it to every process of the step
 touch "$CLUSTERTRAIN_MAIL/agent" "FOLDER/there-$SLURM_NODEID"
 [ "$SLURM_NODEID" = 0 ] || exec sleep 600
 exec PYTHON -c '

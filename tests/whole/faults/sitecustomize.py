@@ -88,7 +88,7 @@ def hooks(killer):
                 killer.pass_by("commit", 0, folder.name.lstrip("."))
 
         def removed(folder, **_):
-            if folder.suffix == ".gone":  # out of sight, and still there
+            if folder.suffix == ".gone" and ".tmp." not in folder.name:  # out of sight, and no leftover
                 killer.pass_by("prune", 0)
 
         module.PosixTree.create = created
