@@ -97,6 +97,7 @@ def _is_port(port: int, documented: str) -> bool:
 
 HEAD, BOTH, WORKERS = "head", "head, workers", "workers"
 ALL, OWN, KERNELS = "all", "the pod's own", "chosen by the kernel"
+CHOSEN = "20000 to 32767"  # by the kit: below the kernel's ports, and not those of workers
 OF_GRPC = frozenset({"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"})
 TO_GRPC = "gRPC's own services: anybody"
 OF_METRICS = frozenset(  # the same page whatever is asked for
@@ -114,8 +115,8 @@ DOORS = [
     Door(("Ray's client server", HEAD, OWN, "10001", "nobody"), "ray.util.client.server "),
     Door(("Ray's metrics", BOTH, ALL, "8080", "anybody"), "DashboardAgent", OF_METRICS),
     Door(("Ray's dashboard agent", BOTH, OWN, "52365", "health checks: anybody"), "DashboardAgent", OF_AGENT),
-    Door(("Ray's dashboard agent, gRPC", BOTH, ALL, KERNELS, "nobody"), "DashboardAgent"),
-    Door(("Ray's runtime environment agent", BOTH, OWN, KERNELS, "nobody"), "RuntimeEnvAgent"),
+    Door(("Ray's dashboard agent, gRPC", BOTH, ALL, CHOSEN, "nobody"), "DashboardAgent"),
+    Door(("Ray's runtime environment agent", BOTH, OWN, CHOSEN, "nobody"), "RuntimeEnvAgent"),
     Door(("Ray's two raylet servers", BOTH, ALL, KERNELS, TO_GRPC), "/raylet ", OF_GRPC),
     Door(
         ("the driver and every process that Ray starts", BOTH, ALL, "10002 to 19999", TO_GRPC),

@@ -55,9 +55,10 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     kube.wait_until_gone("pods", namespace, 60, selector=f"{of_run}worker")
     assert not kube.items("rayclusters", namespace)
     if bring is applied:  # a job file of that name and namespace finds it
-        job_file, model = str(run.job_file), run.folder / "model.safetensors"
+        job_file = (str(CHECKOUT / "k8s" / "digits.yaml"), "--set", f"kubernetes.namespace={namespace}")
+        model = run.folder / "model.safetensors"
         for command in ("status", "logs", "ckpt ls", f"ckpt export --launcher kubernetes --to {model}"):
-            done = run.command(*command.split(), job_file)
+            done = run.command(*command.split(), *job_file)
             assert done.returncode == 0, done.stdout + done.stderr
         assert model.stat().st_size > 0
     (head,) = kube.items("pods", namespace, f"{of_run}head")
