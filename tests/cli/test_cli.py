@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_JOB, EXIT_STORAGE
 from clustertrain.job.file import load_job
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
+from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import typed
@@ -116,7 +116,9 @@ def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
     assert not (tmp_path / "runs").exists()
 
 
-ON_CLUSTERS = [f"{verb} --to {to}" for verb in ("render", "submit") for to in LAUNCHERS if to != "local"]
+ON_CLUSTERS = [
+    f"{verb} --to {to}" for verb in ("render", "submit") for to in launcher_names() if to != "local"
+]
 
 
 @pytest.mark.parametrize("command", ["validate", "check", "run", *ON_CLUSTERS])
@@ -246,7 +248,7 @@ def test_ls_of_nothing(cli):
 def test_an_unknown_launcher_names_those_that_there_are(cli, command):
     result = cli(command, "--to", "pbs")
     assert result.exit_code == EXIT_JOB
-    for name in LAUNCHERS:
+    for name in launcher_names():
         assert repr(name) in result.output
 
 

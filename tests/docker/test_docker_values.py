@@ -9,7 +9,7 @@ import yaml
 
 from clusters.containers import ROOT
 from clustertrain.job.file import load_job
-from clustertrain.job.pods import RunAs
+from clustertrain.launchers.kubernetes.pod_sections import RunAs
 from clustertrain.launchers.kubernetes.preflight import IMAGE_LABELS
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 

@@ -1,5 +1,6 @@
 """What a job refuses, what its values become, and that any job is written and read back as itself."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -638,9 +639,12 @@ JOBS = st.one_of(
 
 
 def fits(keys) -> bool:
-    """Whether the number of workers divides the global batch: every number up to 20 does."""
-    workers = keys.get("resources", {}).get("workers", 1)
-    return "global_batch_size" not in keys.get("train", {}) or isinstance(workers, list) or workers <= 20
+    """Whether the number of workers divides the global batch, as every number up to 20 does, and the profiled
+    steps are those of the run."""
+    workers, train = keys.get("resources", {}).get("workers", 1), keys.get("train", {})
+    if "profile" in train and train["profile"]["steps"][1] > train.get("steps", math.inf):
+        return False
+    return "global_batch_size" not in train or isinstance(workers, list) or workers <= 20
 
 
 @settings(deadline=None)

@@ -77,7 +77,7 @@ def test_an_empty_file_changes_nothing(site_file, text):
         ("slurm:\n  qos: a b\n", "site.yaml:2:8: slurm.qos: 'a b' is not accepted\nmust be a name"),
         (
             "storage: runs\n",
-            "unknown key 'storage'\na site file has only the keys slurm, kubernetes and scratch",
+            "unknown key 'storage'\na site file has only the keys kubernetes, slurm and scratch",
         ),
         ("[1]\n", "site.yaml:1:1: a site file is a mapping of keys\n"),
         ("slurm: {account: '${X}'}\n", "site.yaml:1:18: slurm.account: '${X}' is not accepted\n"),

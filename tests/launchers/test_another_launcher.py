@@ -1,14 +1,18 @@
-"""A launcher that clustertrain does not contain: the commands reach it through the registry."""
+"""A launcher from another distribution: real metadata on the path, as pip installs it."""
+
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from clustertrain.job import launcher_plugins
 from clustertrain.job.file import load_job
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.launcher import Launcher
 
-MODULE = """
+LAUNCHER = """
 from clustertrain.observe.run_table import RunRow
 
 class Queue:
@@ -30,42 +34,157 @@ class Queue:
     def run_in_cluster(self, target, command, *options):
         yield f"{command} there"
 
+    check = render = submit = follow = statuses = ls = found = download = None
+
 LAUNCHER = Queue()
+"""
+PLUGIN = """
+from clustertrain.job.launcher_plugins import LauncherSection, Plugin
+
+class Section(LauncherSection):
+    \"\"\"Settings for the queue of the lab.\"\"\"
+
+    text_keys = frozenset(("lane",))
+
+    lane: str = "slow"
+    \"\"\"Where the job waits.\"\"\"
+
+PLUGIN = Plugin(launcher="a_queue.launcher:LAUNCHER", ray="a_queue.ray:ray_cluster", section=Section)
 """
 
 
+LAB = "queue-of-the-lab"
+
+
+def install(
+    folder, plugin=PLUGIN, launcher=LAUNCHER, distribution="queue-of-the-lab", value="a_queue.plugin:PLUGIN"
+):
+    """Write a package and its metadata into a folder."""
+    package = folder / "a_queue"
+    package.mkdir(parents=True, exist_ok=True)
+    for name, text in (("__init__", ""), ("plugin", plugin), ("launcher", launcher)):
+        (package / f"{name}.py").write_text(text)
+    info = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[clustertrain.launchers]\nqueue = {value}\n")
+
+
 @pytest.fixture
-def cli(tmp_path, monkeypatch):
-    """Calls a command in a folder whose job was submitted through that launcher."""
+def folder(tmp_path, monkeypatch):
+    """A folder on the import path, with a job file; this process forgets the plug-ins that it has loaded."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "a_queue_launcher.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
-    monkeypatch.setitem(LAUNCHERS, "queue", "a_queue_launcher")
-    assert (
-        record_known_run(KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77"))
-        is None
+    launcher_plugins._loaded.cache_clear()
+    yield tmp_path
+    launcher_plugins._loaded.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "a_queue"]:
+        del sys.modules[name]
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def in_a_new_process(folder, *arguments):
+    """The command with the folder's distribution, as the user of an installation types it."""
+    return subprocess.run(
+        [sys.executable, "-m", "clustertrain.cli", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(folder / "site"), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        check=False,
+        capture_output=True,
+        text=True,
     )
 
-    def call(*arguments):
-        result = CliRunner().invoke(main, arguments)
-        assert result.exit_code == 0, result.output
-        return result.output
 
-    return call
+@pytest.fixture
+def submitted(folder):
+    install(
+        folder / "site", plugin=PLUGIN.replace(", section=Section", "")
+    )  # the fields of Job exist already
+    known = KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77")
+    assert record_known_run(known) is None
 
 
+@pytest.mark.usefixtures("submitted")
 @pytest.mark.parametrize("name", ["job.yaml", "runs/digits", "digits"])
-def test_the_commands_reach_it(cli, name):
-    assert "running (training)" in cli("status", name)
-    assert cli("logs", name, "--rank", "3") == "rank 3 of 77\n"
-    assert cli("stop", name) == "cancelled 77\n"
-    assert cli("ckpt", "ls", name) == "ckpt ls there\n"
+def test_the_commands_reach_it(name):
+    assert "running (training)" in call("status", name)
+    assert call("logs", name, "--rank", "3") == "rank 3 of 77\n"
+    assert call("stop", name) == "cancelled 77\n"
+    assert call("ckpt", "ls", name) == "ckpt ls there\n"
 
 
-def test_its_data_and_its_line_of_ls(cli):
-    assert cli("data", "ls") == "data ls there\n"
-    _, line, note = cli("ls").splitlines()
+@pytest.mark.usefixtures("submitted")
+def test_its_data_and_its_line_of_ls():
+    assert call("data", "ls") == "data ls there\n"
+    _, line, note = call("ls").splitlines()
     assert line.split() == ["digits", "running", "-", "-", "queue", "of", "the", "lab,", "job", "77"]
     assert note == "note: one queue is closed"
+
+
+def test_its_section_belongs_to_the_job_file_and_to_the_schema(folder):
+    install(folder / "site")
+    (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: 007}\n")
+    (folder / "m.py").write_text("def f(config): pass\n")
+    done = in_a_new_process(folder, "validate")
+    assert "queue:\n  lane: '007'\n" in done.stdout, done.stderr
+    assert '"Where the job waits."' in in_a_new_process(folder, "schema").stdout
+
+
+def test_a_section_without_its_launcher_says_so(folder):
+    (folder / "job.yaml").write_text("name: digits\nfunction: m:f\ngridengine: {lane: slow}\n")
+    output = call("validate", code=2)
+    assert "unknown key 'gridengine'" in output
+    assert "or the section of a launcher: kubernetes, slurm are installed here" in output
+
+
+BROKEN = [
+    pytest.param({"plugin": "import nothing_of_that_name"}, "named 'nothing_of_that_name'", id="import"),
+    pytest.param({"plugin": "PLUGIN = 3"}, "is a int, not a Plugin", id="no plug-in"),
+    pytest.param({"value": "a_queue.plugin:OTHER"}, "has no attribute 'OTHER'", id="attribute"),
+]
+
+
+@pytest.mark.parametrize(("broken", "reason"), BROKEN)
+def test_one_that_does_not_import_is_named_with_its_distribution_and_the_others_work(folder, broken, reason):
+    install(folder / "site", **broken)
+    output = call("ls")
+    assert "The launcher 'queue' of queue-of-the-lab 1.2 is skipped" in output
+    assert reason in output
+    assert "Traceback" not in output
+    assert "STATE" in output
+    done = in_a_new_process(folder, "render", "--to", "queue")
+    assert (done.returncode, reason in done.stderr) == (2, True)
+
+
+def test_one_whose_launcher_lacks_a_method_is_named_with_the_method(folder):
+    install(
+        folder / "site",
+        plugin=PLUGIN.replace(", section=Section", ""),
+        launcher=LAUNCHER.replace("found = ", ""),
+    )
+    record_known_run(KnownRun.of(load_job("job.yaml"), "job.yaml", "queue", "queue of the lab", "77"))
+    output = call("ls")
+    assert "queue-of-the-lab 1.2 is skipped: it lacks found of the interface" in output
+    done = in_a_new_process(folder, "stop", "job.yaml", "--to", "queue")
+    assert (done.returncode, "it lacks found of the interface" in done.stderr) == (2, True)
+
+
+def test_two_of_one_name_are_both_named(folder):
+    install(folder / "site")
+    install(folder / "site", distribution="another-queue", value="a_queue.other:PLUGIN")
+    done = in_a_new_process(folder, "render", "--to", "queue")
+    output = done.stderr
+    assert done.returncode == 2
+    assert "queue-of-the-lab 1.2 (a_queue.plugin:PLUGIN)" in output
+    assert "another-queue 1.2 (a_queue.other:PLUGIN)" in output
+
+
+def test_the_interface_is_what_a_launcher_is_checked_against():
+    assert launcher_plugins.interface_problem("slurm", object(), Launcher) is not None

@@ -13,7 +13,7 @@ from clustertrain.cli.complete import job_files
 from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.launchers import LAUNCHERS
+from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
 
@@ -21,6 +21,10 @@ class _Commands(click.Group):
     """An error of clustertrain ends the command with its text and exit code, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        from clustertrain.job.launcher_plugins import problems
+
+        for problem in problems().values():
+            note(f"note: {problem}")
         try:
             return super().invoke(ctx)
         except (ClusterTrainError, RunStopped) as error:
@@ -306,7 +310,7 @@ def ckpt_verify(target: str, sets: tuple[str, ...], to: str | None) -> None:
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
 @click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
 @click.option(
-    "--launcher", type=click.Choice(list(LAUNCHERS)), help="As --to of the other commands: where the run is."
+    "--launcher", type=click.Choice(launcher_names()), help="As --to of the other commands: where the run is."
 )
 @click.option("--send", is_flag=True, hidden=True)
 def ckpt_export(

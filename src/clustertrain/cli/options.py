@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from clustertrain.cli.complete import data_names, job_files, targets
-from clustertrain.launchers import LAUNCHERS
+from clustertrain.node.installed import launcher_names
 
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
@@ -15,11 +15,11 @@ SETS = click.option(
 JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
 DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets)
-TO = click.option("--to", "to", type=click.Choice(list(LAUNCHERS)), required=True, help="The launcher.")
+TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 WHERE = click.option(
     "--to",
     "to",
-    type=click.Choice(list(LAUNCHERS)),
+    type=click.Choice(launcher_names()),
     help="The launcher that has the run, if it was started on several.",
 )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import ClassVar
 
 from clustertrain.driver.deadline import failed_cluster
 from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.job.launcher_plugins import part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.node.ray_settings import WORKER_SLOT
@@ -103,10 +103,10 @@ def worker_resources(resources: Resources, *, has_slots: bool = False) -> dict[s
 def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
     """The Ray cluster of an attempt that this launcher started.
 
-    The module is imported by its name: the driver depends on no launcher. It has a function
-    `ray_cluster(job) -> RayCluster`.
+    Raises:
+        JobError: that launcher is not installed here, or cannot be imported.
     """
-    cluster: RayCluster = import_module(f"clustertrain.launchers.{launcher}.ray").ray_cluster(job)
+    cluster: RayCluster = part_of(launcher, plugin_of(launcher).ray)(job)
     return cluster
 
 

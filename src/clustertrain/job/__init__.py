@@ -1,16 +1,13 @@
 """The job file: the models of its sections, its reader, its errors, and the defaults of a site.
 
-model.py        the whole file as one frozen model, and the rules that join sections
+model.py        the whole file as one frozen model
+common.py       the keys that every launcher understands, and the rules that join sections
+launcher_plugins.py  the installed launchers, and their sections of the file
 sections.py     the sections that every launcher has
 train.py        the section `train`
 strategy.py     its parts for DDP, FSDP and torch.compile
 places.py       the sections `data` and `storage`
-slurm.py        the section `slurm`
 interpreter.py  the Python of a script's own environment
-kubernetes.py   the section `kubernetes`
-pods.py         parts of that section: pods, volumes, outgoing traffic
-devices.py      devices that a cluster names itself, and slices of GPUs
-patches.py      the patches of that section
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value

@@ -17,6 +17,7 @@ import yaml
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
 from clustertrain.job.model import Job
 from clustertrain.job.values import is_secret_key
 from clustertrain.job.wording import dotted, shown, validated
@@ -125,12 +126,21 @@ def _read_file(text: str, source: str) -> Document:
     return document
 
 
+def _section(name: str) -> type[LauncherSection]:
+    """The section of the launcher `name`; one without keys if there is none."""
+    return launcher_sections().get(name, LauncherSection)
+
+
+def _names_with_paths() -> str:
+    return " and ".join(name for name, section in launcher_sections().items() if section.expanded_keys)
+
+
 def expected_at(path: Keys) -> Expected:
     """Values of env, arguments of a script and checksums are text exactly as written: 1.10 stays 1.10."""
     match path:
         case ("env", _) | ("args" | "resume_args", int()) | ("data", _, "sha256"):
             return "text"
-        case ("slurm", "partition" | "account" | "qos" | "reservation" | "job_name" | "gpu_type"):
+        case (str(name), str(key), *_) if key in _section(name).text_keys:
             return "text"
         case ("args", *_) | ("train", "loss", "args", *_) | ("train", "metrics", _, "args", *_):
             return "any"
@@ -184,7 +194,7 @@ def _may_expand(path: Keys) -> bool:
             return True
         case ("storage", _) | ("data", _, "uri"):
             return True
-        case ("slurm", "python" | "output") | ("slurm", "mounts", _):
+        case (str(name), str(key), *_) if key in _section(name).expanded_keys:
             return True
     return False
 
@@ -193,7 +203,9 @@ def _is_expanded_later(path: Keys) -> bool:
     """Whether the process that starts the driver, the shell on the node, the worker or the script itself
     replaces ${…}."""
     match path:
-        case ("env", _) | ("slurm", "setup", *_) | ("args" | "resume_args", int()):
+        case ("env", _) | ("args" | "resume_args", int()):
+            return True
+        case (str(name), str(key), *_) if key in _section(name).shell_keys:
             return True
     return False
 
@@ -234,7 +246,7 @@ def expanded(document: Document, environ: Mapping[str, str] | None, path: Keys, 
             position,
             f"{dotted(path)}: {shown(value)} is not accepted",
             "${NAME} is replaced only in storage, scratch, data.*.uri, env, code, interpreter, image and the "
-            f"paths of slurm, and ${{{variables.PREFIX}…}} in the args of a script",
+            f"paths of {_names_with_paths()}, and ${{{variables.PREFIX}…}} in the args of a script",
             "set another key on the command line: --set KEY=VALUE",
         )
     return value

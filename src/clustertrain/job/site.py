@@ -1,4 +1,4 @@
-"""The site file: defaults of `slurm`, `kubernetes` and `scratch` for all job files of a site.
+"""The site file: defaults of the launchers' sections and of `scratch` for all job files of a site.
 
 ~/.config/clustertrain/site.yaml, or below $XDG_CONFIG_HOME; $CLUSTERTRAIN_SITE selects another file:
 
@@ -14,31 +14,42 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NewType
+
+from pydantic import create_model
 
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.file import expanded, expected_at
-from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, section_fields
 from clustertrain.job.model import Job
-from clustertrain.job.sections import Section
-from clustertrain.job.slurm import Slurm, check_container, check_requeue
 from clustertrain.job.values import Refused, Scratch
 from clustertrain.job.wording import validated
 from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
 
+SiteJob = NewType("SiteJob", Job)
+"""A job with the defaults of the site file for keys that are not in its own file."""
 
-class Site(Section):
-    """A site file."""
 
-    slurm: Slurm = Slurm()
-    """Defaults of the section `slurm`; a key in the job file overrides them."""
-
-    kubernetes: Kubernetes = Kubernetes()
-    """Defaults of the section `kubernetes`; a key in the job file overrides them."""
+class _Site(WithLaunchers):
+    """What a site file contains beside the sections of the launchers."""
 
     scratch: Scratch | None = None
     """The default of `scratch`: where each node keeps its copies of data."""
+
+
+if TYPE_CHECKING:
+
+    class Site(_Site):
+        """A site file."""
+
+else:
+    Site = create_model(
+        "Site",
+        __base__=_Site,
+        __doc__="A site file.",
+        **section_fields(),
+    )
 
 
 def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -59,7 +70,7 @@ def site_path(environ: Mapping[str, str] = os.environ) -> Path | None:
     return path if os.path.exists(path) else None  # the home folder may be another user's
 
 
-def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
+def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> SiteJob:
     """The job with the defaults of the site file for keys that are not in its own file.
 
     Raises:
@@ -67,40 +78,19 @@ def with_site(job: Job, environ: Mapping[str, str] = os.environ) -> Job:
     """
     path = site_path(environ)
     if path is None:
-        return job
+        return SiteJob(job)
     site = read_site(path, environ)
-    section = _kubernetes_defaults(job.kubernetes, site.kubernetes)
-    merged = job.model_copy(
-        update={
-            "slurm": job.slurm.model_copy(update=_slurm_defaults(job, site.slurm)),
-            "kubernetes": job.kubernetes.model_copy(update=section),
-            "scratch": job.scratch or site.scratch,
-        }
-    )
+    merged = {
+        name: own.with_site(site.launcher_sections[name]) for name, own in job.launcher_sections.items()
+    }
+    both = job.model_copy(update={**merged, "scratch": job.scratch or site.scratch})
     try:
-        check_container(merged.slurm, job.image)
-        check_requeue(merged.slurm)
+        both.check_sections()
     except Refused as error:
         raise JobError(
             f"{'.'.join(map(str, error.at))}: {error}\nthis includes the defaults in {path}"
         ) from None
-    return merged
-
-
-def _defaults(own: Section, site: Section) -> dict[str, Any]:
-    return {key: getattr(site, key) for key in site.model_fields_set - own.model_fields_set}
-
-
-def _kubernetes_defaults(own: Kubernetes, site: Kubernetes) -> dict[str, Any]:
-    both = {"labels": site.labels | own.labels, "annotations": site.annotations | own.annotations}
-    return {**_defaults(own, site), **both}
-
-
-def _slurm_defaults(job: Job, site: Slurm) -> dict[str, Any]:
-    defaults = _defaults(job.slurm, site)
-    if job.slurm.container == "none" and "container" in job.slurm.model_fields_set:
-        defaults.pop("mounts", None)  # the mounts are for a container, and this job has none
-    return defaults
+    return SiteJob(both)
 
 
 def read_site(path: Path, environ: Mapping[str, str]) -> Site:
@@ -123,7 +113,7 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
             refuse(
                 document.positions[key,][0],
                 f"unknown key '{key}'",
-                "a site file has only the keys slurm, kubernetes and scratch",
+                f"a site file has only the keys {', '.join(launcher_sections())} and scratch",
             )
     document.data = expanded(document, environ, (), document.data)
     return validated(document, Site)

@@ -155,7 +155,8 @@ def _check_installed(folders: Sequence[Path], job: Job, what: str, module_name: 
     """A module that is not below `code` may be installed, here or where the job runs."""
     top = module_name.partition(".")[0]
     is_below = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
-    if not is_below and (_is_installed(top) or job.image or job.slurm.python or job.interpreter):
+    has_own_packages = any(section.has_own_packages for section in job.launcher_sections.values())
+    if not is_below and (_is_installed(top) or job.image or has_own_packages or job.interpreter):
         return
     modules = [
         ".".join(path.relative_to(folder).with_suffix("").parts)

@@ -218,6 +218,12 @@ def _sha256(digest: str) -> str:
     return digest.lower()
 
 
+def _image(image: str) -> str:
+    if not image.isprintable() or not image or image.startswith("-") or image != image.strip():
+        raise ValueError("must be an image, such as registry.example.org/team/train:1.0 or /images/train.sif")
+    return image
+
+
 def _argument(value: object) -> object:
     """Arguments and environment values are text; a number without quotes becomes its text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -353,3 +359,4 @@ DataUri = Annotated[Text, AfterValidator(_data_uri), written_as("path or URI")]
 StorageUri = Annotated[Text, AfterValidator(_storage_uri), written_as("path or URI")]
 Endpoint = Annotated[str, AfterValidator(_endpoint), written_as("URL")]
 Sha256 = Annotated[str, AfterValidator(_sha256), written_as("64 hexadecimal digits")]
+Image = Annotated[str, AfterValidator(_image), written_as("image")]

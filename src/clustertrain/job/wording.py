@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from clustertrain.errors import JobError
 from clustertrain.job.identity import as_json
+from clustertrain.job.launcher_plugins import launcher_sections
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Refused
@@ -67,6 +68,8 @@ def _unknown_key(path: Keys) -> str:
         hint = f"did you mean '{dotted((*homes[0], path[-1]))}'{where}?"
     else:
         hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}"
+        if len(path) == 1 and not near:
+            hint += f"\nor the section of a launcher: {', '.join(launcher_sections())} are installed here"
     return _within(path[:-1], f"unknown key '{shortened(str(path[-1]))}'\n{hint}")
 
 

@@ -1,4 +1,4 @@
-"""The launchers: each one is a folder, and its module is imported at its first use.
+"""The launchers. Each is a plug-in (job/launcher_plugins.py), in a folder here or in another distribution.
 
 launcher.py      the interface of every launcher
 check.py         checks the code of a job before it starts
@@ -8,13 +8,8 @@ listing.py       `clustertrain ls`: the runs of all launchers in one table
 from_storage.py  the common part of the launchers that read the storage on this machine
 stop.py          requests a stop by a file in the storage of the run
 shell.py         runs the commands of a scheduler
+gpu_slices.py    slices of GPUs (MIG), as several schedulers name them
 local/           this machine, or the Ray cluster of RAY_ADDRESS
 slurm/           SLURM clusters
 kubernetes/      Kubernetes clusters with KubeRay
 """
-
-LAUNCHERS = {
-    "local": "clustertrain.launchers.local.launcher",
-    "slurm": "clustertrain.launchers.slurm.launcher",
-    "kubernetes": "clustertrain.launchers.kubernetes.launcher",
-}

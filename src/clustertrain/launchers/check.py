@@ -139,12 +139,7 @@ def _is_set(job: Job, name: str, *, elsewhere: bool) -> bool:
         return True
     if not elsewhere and name in os.environ:
         return True
-    slurm, passed = job.slurm, name in os.environ
-    return (
-        (passed and name in slurm.environment)
-        or any(name in line for line in slurm.setup)
-        or bool(job.kubernetes.secrets)
-    )
+    return any(section.may_set(name) for section in job.launcher_sections.values())
 
 
 def _check_interpreter(job: Job, elsewhere: bool) -> list[str]:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.file import load_job
+from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.from_storage import DEFAULT_STORAGE
 from clustertrain.launchers.known_runs import KnownRun, known_runs, record_known_run
-from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of
+from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, usable_launcher
 from clustertrain.observe.status import (
     RunFiles,
     Status,
@@ -98,7 +98,7 @@ def _located(target: Target, to: str | None, echo: Echo) -> tuple[Launcher, Targ
 def launcher_in_storage(files: RunFiles) -> Launcher:
     """The launcher recorded in the storage. If this version does not have it, the launcher is `local`, which
     needs only the files."""
-    return launcher_of(files.launcher if files.launcher in LAUNCHERS else "local")
+    return launcher_of(files.launcher if files.launcher in plugins() else "local")
 
 
 def status_of(run: RunDir) -> Status:
@@ -163,8 +163,16 @@ def _remote(target: Target, to: str) -> Target:
 
 def _in_a_cluster(target: Target, job: Job, echo: Echo) -> tuple[Launcher, Target] | None:
     """The run of a job file, as a cluster has it; it is known from now on."""
-    for launcher in map(launcher_of, LAUNCHERS):
-        if launcher.storage_visible or (known := launcher.found(job, target.text, echo)) is None:
+
+    def note(text: str) -> None:
+        echo(f"note: {text}")
+
+    for launcher in (usable_launcher(name, note) for name in plugins()):
+        if (
+            launcher is None
+            or launcher.storage_visible
+            or (known := launcher.found(job, target.text, echo)) is None
+        ):
             continue
         echo(f"note: {known.name} was not submitted from this machine; {known.where} has it")
         if (problem := record_known_run(known)) is not None:

@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.launcher import Target
+from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
@@ -62,6 +63,9 @@ class FromStorage(ABC):
             raise skipped[0] if skipped else no_run_at(place)
         rows, notes = rows_of(runs, self.statuses)
         return table_of(rows, [*map(left_out, skipped), *notes], columns)
+
+    def found(self, job: Job, job_file: str, echo: Echo) -> KnownRun | None:
+        return None  # what the storage does not contain was never submitted
 
     def run_in_cluster(self, target: Target, command: str, *options: str) -> Iterator[str]:
         raise _run_elsewhere(target, command, *options)

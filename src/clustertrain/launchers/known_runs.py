@@ -20,8 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
+from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.node.cache import known_runs_folder
 from clustertrain.regular_file import read_file
 from clustertrain.run.command_line import CommandLine
@@ -36,7 +36,7 @@ class KnownRun:
     """A run that this user started, and its launcher.
 
     Attributes:
-        launcher: a key of launchers.LAUNCHERS.
+        launcher: the name of a launcher.
         storage: its URI on the machine that started the run.
         job: the job as it was started, with `--set` and the site file applied, as YAML.
         job_file: the absolute path of the job file, for hints.
@@ -158,6 +158,6 @@ def _read(path: Path) -> KnownRun:
         raise _Unusable(f"is damaged ({where + ': ' if where else ''}{first['msg']})") from error
     if run.version > _VERSION:
         raise _Unusable(f"was written by a later version of clustertrain (format {run.version})")
-    if run.launcher not in LAUNCHERS:
-        raise _Unusable(f"names the launcher {run.launcher!r}, which this version does not have")
+    if run.launcher not in plugins():
+        raise _Unusable(f"names the launcher {run.launcher!r}, which is not installed here")
     return run

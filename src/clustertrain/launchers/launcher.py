@@ -1,21 +1,18 @@
 """The interface of every launcher: the operations on a job, and on a run of it.
 
-A new launcher needs a folder with a module that defines LAUNCHER, a section of the job file, and a line in
-launchers/__init__.py. The part of a launcher that works inside the job has another interface:
-driver/ray_cluster.py.
+A plug-in (job/launcher_plugins.py) names the launcher, its section of the job file, and its part inside the
+job. That part has another interface: driver/ray_cluster.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import BinaryIO, Literal, Protocol
 
-from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
+from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
 from clustertrain.job.model import Job
-from clustertrain.launchers import LAUNCHERS
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
@@ -178,9 +175,19 @@ def launcher_of(name: str) -> Launcher:
     """The launcher of that name.
 
     Raises:
-        JobError: there is no launcher of that name; the message lists the launchers.
+        JobError: there is no launcher of that name, or it cannot be used; the message lists the launchers, or
+            names the distribution and the reason.
     """
-    if name not in LAUNCHERS:
-        raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(LAUNCHERS)}.")
-    launcher: Launcher = import_module(LAUNCHERS[name]).LAUNCHER
+    launcher: Launcher = part_of(name, plugin_of(name).launcher)
+    if (problem := interface_problem(name, launcher, Launcher)) is not None:
+        raise problem
     return launcher
+
+
+def usable_launcher(name: str, note: Echo) -> Launcher | None:
+    """Return the launcher of that name, or write a note and return None if it cannot be used."""
+    try:
+        return launcher_of(name)
+    except PluginProblem as problem:
+        note(str(problem))
+        return None

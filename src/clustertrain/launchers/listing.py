@@ -12,7 +12,7 @@ from clustertrain.errors import StorageError
 from clustertrain.launchers.find import launcher_in_storage
 from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
-from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.launcher import launcher_of, usable_launcher
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of
@@ -36,6 +36,9 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everyw
     """
     storage = storage_at(place or DEFAULT_STORAGE)
     known, notes = known_runs()
+    names = {each.launcher for each in known}
+    usable = {name for name in names if usable_launcher(name, notes.append) is not None}
+    known = [each for each in known if each.launcher in usable]
     skipped: list[StorageError] = []
     visible = {run.uri: run for run in runs_of(storage, skipped.append)}
     shown = {run.store.uri(run.name) for run in visible.values()}

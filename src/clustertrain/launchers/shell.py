@@ -15,14 +15,10 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from clustertrain.errors import ClusterError
+from clustertrain.job.launcher_plugins import plugins
 from clustertrain.units import shortened
 
 _SHOWN_LINES = 2
-_SLURM = "SLURM's commands are on the login nodes of its cluster: log in there, or add their folder to PATH."
-_REMEDIES = {
-    **dict.fromkeys(("sbatch", "squeue", "sinfo", "scontrol", "scancel", "sacct"), _SLURM),
-    "kubectl": "Install it (https://kubernetes.io/docs/tasks/tools), or add its folder to PATH.",
-}
 
 
 @dataclass(frozen=True)
@@ -129,7 +125,8 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _missing(program: str, error: OSError) -> CommandMissing:
-    remedy = _REMEDIES.get(program, "Install it, or add its folder to PATH.")
+    known = [each.remedies[program] for each in plugins().values() if program in each.remedies]
+    remedy = known[0] if known else "Install it, or add its folder to PATH."
     what = "may not be run" if isinstance(error, PermissionError) else "is not on PATH"
     return CommandMissing(f"{program} {what} on this machine.\n{remedy}")
 

@@ -1,11 +1,11 @@
-"""Whether the packages of a training are installed here, without importing them, and how to add them."""
+"""What is installed here: packages of a training, launchers. It imports none of them."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable
-from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
@@ -13,6 +13,15 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 _EXTRA_OF_LOGGER = {"tensorboard": "train", "mlflow": "mlflow", "wandb": "wandb"}
+
+
+LAUNCHER_GROUP = "clustertrain.launchers"
+"""The group of entry points in which a distribution registers a launcher (job/launcher_plugins.py)."""
+
+
+def launcher_names() -> list[str]:
+    """The names of the registered launchers. It imports none of them."""
+    return sorted(set(entry_points(group=LAUNCHER_GROUP).names))
 
 
 def missing_for_training() -> list[str]:

@@ -10,9 +10,9 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.job.pods import Volume
 from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.preflight import check_cluster, check_image, why_not_for_all
 from clustertrain.launchers.kubernetes.quotas import why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import manifests

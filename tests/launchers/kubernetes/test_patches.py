@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from clustertrain.errors import JobError
-from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.launchers.kubernetes.render.patches import patched, strategic_merge
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 RAYJOB = {
     "kind": "RayJob",

@@ -1,5 +1,10 @@
 """Kubernetes: a job is checked, rendered as a RayJob and its objects, applied, and observed.
 
+plugin.py            registers the launcher
+section.py           the section `kubernetes` of a job file
+pod_sections.py      parts of that section: pods, volumes, outgoing traffic
+patch_section.py     the patches of that section
+devices.py           devices that a cluster names itself
 launcher.py          the launcher
 submit.py            check, render, apply
 validate.py          `validate`: what the cluster would refuse, and advice

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandFailed, Done, lines, run
 from clustertrain.waiting import wait_until
 

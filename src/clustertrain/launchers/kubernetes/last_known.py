@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.pod_problems import Object
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.cache import known_runs_folder
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.regular_file import read_file
@@ -48,5 +49,5 @@ def last_known(job: Job, rayjob: Object) -> LastKnown | None:
 
 
 def _file_name(job: Job) -> str:
-    identity = f"{job.kubernetes.context}\n{job.kubernetes.namespace}\n{job.name}"
+    identity = f"{job.section(Kubernetes).context}\n{job.section(Kubernetes).namespace}\n{job.name}"
     return f"{job.name[:40]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.last"

@@ -16,6 +16,7 @@ from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view, warning
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.logs import LogSelection
@@ -33,7 +34,7 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
         JobError: there is no such attempt or log.
         ClusterError: kubectl failed, or the cluster refused a request.
     """
-    kubectl = Kubectl.of(job.kubernetes)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     shown, printed = _Shown(), ""
     while True:
         try:

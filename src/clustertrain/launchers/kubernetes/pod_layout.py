@@ -25,6 +25,7 @@ from clustertrain.launchers.kubernetes.capacity import (
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.render.amounts import counted, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.manifests import ray_job
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine
@@ -74,7 +75,7 @@ def fitted(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
     held = sum(how_many_fit(pods, node) for node in eligible_nodes(pods, nodes))
     per_pod = shape.workers_per_node if shape.nodes is not None else 1
     most = held * per_pod
-    if job.kubernetes.autoscaled or not shape.min_workers <= most < shape.max_workers:
+    if job.section(Kubernetes).autoscaled or not shape.min_workers <= most < shape.max_workers:
         return job, []
     sizes = [size for size in job.world_sizes if size <= most and size % per_pod == 0]
     if not sizes:
@@ -102,10 +103,10 @@ def divided(job: Job, nodes: Sequence[Object], command: CommandLine = UNKNOWN) -
     found = next((each for each in layouts if each.held_by(nodes) >= each.pods.pods), None)
     if found is None:
         why = why_no_nodes([layouts[-1].pods], nodes, command) if nodes else None
-        if why is None or job.kubernetes.autoscaled:
+        if why is None or job.section(Kubernetes).autoscaled:
             raise nodes_missing(job, "the present nodes cannot hold the workers, and no others are known")
         raise ClusterError(why)
-    gpu = job.kubernetes.gpu_resource
+    gpu = job.section(Kubernetes).gpu_resource
     largest = max(allocatable(node, gpu) for node in eligible_nodes(found.pods, nodes))
     has = f"the largest node has {amount_text(gpu, largest)} {gpu}"
     each, workers = job.resources.gpus_per_worker, found.workers
@@ -150,4 +151,4 @@ def _layouts(job: Job) -> Iterator[_Layout]:
 def _worker_pods(job: Job) -> PodGroup:
     """The group of the workers' pods, with the patches of the job."""
     groups = pod_groups_of(ray_job(job, "config", Options()))
-    return max(groups[1:], key=lambda group: group.requests.get(job.kubernetes.gpu_resource, 0))
+    return max(groups[1:], key=lambda group: group.requests.get(job.section(Kubernetes).gpu_resource, 0))

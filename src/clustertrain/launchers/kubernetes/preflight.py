@@ -18,7 +18,6 @@ from typing import Any
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.job.pods import Volume
 from clustertrain.launchers.kubernetes.capacity import (
     Object,
     PodGroup,
@@ -27,10 +26,12 @@ from clustertrain.launchers.kubernetes.capacity import (
     why_no_nodes,
 )
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.quotas import counted, object_counts, why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import run
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.version import RAY_VERSION, __version__
@@ -70,7 +71,7 @@ def check_cluster(
     groups = pod_groups_of(rayjob)
     notes = []
     if why := why_no_nodes(groups, nodes, command) if nodes else None:
-        if not job.kubernetes.autoscaled:
+        if not job.section(Kubernetes).autoscaled:
             raise ClusterError(why)
         notes.append(f"note: the run waits for new nodes (kubernetes.autoscaled): {why.splitlines()[0]}")
     _check_quotas(job, manifests, groups, reader)
@@ -194,7 +195,7 @@ def _check_named(job: Job, reader: _Reader) -> None:
 
 def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
     """Kind, name, the key that names it, and the remedy."""
-    section = job.kubernetes
+    section = job.section(Kubernetes)
     make_secret = "kubectl create secret generic {} --from-literal=KEY=… creates it."
     for name in section.secrets:
         yield "secret", name, "kubernetes.secrets", make_secret.format(name)

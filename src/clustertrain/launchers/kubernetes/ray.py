@@ -10,13 +10,15 @@ from clustertrain.driver.elastic_cluster import ElasticCluster
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.folder import Attempt
 
 
 def ray_cluster(job: Job) -> RayCluster:
     """The cluster of this pod; Ray sets RAY_ADDRESS for the entrypoint of a job."""
-    return PodRay(os.environ["RAY_ADDRESS"], job.kubernetes.start_deadline_s, job.failures.resize_after_s)
+    deadline_s = job.section(Kubernetes).start_deadline_s
+    return PodRay(os.environ["RAY_ADDRESS"], deadline_s, job.failures.resize_after_s)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.last_known import LastKnown
 from clustertrain.launchers.kubernetes.pod_problems import name_of
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import (
     POLL_S,
@@ -98,7 +99,7 @@ def _retries_text(observed: Observed) -> str:
 
 def rows_of(job: Job) -> list[Row]:
     """The table of `status`. Raises as `view_of_existing`."""
-    return status_rows(view_of_existing(job, Kubectl.of(job.kubernetes)))
+    return status_rows(view_of_existing(job, Kubectl.of(job.section(Kubernetes))))
 
 
 def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
@@ -120,7 +121,7 @@ def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
 
 
 def _cluster_of(known: KnownRun) -> Kubectl:
-    return Kubectl.of(parse_job(known.job, known.job_file).kubernetes)
+    return Kubectl.of(parse_job(known.job, known.job_file).section(Kubernetes))
 
 
 def _known_row(known: KnownRun, observed: Observed | None) -> RunRow:
@@ -136,7 +137,7 @@ def follow_to_its_end(job: Job, echo: Callable[[str], None]) -> int:
 
     If the cluster does not answer, it prints a warning and continues to wait: the run does not depend on it.
     """
-    kubectl, printed = Kubectl.of(job.kubernetes), ""
+    kubectl, printed = Kubectl.of(job.section(Kubernetes)), ""
     while True:
         try:
             view = read_view(job, kubectl)

@@ -18,6 +18,7 @@ from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.view import CLI, RAYJOBS, View, error_from_pod, view_of_existing
 
 _BEYOND_GRACE_S = 90.0
@@ -36,7 +37,7 @@ def stop(job: Job, echo: Callable[[str], None], *, wait: bool = True) -> None:
         JobError: the run is over, or has no RayJob.
         ClusterError: kubectl failed, or the cluster refused a request.
     """
-    kubectl = Kubectl.of(job.kubernetes)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     view = view_of_existing(job, kubectl)
     if view.observed.rayjob is None or view.standing.over:
         why = "it has no RayJob" if view.observed.rayjob is None else "its pods end by themselves"

@@ -12,6 +12,7 @@ from clustertrain.launchers.kubernetes.pod_problems import name_of
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod, waiting_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.view import (
     CLI,
     error_from_pod,
@@ -35,7 +36,7 @@ def lines_of(job: Job, command: str, options: Sequence[str]) -> Iterator[str]:
             f"`{command}` writes files, and the storage of {job.name} is in the cluster: {where.uri}.\n"
             "Run it on a machine or in a pod that can write to that storage."
         )
-    kubectl = Kubectl.of(job.kubernetes)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     observed = observe_run(job, kubectl, [])
     arguments = [*command.split(), JOB_FILE, *options]
     if observed.head is not None:
@@ -55,7 +56,7 @@ def download(job: Job, command: str, options: Sequence[str], to: BinaryIO) -> No
 
     Raises: as `lines_of`.
     """
-    kubectl = Kubectl.of(job.kubernetes)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     observed = observe_run(job, kubectl, [])
     argv = [*CLI, *command.split(), JOB_FILE, *options]
     if observed.head is not None:

@@ -26,6 +26,7 @@ from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifes
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
 from clustertrain.launchers.kubernetes.rules.check import advice, check, refusals, to_error
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.run.admission import Options
@@ -74,7 +75,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
         JobError, StorageError: as `render`.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
-    kubectl = Kubectl.of(job.kubernetes)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     given = job
     job, layout = with_nodes(job, kubectl, options.command)
     if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
@@ -88,7 +89,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     if (before := rayjob_of(kubectl, job.name)) is not None:
         _check_over(before, options.command)
     for name, key in names_of(job.env).items():
-        if name not in _SET_IN_PODS and not job.kubernetes.secrets:
+        if name not in _SET_IN_PODS and not job.section(Kubernetes).secrets:
             echo(f"note: env.{key}: {name} is not sent from here; the image has to set it, or a Secret")
     if not options.no_check:
         check_code(job, echo, command=options.command, elsewhere=True)
@@ -115,14 +116,14 @@ def applied(job: Job) -> Applied | None:
     Raises:
         ClusterError: kubectl failed.
     """
-    rayjob = rayjob_of(Kubectl.of(job.kubernetes), job.name)
+    rayjob = rayjob_of(Kubectl.of(job.section(Kubernetes)), job.name)
     is_ours = rayjob is not None and rayjob["metadata"].get("labels", {}).get(RUN_LABEL) == job.name
     return _applied(job, rayjob) if rayjob is not None and is_ours else None
 
 
 def _applied(job: Job, rayjob: Manifest) -> Applied:
     namespace = str(rayjob["metadata"]["namespace"])
-    return Applied(job.name, namespace, in_pods(job).storage.uri, job.kubernetes.context)
+    return Applied(job.name, namespace, in_pods(job).storage.uri, job.section(Kubernetes).context)
 
 
 def _end_head(kubectl: Kubectl, name: str) -> None:

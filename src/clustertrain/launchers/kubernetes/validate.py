@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import load_job
+from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.kubernetes.dry_run import RefusedByServer, check_admission
@@ -26,6 +27,7 @@ from clustertrain.launchers.kubernetes.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests
 from clustertrain.launchers.kubernetes.rules.check import advice
 from clustertrain.launchers.kubernetes.rules.schemas import VERSION, schemas_of, versions
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import rayjob_of
 from clustertrain.launchers.launcher import Checked, CheckOptions
 from clustertrain.launchers.shell import CommandMissing
@@ -45,8 +47,9 @@ def validate(path: Path, sets: Sequence[str], options: CheckOptions) -> Checked:
     documents = manifests_in(path)
     if documents is not None:
         return _validate_manifests(path, documents, options, version)
-    job, command = with_site(load_job(path, sets)), typed("submit --to kubernetes", str(path), sets)
-    kubectl = Kubectl.of(job.kubernetes)
+    job: Job = with_site(load_job(path, sets))
+    command = typed("submit --to kubernetes", str(path), sets)
+    kubectl = Kubectl.of(job.section(Kubernetes))
     job, layout = with_nodes(job, kubectl, command)
     objects = manifests(job)
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
 from clustertrain.job.file import load_job
-from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
@@ -28,6 +27,7 @@ from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, n
 from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.state import Observed, exit_code, made_newest_attempt, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status_json import StoredStatus
@@ -109,7 +109,8 @@ def view_of_existing(job: Job, kubectl: Kubectl) -> View:
     view = read_view(job, kubectl)
     if view.observed.rayjob is not None or (view.stored is not None and view.stored.attempt is not None):
         return view
-    where = f"namespace {job.kubernetes.namespace}" if job.kubernetes.namespace else "the context's namespace"
+    namespace = job.section(Kubernetes).namespace
+    where = f"namespace {namespace}" if namespace else "the context's namespace"
     start = f"`{CommandLine('submit --to kubernetes')}` starts it."
     if view.stored is None:
         why = "; ".join(view.notes)
@@ -244,8 +245,8 @@ def warning(error: NoAnswer) -> str:
 def kubectl_for(job_file: str | None, namespace: str | None) -> Kubectl:
     """The cluster and namespace of a job file; without one, of the site file."""
     if job_file is not None:
-        section = with_site(load_job(Path(job_file))).kubernetes
+        section = with_site(load_job(Path(job_file))).section(Kubernetes)
     else:
         site = site_path()
-        section = Kubernetes() if site is None else read_site(site, os.environ).kubernetes
+        section = Kubernetes() if site is None else read_site(site, os.environ).section(Kubernetes)
     return Kubectl(namespace or section.namespace, section.context)

@@ -1,5 +1,6 @@
 """Runs on this machine, with a Ray that the driver starts or with the Ray cluster of RAY_ADDRESS.
 
+plugin.py    registers the launcher
 launcher.py  the launcher
 ray.py       the driver's connection to Ray: its own on this machine, or the one of RAY_ADDRESS
 run.py       claims an attempt, starts the driver, shows its progress

@@ -1,5 +1,7 @@
 """SLURM: checks a job, renders it as a script for sbatch, submits it, and observes it in the queue.
 
+plugin.py      registers the launcher
+section.py     the section `slurm` of a job file
 launcher.py    the launcher
 submit.py      checks a job, takes a snapshot of the code, calls sbatch
 preflight.py   the checks before a job is submitted

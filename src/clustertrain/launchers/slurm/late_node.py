@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from clustertrain.errors import EXIT_CLUSTER
 from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import ended, failed
@@ -18,7 +19,7 @@ def result_of_late_node(attempt: Attempt, job: Job, text: str) -> Result:
     """The result of an attempt that a node ended before the workers started; `text` names the node."""
     claim = attempt.claim.read()
     start = claim.allocation if claim is not None else None
-    if start is None or len(start.nodes) == 1 or not job.slurm.requeue or not job.failures.retries:
+    if start is None or len(start.nodes) == 1 or not job.section(Slurm).requeue or not job.failures.retries:
         return failed(attempt, text, EXIT_CLUSTER)
     retries, number = job.failures.retries, 1 + _in_a_row(attempt, start)
     if number > retries:

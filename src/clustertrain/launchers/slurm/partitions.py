@@ -21,6 +21,7 @@ from clustertrain.launchers.slurm.script import (
     gpus_per_node,
     memory_per_node_bytes,
 )
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.launchers.slurm.times import slurm_duration_s
 from clustertrain.units import duration_text
 
@@ -81,8 +82,8 @@ class JobRequest:
             cpus=cpus_per_node(job),
             memory_mib=math.ceil((memory_per_node_bytes(job) or 0) / _MIB),
             gpus=gpus_per_node(job),
-            gpu_type=job.slurm.gpu_type,
-            time_s=job.slurm.time_limit_s,
+            gpu_type=job.section(Slurm).gpu_type,
+            time_s=job.section(Slurm).time_limit_s,
             sums={
                 "cpus": f"{workers} {shape.cpus_per_worker:g} CPUs",
                 "memory": f"{workers} {each_mib:g} MiB + {RAY_AND_DRIVER_BYTES // _MIB} MiB for Ray",

@@ -27,6 +27,7 @@ from clustertrain.launchers.slurm.partitions import (
 )
 from clustertrain.launchers.slurm.refusal import GENERAL, reason_of_the_plan, refusal
 from clustertrain.launchers.slurm.script import Rendered, is_image_file
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.admission import check_storage
 from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
@@ -64,7 +65,7 @@ def check_cluster(
     Raises:
         ClusterError: a check failed; the message shows the arithmetic.
     """
-    requested = job.slurm.partition or environ.get("SBATCH_PARTITION")
+    requested = job.section(Slurm).partition or environ.get("SBATCH_PARTITION")
     partition = (
         None
         if is_elsewhere(job, environ)
@@ -91,7 +92,7 @@ def check_controller(environ: Mapping[str, str]) -> None:
 
 def is_elsewhere(job: Job, environ: Mapping[str, str]) -> bool:
     """Whether the job is for another cluster; `sinfo` here does not list its partitions."""
-    named = any(option.startswith("--cluster") for option in job.slurm.options)
+    named = any(option.startswith("--cluster") for option in job.section(Slurm).options)
     return named or any(environ.get(name) for name in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"))
 
 
@@ -102,13 +103,13 @@ def check_output(job: Job) -> None:
     Raises:
         StorageError: the folder does not exist, or cannot be written.
     """
-    folder = Path(job.slurm.output)
+    folder = Path(job.section(Slurm).output)
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".clustertrain-probe-"):
             return
     except FileNotFoundError:
         raise StorageError(
-            f"slurm.output is {job.slurm.output}, and {folder.absolute()} does not exist.\n"
+            f"slurm.output is {job.section(Slurm).output}, and {folder.absolute()} does not exist.\n"
             "SLURM does not create it, and the job would fail without a message: "
             f"mkdir -p {quote(str(folder.absolute()))}"
         ) from None
@@ -122,14 +123,14 @@ def check_container_files(job: Job) -> None:
     Raises:
         StorageError: one of them does not exist.
     """
-    if job.slurm.container == "none":
+    if job.section(Slurm).container == "none":
         return
     if (image := image_path(job)) is not None and not image.exists():
         raise StorageError(
             f"image is {job.image}, and {image.absolute()} does not exist.\n"
             "Build or pull it first, or use an image in a registry, such as docker://…"
         )
-    for mount in job.slurm.mounts:
+    for mount in job.section(Slurm).mounts:
         if not Path(mount.partition(":")[0]).exists():
             raise StorageError(
                 f"slurm.mounts: {mount.partition(':')[0]} does not exist on this machine.\n"
@@ -140,7 +141,7 @@ def check_container_files(job: Job) -> None:
 def image_path(job: Job) -> Path | None:
     """The path of the image if it is a file; None for an image in a registry."""
     image = job.image or ""
-    is_file = job.slurm.container in ("apptainer", "pyxis") and is_image_file(image)
+    is_file = job.section(Slurm).container in ("apptainer", "pyxis") and is_image_file(image)
     return Path(image) if is_file else None
 
 
@@ -150,7 +151,7 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
     Raises:
         ClusterError: it is shorter; the message shows the arithmetic.
     """
-    limit_s, limit = job.slurm.time_limit_s, "slurm.time_limit"
+    limit_s, limit = job.section(Slurm).time_limit_s, "slurm.time_limit"
     if limit_s is None and partition is not None:
         limit_s = partition.default_time_s or partition.time_limit_s
         limit = f"the limit of partition {partition.name}"

@@ -12,6 +12,7 @@ from clustertrain.driver.ray_cluster import Deadline, RayCluster, RayNotUp, all_
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import Attempt
@@ -23,7 +24,7 @@ def ray_cluster(job: Job) -> RayCluster:
     """The cluster whose head the agent of this node started."""
     address, _, port = os.environ[variables.HEAD].partition(":")
     nodes = tuple(os.environ[variables.NODES].split(","))
-    return SlurmRay(address, int(port), nodes, job.slurm.nodes_wait_s)
+    return SlurmRay(address, int(port), nodes, job.section(Slurm).nodes_wait_s)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from shlex import quote
 
 from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.job.devices import check_slices
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
-from clustertrain.job.slurm import LONGEST_LEAD_S
+from clustertrain.launchers.gpu_slices import check_slices
+from clustertrain.launchers.slurm.section import LONGEST_LEAD_S, Slurm
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.storage.location import local_path
 from clustertrain.version import __version__
@@ -77,7 +77,7 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
     if not job_path.isprintable():
         raise JobError(f"{job_path!r}: a path with control characters\nrename the file or its folder")
     body = _template("batch.sh")
-    if job.slurm.container == "podman":
+    if job.section(Slurm).container == "podman":
         body = _template("podman.sh") + body
     lines = [
         "#!/bin/bash",
@@ -105,7 +105,7 @@ def _named_variables(job: Job) -> tuple[str, ...]:
     """Those that the job names, in slurm.environment or in a reference of `env`. The folders of a machine are
     its own: a container has others."""
     needed = (name for name in names_of(job.env) if name not in (*_PASSED_VARIABLES, *_FOLDERS))
-    return tuple(dict.fromkeys((*job.slurm.environment, *needed)))
+    return tuple(dict.fromkeys((*job.section(Slurm).environment, *needed)))
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
@@ -115,8 +115,8 @@ def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
     is for the step before the save and the end after it. Before the first measured save it is the grace time
     + 60 s.
     """
-    if job.slurm.lead_time_s is not None:
-        return job.slurm.lead_time_s
+    if (lead_time_s := job.section(Slurm).lead_time_s) is not None:
+        return lead_time_s
     computed = (
         job.failures.grace_s + 60.0 if measured_save_s is None else max(60.0, 2.0 * measured_save_s + 30.0)
     )
@@ -145,7 +145,7 @@ def memory_per_node_bytes(job: Job) -> int | None:
 
 
 def _options(job: Job, lead_s: float) -> Iterator[str]:
-    slurm = job.slurm
+    slurm = job.section(Slurm)
     yield f"job-name={slurm.job_name or job.name}"
     for option in ("partition", "account", "qos", "reservation", "constraint", "dependency"):
         if (value := getattr(slurm, option)) is not None:
@@ -162,7 +162,7 @@ def _options(job: Job, lead_s: float) -> Iterator[str]:
 
 
 def _shape(job: Job) -> Iterator[str]:
-    slurm, counts = job.slurm, job.node_counts
+    slurm, counts = job.section(Slurm), job.node_counts
     if len(counts) == 1:
         yield f"nodes={counts[0]}"
         yield "ntasks-per-node=1"
@@ -195,12 +195,12 @@ def _time(seconds: float) -> str:
 
 def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
     """Lines of shell that set the body's variables: job, at_time_limit, setup, launch, image (podman)."""
-    container = job.slurm.container
+    container = job.section(Slurm).container
     is_absolute = job_path.startswith("/")
     folder = "" if container == "none" or is_absolute else '"$PWD"/'  # a container has another $PWD
     yield f"job={folder}{quote(job_path)}"
-    yield f"at_time_limit={job.slurm.at_time_limit}"
-    lines = "\n".join(job.slurm.setup)
+    yield f"at_time_limit={job.section(Slurm).at_time_limit}"
+    lines = "\n".join(job.section(Slurm).setup)
     if lines:
         yield "# shellcheck disable=SC2016  # another shell expands $ here"
     yield f"setup={quote(lines)}"
@@ -274,17 +274,18 @@ def _mounts(job: Job) -> Iterator[str]:
     for word in (_TEMPORARY, '"${job%/*}"'):
         yield f"{word}:{word}"
     seen: list[PurePosixPath] = []
+    container = job.section(Slurm).container
     for path, mode in _job_paths(job):
         if any(path.is_relative_to(outer) for outer in seen):
             continue
         seen.append(path)
         if {",", ":"} & {*str(path)}:
             raise JobError(
-                f"{path}: a path with ',' or ':', which {job.slurm.container} cannot mount in a container\n"
+                f"{path}: a path with ',' or ':', which {container} cannot mount in a container\n"
                 "rename or move it, or set slurm.container: none"
             )
         yield quote(f"{path}:{path}{mode}")
-    for mount in job.slurm.mounts:
+    for mount in job.section(Slurm).mounts:
         yield quote(mount if ":" in mount else f"{mount}:{mount}")
 
 
@@ -319,9 +320,10 @@ def python_on_nodes(job: Job) -> str:
     Raises:
         JobError: `slurm.python` is not given, and this process's Python lacks packages for training.
     """
-    if job.slurm.python is not None:
-        return job.slurm.python
-    if job.slurm.container != "none":
+    slurm = job.section(Slurm)
+    if slurm.python is not None:
+        return slurm.python
+    if slurm.container != "none":
         return "python3"
     if missing := missing_for_training():
         raise JobError(

@@ -9,6 +9,7 @@ from contextlib import suppress
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.shell import run
+from clustertrain.launchers.slurm.section import Slurm
 
 _ANSWER_S = 10.0
 TRAINS_ON = "proctrack/pgid suspends the agent only, and the training continues on its GPUs"
@@ -40,7 +41,7 @@ def site_notes(job: Job, settings: Mapping[str, str]) -> list[str]:
             "SelectType of this cluster is select/linear, which gives no step of a job its GPUs (seen with "
             "SLURM 22.05).\nAdministrators can set select/cons_tres."
         )
-    if not job.slurm.requeue:
+    if not job.section(Slurm).requeue:
         return notes
     modes = settings.get("PreemptMode", "").split(",")
     values = [

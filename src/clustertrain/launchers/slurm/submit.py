@@ -29,6 +29,7 @@ from clustertrain.launchers.slurm.script import (
     python_on_nodes,
     render,
 )
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.launchers.slurm.setup_lines import check_setup
 from clustertrain.launchers.slurm.site_settings import site_notes, site_settings
 from clustertrain.launchers.slurm.status import status_of
@@ -84,7 +85,7 @@ def submit(job: Job, job_path: str, options: Options, echo: Callable[[str], None
             echo(f"note: env.{key}: {name} is not set here; if no node sets it, the job ends at its start")
     for note in filter(None, (waits, *site_notes(job, site_settings(environment(job))))):
         echo(f"note: {note}")
-    if job.slurm.python is None and job.slurm.container == "none":
+    if job.section(Slurm).python is None and job.section(Slurm).container == "none":
         echo(f"note: the nodes use the Python of this command, {sys.executable}; slurm.python names another")
     run = RunDir.newest(job.storage.location, job.name)
     chosen = choose_generation(run, job, options, echo)
@@ -120,7 +121,7 @@ def render_for_submit(job: Job, job_path: str) -> tuple[Rendered, float]:
     Raises:
         JobError: the Python on the nodes is not known, or slurm.setup is no valid shell.
     """
-    check_setup(job.slurm.setup)
+    check_setup(job.section(Slurm).setup)
     python, measured_s = python_on_nodes(job), None
     with suppress(StorageError):  # the storage cannot be read: `check_submit_host` reports that
         measured_s = measured_save_s(RunDir.newest(job.storage.location.with_patience(0), job.name))
@@ -138,7 +139,8 @@ def choose_generation(run: RunDir, job: Job, options: Options, echo: Callable[[s
     previous = run.newest_attempt()
     if previous is None and not run.submissions():
         return run
-    if not options.takeover and job.slurm.dependency is None:  # with a dependency it waits for the other job
+    waits_for_another_job = job.section(Slurm).dependency is not None
+    if not options.takeover and not waits_for_another_job:
         _check_not_active(run, options.command)
     if options.fresh:
         return run.fresh()
@@ -178,7 +180,7 @@ def _saves_s(attempt: Attempt) -> list[float]:
 def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of sbatch, which --export=ALL passes on to the job. It contains only the variables to
     pass on: no secret of the login session, and no SBATCH_… variable that would override the script."""
-    passed_on = {name for name, key in _SBATCH_DEFAULTS.items() if getattr(job.slurm, key) is None}
+    passed_on = {name for name, key in _SBATCH_DEFAULTS.items() if getattr(job.section(Slurm), key) is None}
     passed_on |= {*passed_variables(job), *_COMMAND_VARIABLES}
     return {
         name: value for name, value in environ.items() if name in passed_on and name != variables.SUBMISSION
@@ -187,7 +189,7 @@ def environment(job: Job, environ: Mapping[str, str] = os.environ) -> dict[str, 
 
 def job_name(job: Job) -> str:
     """The name of the job in the queue; the name of its output file starts with it."""
-    return job.slurm.job_name or job.name
+    return job.section(Slurm).job_name or job.name
 
 
 def _send(
@@ -214,7 +216,7 @@ def _send(
         echo(line)
     job_id, cluster = answers[-1]  # a plugin of the site may print lines before it
     cluster = cluster or cluster_name()
-    output = Path(job.slurm.output).absolute() / f"{job_name(job)}-{job_id}.out"
+    output = Path(job.section(Slurm).output).absolute() / f"{job_name(job)}-{job_id}.out"
     try:
         record(
             submission.run,

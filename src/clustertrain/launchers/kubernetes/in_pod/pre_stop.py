@@ -23,6 +23,7 @@ from clustertrain.errors import ClusterTrainError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
 from clustertrain.run.shipping import Shipping, attempts_here
@@ -43,7 +44,7 @@ def main(role: str) -> int:
         if attempt is not None and not attempt.result.exists():
             (_stop if role == "head" else _save)(attempt, job.failures.grace_s)
         elif role == "head" and attempt is not None and _is_kept(attempt, job):
-            wait_until(Path(LEAVE_FILE).exists, job.kubernetes.ttl_s, _POLL_S)
+            wait_until(Path(LEAVE_FILE).exists, job.section(Kubernetes).ttl_s, _POLL_S)
         if role == "worker":
             _send_streams(run)
     except (ClusterTrainError, OSError) as error:
@@ -57,7 +58,7 @@ def _is_kept(attempt: Attempt, job: Job) -> bool:
     claim, result = attempt.claim.read(), attempt.result.read()
     start = claim.allocation if claim is not None else None
     is_here = start is not None and start.pod == os.environ[variables.POD]
-    ends = ("done",) if job.kubernetes.backoff_limit else ("done", "failed")
+    ends = ("done",) if job.section(Kubernetes).backoff_limit else ("done", "failed")
     return is_here and result is not None and result.state in ends
 
 

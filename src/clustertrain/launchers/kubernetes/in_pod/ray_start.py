@@ -16,6 +16,7 @@ from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 
 def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
@@ -31,7 +32,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
     from clustertrain.driver.ray_node import WaitingNode, start_ray
 
     job_file = Path(os.environ[variables.JOB])
-    deadline_s = parse_job(job_file.read_text(), str(job_file)).kubernetes.start_deadline_s
+    deadline_s = parse_job(job_file.read_text(), str(job_file)).section(Kubernetes).start_deadline_s
 
     def node(parameters: Any, **options: Any) -> WaitingNode:
         given = dict(vars(parameters))

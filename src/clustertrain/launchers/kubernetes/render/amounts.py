@@ -13,9 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.job.devices import HUGE_PAGES, check_slices, is_slice_of_gpu
 from clustertrain.job.model import Job
-from clustertrain.job.pods import Head, Submitter
+from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
+from clustertrain.launchers.kubernetes.devices import HUGE_PAGES
+from clustertrain.launchers.kubernetes.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
 _WORKER_BYTES, _GPU_BYTES = 4 * 2**30, 16 * 2**30  # without resources.memory_per_worker
@@ -43,7 +45,7 @@ def needs_nodes(job: Job) -> bool:
     NVLink. Slices of GPUs have no NVLink.
     """
     shape = job.resources
-    has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(job.kubernetes.gpu_resource)
+    has_gpus = shape.gpus_per_worker > 0 and not is_slice_of_gpu(job.section(Kubernetes).gpu_resource)
     return shape.nodes is None and has_gpus and shape.max_workers > 1
 
 
@@ -64,13 +66,14 @@ def nodes_missing(job: Job, why: str) -> JobError:
 
 
 def head_amounts(job: Job) -> Amounts:
-    return _bursting(job, job.kubernetes.head, job.kubernetes.ephemeral_storage_bytes)
+    return _bursting(job, job.section(Kubernetes).head, job.section(Kubernetes).ephemeral_storage_bytes)
 
 
 def small_amounts(job: Job) -> Amounts:
     """Those of submitter and reader."""
-    disk = job.kubernetes.ephemeral_storage_bytes
-    return _bursting(job, job.kubernetes.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
+    section = job.section(Kubernetes)
+    disk = section.ephemeral_storage_bytes
+    return _bursting(job, section.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
 
 
 def worker_amounts(job: Job) -> Amounts:
@@ -82,17 +85,17 @@ def worker_amounts(job: Job) -> Amounts:
         "memory": memory_text(each * count + _RAY_BYTES),
     }
     if gpus := gpus_per_pod(job):
-        gpu = job.kubernetes.gpu_resource
+        gpu = job.section(Kubernetes).gpu_resource
         check_slices(("kubernetes", "gpu_resource"), gpu, count, resources.gpus_per_worker, "pod")
         amounts[gpu] = str(gpus)
-    for name, amount in job.kubernetes.worker_resources.items():
+    for name, amount in job.section(Kubernetes).worker_resources.items():
         amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
-    return _with_disk(job, amounts, amounts, job.kubernetes.ephemeral_storage_bytes)
+    return _with_disk(job, amounts, amounts, job.section(Kubernetes).ephemeral_storage_bytes)
 
 
 def disk_limit(job: Job, *, small: bool = False) -> str:
     """The size of an emptyDir on the node's disk; `small`: of submitter and reader."""
-    most = job.kubernetes.ephemeral_storage_bytes or _MOST_DISK_BYTES
+    most = job.section(Kubernetes).ephemeral_storage_bytes or _MOST_DISK_BYTES
     return memory_text(min(most, _OTHER_DISK_BYTES) if small else most)
 
 
@@ -116,7 +119,7 @@ def _bursting(job: Job, section: Head | Submitter, disk_bytes: int | None) -> Am
 
 
 def _with_disk(job: Job, requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
-    queue = job.kubernetes.queue
+    queue = job.section(Kubernetes).queue
     # Kueue never admits a request for a resource that its queue does not count.
     least = None if queue is not None and queue.kind == "kueue" else _DISK_BYTES
 

@@ -20,9 +20,8 @@ import yaml
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
-from clustertrain.job.kubernetes import Queue
 from clustertrain.job.model import Job
-from clustertrain.job.pods import Volume
+from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.amounts import memory_text, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
 from clustertrain.launchers.kubernetes.render.patches import patched
@@ -38,6 +37,7 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
+from clustertrain.launchers.kubernetes.section import Kubernetes, Queue
 from clustertrain.run.admission import Options
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import RAY_VERSION, __version__
@@ -69,15 +69,15 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
         )
     config = job_config_map(job)
     objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
-    if job.kubernetes.network_policies:
+    if job.section(Kubernetes).network_policies:
         objects += network_policies(in_pods(job))
-    if job.kubernetes.disruption_budget:
+    if job.section(Kubernetes).disruption_budget:
         objects.append(_disruption_budget(job))
     objects.append(ray_job(job, config["metadata"]["name"], options))
     for metadata in (each["metadata"] for each in objects):
-        if (namespace := job.kubernetes.namespace) is not None:
+        if (namespace := job.section(Kubernetes).namespace) is not None:
             metadata["namespace"] = namespace
-        metadata.update(of_the_site(job.kubernetes, metadata))
+        metadata.update(of_the_site(job.section(Kubernetes), metadata))
     return objects
 
 
@@ -168,7 +168,7 @@ def job_config_map(job: Job) -> Manifest:
 
 def ray_job(job: Job, config: str, options: Options) -> Manifest:
     """The RayJob; `config` is the name of its ConfigMap."""
-    section = job.kubernetes
+    section = job.section(Kubernetes)
     entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *_flags(options)])
     spec: Manifest = {
         "entrypoint": entrypoint,

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 from clustertrain.errors import JobError
 from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
-from clustertrain.job.pods import Egress
+from clustertrain.launchers.kubernetes.pod_sections import Egress
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 DASHBOARD_PORT, METRICS_PORT = 8265, 8080
 # Names are resolved by pods of these namespaces, or by an address of the node: a cache, or that of a cloud.
@@ -41,7 +42,7 @@ def network_policies(job: Job) -> list[dict[str, Any]]:
     Raises:
         JobError: the head's policy would refuse the workers, because the nodes' addresses are not known.
     """
-    ray, section = _ray_peers(job), job.kubernetes
+    ray, section = _ray_peers(job), job.section(Kubernetes)
     prometheus = _in_namespaces(section.monitoring_namespaces, _PROMETHEUS)
     metrics = {"from": [prometheus], "ports": _ports(METRICS_PORT)}
     dashboard = {
@@ -61,7 +62,7 @@ def network_policies(job: Job) -> list[dict[str, Any]]:
 
 def _ray_peers(job: Job) -> list[dict[str, Any]]:
     """Head and workers. Workers with the network of their node have its address."""
-    section = job.kubernetes
+    section = job.section(Kubernetes)
     if not section.host_network:
         return _peers(job, "head", "worker")
     if not section.node_networks:
@@ -117,7 +118,7 @@ def _outside(job: Job) -> list[dict[str, Any]]:
     job names."""
     ports = remote_ports(job)
     remote = [{"ports": _ports(*ports)}] if ports else []
-    return [*remote, *(_egress(rule) for rule in job.kubernetes.egress)]
+    return [*remote, *(_egress(rule) for rule in job.section(Kubernetes).egress)]
 
 
 def _dns() -> dict[str, Any]:

@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 from clustertrain.errors import JobError
 from clustertrain.job.code_folders import places
 from clustertrain.job.model import Job
-from clustertrain.job.pods import KIT_FOLDER, Volume
+from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, Volume
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.storage import local_path
 from clustertrain.units import shortened
 
@@ -35,7 +36,7 @@ def in_pods(job: Job) -> Job:
     """
     return job.model_copy(
         update={
-            "code": job.kubernetes.code_in_image or _unpacked(job),
+            "code": job.section(Kubernetes).code_in_image or _unpacked(job),
             "storage": job.storage.model_copy(update={"uri": _storage(job)}),
             "data": {
                 name: entry.model_copy(update={"uri": _data(job, name, entry.uri)})
@@ -51,13 +52,13 @@ def _unpacked(job: Job) -> tuple[str, ...]:
 
 def code_is_packed(job: Job) -> bool:
     """Whether the code is packed into the job's ConfigMap."""
-    return job.kubernetes.code_in_image is None
+    return job.section(Kubernetes).code_in_image is None
 
 
 def volumes(job: Job) -> tuple[Volume, ...]:
     """The volumes of the job file. Without any, the default volume, unless storage is on S3."""
-    if job.kubernetes.volumes is not None:
-        return job.kubernetes.volumes
+    if (own := job.section(Kubernetes).volumes) is not None:
+        return own
     return () if job.storage.location.is_s3 else (_DEFAULT_VOLUME,)
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from clustertrain import variables
 from clustertrain.job.file import dump_job
-from clustertrain.job.kubernetes import Kubernetes
 from clustertrain.job.model import Job
-from clustertrain.job.pods import KIT_FOLDER, RunAs, Toleration, Volume
+from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,
@@ -41,6 +40,7 @@ from clustertrain.launchers.kubernetes.render.worker_network import (
     ports_of_ray,
     with_network,
 )
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 from clustertrain.version import __version__
 
@@ -84,7 +84,8 @@ def head_template(job: Job, config_map: str) -> dict[str, Any]:
         "resources": head_amounts(job),
     }
     template = _template(job, "head", config_map, container)
-    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(job), math.ceil(job.kubernetes.ttl_s))
+    ttl_s = math.ceil(job.section(Kubernetes).ttl_s)
+    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(job), ttl_s)
     return template
 
 
@@ -97,7 +98,7 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
         "resources": worker_amounts(job),
     }
     template = with_network(job, _template(job, "worker", config_map, container))
-    if (topology := job.kubernetes.topology) is not None:
+    if (topology := job.section(Kubernetes).topology) is not None:
         kind, key = (
             ("required", topology.required) if topology.required else ("preferred", topology.preferred)
         )
@@ -202,7 +203,7 @@ def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -
 
 
 def _metadata(job: Job, role: str) -> dict[str, Any]:
-    section = job.kubernetes
+    section = job.section(Kubernetes)
     own = {"labels": section.pod_labels | run_labels(job, role), "annotations": section.pod_annotations}
     return of_the_site(section, own)
 
@@ -216,7 +217,7 @@ def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, d
 
 def _pod(job: Job) -> dict[str, Any]:
     """The fields that all pods of the run have in common."""
-    section = job.kubernetes
+    section = job.section(Kubernetes)
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -264,7 +265,7 @@ def _container(job: Job, name: str) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": name,
         "image": job.image,
-        "imagePullPolicy": job.kubernetes.pull_policy,
+        "imagePullPolicy": job.section(Kubernetes).pull_policy,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -272,8 +273,8 @@ def _container(job: Job, name: str) -> dict[str, Any]:
         },
     }
     # Also of the first container: a Secret that does not exist is then reported at once.
-    if job.kubernetes.secrets and name != SUBMITTER_CONTAINER:
-        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.kubernetes.secrets]
+    if job.section(Kubernetes).secrets and name != SUBMITTER_CONTAINER:
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.section(Kubernetes).secrets]
     return container
 
 
@@ -323,7 +324,7 @@ def _probes(job: Job, port: int = HEALTH_PORT) -> dict[str, Any]:
         "periodSeconds": 1,
     }
     return {
-        "startupProbe": {**health, "failureThreshold": round(job.kubernetes.start_deadline_s)},
+        "startupProbe": {**health, "failureThreshold": round(job.section(Kubernetes).start_deadline_s)},
         "readinessProbe": {**health, "failureThreshold": 10},
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 HEALTH_PORT = 52365  # of Ray's agent
 # On a node: the kubelet and kube-proxy have ports from 10248 to 10257, and Services those from 30000.
@@ -17,12 +18,12 @@ _HOST_WORKER_PORTS = (20002, 29999)
 
 def health_port(job: Job) -> int:
     """The port of Ray's agent in a worker's pod."""
-    return _HOST_HEALTH_PORT if job.kubernetes.host_network else HEALTH_PORT
+    return _HOST_HEALTH_PORT if job.section(Kubernetes).host_network else HEALTH_PORT
 
 
 def ports_of_ray(job: Job) -> dict[str, str]:
     """Arguments of `ray start` in a worker's pod. Ray and the kernel choose the ports that are not named."""
-    if not job.kubernetes.host_network:
+    if not job.section(Kubernetes).host_network:
         return {}
     least, most = _HOST_WORKER_PORTS
     return {
@@ -35,7 +36,7 @@ def ports_of_ray(job: Job) -> dict[str, str]:
 
 def with_network(job: Job, template: dict[str, Any]) -> dict[str, Any]:
     """The template of a worker's pod with what the job asks for."""
-    section, metadata, spec = job.kubernetes, dict(template["metadata"]), dict(template["spec"])
+    section, metadata, spec = job.section(Kubernetes), dict(template["metadata"]), dict(template["spec"])
     worker, *others = spec["containers"]
     if section.worker_annotations:
         metadata["annotations"] = {**metadata.get("annotations", {}), **section.worker_annotations}

@@ -20,6 +20,7 @@ from clustertrain.launchers.slurm.agent.mailbox import (
 )
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
 from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.events import EventLog
@@ -74,7 +75,7 @@ class SlurmEndPolicy:
         lead = self.signals.include(LEAD_SIGNALS) or (self.mail is not None and self.mail.has_lead())
         if (term and not self.term_seen) or (lead and self.ending is None):
             self.term_seen = term
-            is_lead_term = shell_term and self.start.job.slurm.signal == "TERM"
+            is_lead_term = shell_term and self.start.job.section(Slurm).signal == "TERM"
             answer = self._query_job()
             if lost := lost_node("", answer):  # a save would wait for the ranks of that node
                 return ended(self.attempt, "lost", "node_fail", text=lost)
@@ -115,7 +116,7 @@ class SlurmEndPolicy:
         if cause == "time_limit":
             return "preempted" if os.environ.get(variables.AT_TIME_LIMIT) == "requeue" else "stopped"
         if cause == "preempted":
-            return "preempted" if self.start.job.slurm.requeue else "stopped"
+            return "preempted" if self.start.job.section(Slurm).requeue else "stopped"
         return {"cancelled": "cancelled", "terminated": "stopped"}.get(cause, "preempted")
 
     # -- a node is lost, or a newer attempt runs ---------------------------------------------------

@@ -13,6 +13,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox
 from clustertrain.launchers.slurm.agent.node import Node, Start, prepare_node, record_arrival, start_ray
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
@@ -36,7 +37,7 @@ def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) ->
     code = EXIT_DONE if result is None else result.exit_code
     if mail is not None:
         restarts = result is not None and STATES[result.state].restarts and result.cause in _REQUEUED_CAUSES
-        requeue = restarts and start.job.slurm.requeue
+        requeue = restarts and start.job.section(Slurm).requeue
         mail.write_verdict("requeue" if requeue else "end", code)
     return code
 

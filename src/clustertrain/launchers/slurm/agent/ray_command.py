@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.ports import Ports
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT, WORKER_SLOT
 
@@ -78,7 +79,7 @@ def ray_command(
     else:
         parameters |= {"gcs_server_port": ports.first, "include_dashboard": False, "no_monitor": True}
     program = [sys.executable, "-m", "clustertrain.launchers.slurm.agent.ray_process"]
-    return [*program, str(job.slurm.nodes_wait_s), str(events), json.dumps(parameters)]
+    return [*program, str(job.section(Slurm).nodes_wait_s), str(events), json.dumps(parameters)]
 
 
 def node_environment(

@@ -16,6 +16,7 @@ from clustertrain.launchers.slurm.agent.node import (
     record_arrival,
     start_ray,
 )
+from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening, is_refused
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines
@@ -36,7 +37,7 @@ def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
     found = wait_for_head(
         start.run,
         allocation.record,
-        start.job.slurm.nodes_wait_s,
+        start.job.section(Slurm).nodes_wait_s,
         start.poll_s,
         is_over=lambda: signals.include(TERM_SIGNALS),
     )

@@ -10,7 +10,7 @@ from clustertrain.errors import EXIT_JOB
 from clustertrain.job.file import dump_job, load_job, parse_job
 from clustertrain.job.identity import identity_difference
 from clustertrain.job.model import Job
-from clustertrain.job.slurm import BREAKING_OPTIONS, KIT_OPTIONS
+from clustertrain.launchers.slurm.section import BREAKING_OPTIONS, KIT_OPTIONS
 
 FUNCTION = {"name": "a", "function": "m:f"}
 EVERYTHING = {

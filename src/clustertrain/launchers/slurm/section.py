@@ -6,12 +6,14 @@ set of allowed characters, so that no value can be more than one word of one opt
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from clustertrain.job.sections import Section
+from clustertrain.job.common import CommonJob
+from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.values import Path, Refused, Seconds, Variable, written_as
 
 # sbatch keeps the time of --signal in 16 bits.
@@ -146,19 +148,12 @@ def _mount(mount: str) -> str:
     raise ValueError("must be /folder, /folder:/inside or /folder:/inside:ro, absolute and without commas")
 
 
-def _image(image: str) -> str:
-    if not image.isprintable() or not image or image.startswith("-") or image != image.strip():
-        raise ValueError("must be an image, such as registry.example.org/team/train:1.0 or /images/train.sif")
-    return image
-
-
 def _lead_time(seconds: float) -> float:
     if seconds > LONGEST_LEAD_S:
         raise ValueError(f"must be at most {LONGEST_LEAD_S}s, about 18h: SLURM stores it in 16 bits")
     return seconds
 
 
-Image = Annotated[str, AfterValidator(_image), written_as("image")]
 Word = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+:=/-")]
 Words = Annotated[str, _one_word("a name, or several separated by commas", "A-Za-z0-9_.@+:=/,-")]
 JobName = Annotated[str, _one_word("a name", "A-Za-z0-9_.@+=-")]
@@ -177,8 +172,12 @@ Option = Annotated[str, AfterValidator(_option), written_as("`--option=value`")]
 LeadTime = Annotated[Seconds, AfterValidator(_lead_time)]
 
 
-class Slurm(Section):
+class Slurm(LauncherSection):
     """Settings for SLURM; other targets ignore them. A site file can set a default for each key."""
+
+    text_keys = frozenset(("partition", "account", "qos", "reservation", "job_name", "gpu_type"))
+    expanded_keys = ("python", "output", "mounts")
+    shell_keys = frozenset(("setup",))
 
     partition: Words | None = None
     """The partition, or several separated by commas. Default: the cluster's default partition."""
@@ -265,8 +264,26 @@ class Slurm(Section):
     options: tuple[Option, ...] = ()
     """More options of sbatch, such as `--mail-type=END`."""
 
+    def check(self, job: CommonJob) -> None:
+        _check_container(self, job.image)
+        _check_requeue(self)
 
-def check_requeue(slurm: Slurm) -> None:
+    def with_site(self, site: Self) -> Self:
+        merged = super().with_site(site)
+        if self.container == "none" and "container" in self.model_fields_set:  # mounts are for a container
+            return merged.model_copy(update={"mounts": self.mounts})
+        return merged
+
+    def may_set(self, variable: str) -> bool:
+        is_passed = variable in os.environ and variable in self.environment
+        return is_passed or any(variable in line for line in self.setup)
+
+    @property
+    def has_own_packages(self) -> bool:
+        return self.python is not None
+
+
+def _check_requeue(slurm: Slurm) -> None:
     """Check that the keys about a requeue are consistent.
 
     Raises:
@@ -281,7 +298,7 @@ def check_requeue(slurm: Slurm) -> None:
         )
 
 
-def check_container(slurm: Slurm, image: str | None) -> None:
+def _check_container(slurm: Slurm, image: str | None) -> None:
     """Check that container, image and mounts are consistent.
 
     Raises:

@@ -4,9 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from clustertrain.errors import JobError
-from clustertrain.job.devices import check_slices, is_slice_of_gpu
 from clustertrain.job.file import dump_job, parse_job
-from clustertrain.job.kubernetes import Kubernetes
+from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 KEY = ("kubernetes", "gpu_resource")
 

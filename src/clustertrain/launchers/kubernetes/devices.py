@@ -1,4 +1,4 @@
-"""Devices that a cluster names: those of Kubernetes' device plugins, huge pages, and slices of GPUs (MIG)."""
+"""Devices that a cluster names: those of Kubernetes' device plugins, and huge pages."""
 
 from __future__ import annotations
 
@@ -9,48 +9,18 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 from clustertrain import units
-from clustertrain.errors import JobError
 from clustertrain.job.values import Count, Refused, Text, written_as
+from clustertrain.launchers.gpu_slices import is_slice_of_gpu
 
 HUGE_PAGES = "hugepages-"
 _MOST_AMOUNT = 2**63 - 1  # of a quantity in Kubernetes
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-# nvidia.com/mig-1g.10gb on Kubernetes; 1g.10gb or a100_1g.10gb as the type of a gres on SLURM.
-_SLICE = re.compile(r"(^|[-_.:/])\d+g\.\d+gb\b", re.IGNORECASE)
 _KEYS_OF_OWN = {
     "cpu": "resources.cpus_per_worker",
     "memory": "resources.memory_per_worker",
     "ephemeral-storage": "kubernetes.ephemeral_storage",
 }
-
-
-def is_slice_of_gpu(name: str) -> bool:
-    """Whether the name of a GPU's type or resource is a MIG profile, such as nvidia.com/mig-1g.10gb."""
-    return _SLICE.search(name) is not None
-
-
-def check_slices(key: tuple[str, str], name: str, workers: int, gpus_per_worker: int, together: str) -> None:
-    """Check that one process at most would use slices of a GPU.
-
-    Args:
-        key: the key of the job file that names the slice.
-        workers: in one pod or on one node.
-        together: what these workers share: "pod" or "node".
-
-    Raises:
-        JobError: the slices are for several ranks, or several of them for one rank.
-    """
-    if not is_slice_of_gpu(name) or (workers <= 1 and gpus_per_worker <= 1):
-        return
-    raise JobError(
-        f"{'.'.join(key)}: {name} is a slice of a GPU (MIG), and {workers} workers × {gpus_per_worker} per "
-        f"worker = {workers * gpus_per_worker} slices in one {together}.\n"
-        "A process can use one slice only, and NCCL refuses two ranks of a host on one GPU or its slices.\n"
-        f"Use whole GPUs, or one worker with one slice in each {together}: workers = nodes, "
-        "gpus_per_worker: 1.",
-        at=key,
-    )
 
 
 def _resource(name: str) -> str:

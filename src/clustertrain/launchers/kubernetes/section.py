@@ -7,13 +7,16 @@ rules for names, so that a wrong value is refused before any request to a cluste
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validator
 
-from clustertrain.job.devices import Capability, NodeResources, ResourceName
-from clustertrain.job.patches import Patches
-from clustertrain.job.pods import (
+from clustertrain.job.launcher_plugins import LauncherSection
+from clustertrain.job.sections import Section
+from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
+from clustertrain.launchers.kubernetes.devices import Capability, NodeResources, ResourceName
+from clustertrain.launchers.kubernetes.patch_section import Patches
+from clustertrain.launchers.kubernetes.pod_sections import (
     Cidr,
     Egress,
     Head,
@@ -28,8 +31,6 @@ from clustertrain.job.pods import (
     Toleration,
     Volume,
 )
-from clustertrain.job.sections import Section
-from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
 
 
 def _grace(seconds: float) -> float:
@@ -69,7 +70,7 @@ class Topology(Section):
         return self
 
 
-class Kubernetes(Section):
+class Kubernetes(LauncherSection):
     """Settings for Kubernetes; other targets ignore them. A site file can set a default for each key."""
 
     namespace: LabelName | None = None
@@ -229,6 +230,17 @@ class Kubernetes(Section):
                 "topology",
             )
         return self
+
+    def with_site(self, site: Self) -> Self:
+        """Labels and annotations of both count; those of the job file replace the site's of the same key."""
+        both = {
+            "labels": site.labels | self.labels,
+            "annotations": site.annotations | self.annotations,
+        }
+        return super().with_site(site).model_copy(update=both)
+
+    def may_set(self, variable: str) -> bool:
+        return bool(self.secrets)  # what a Secret contains is not known here
 
 
 def _check_volumes(section: Kubernetes) -> None:

@@ -1,0 +1,314 @@
+"""The keys of a job file that every launcher understands, and the rules that involve several sections.
+
+`clustertrain.job.file` reads and writes the file and formats the errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from clustertrain import variables
+from clustertrain.job.places import DataEntry, Storage
+from clustertrain.job.references import check_dollars, check_references
+from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
+from clustertrain.job.train import MOST_LOADER_WORKERS, Train
+from clustertrain.job.values import (
+    MOST_WORKERS,
+    Args,
+    Argument,
+    CodeFolders,
+    Environment,
+    Identifier,
+    Image,
+    ImportPath,
+    ModuleName,
+    Name,
+    Path,
+    Refused,
+    Scratch,
+    ScriptPath,
+    written_as,
+)
+from clustertrain.storage.location import Location
+
+_ENTRY_POINTS = ("task", "function", "script", "module")
+StorageText = Annotated[str, written_as("path or URI")]
+
+
+def _storage(value: object) -> object:
+    return {"uri": value} if isinstance(value, str) else value
+
+
+class CommonJob(Section):
+    """One training job, without the sections of the launchers."""
+
+    name: Name
+    """Name of the run: up to 47 lowercase letters, digits and '-', beginning with a letter."""
+
+    task: ImportPath | None = None
+    """A `Task` class, `package.module:Class`, for clustertrain's training loop. Exactly one of `task`,
+    `function`, `script` and `module`."""
+
+    function: ImportPath | None = None
+    """A function `train(config)`, `package.module:function`, with its own training loop."""
+
+    script: ScriptPath | None = None
+    """An unchanged torchrun script: a path below `code`."""
+
+    module: ModuleName | None = None
+    """A module that runs like a script: `package.train`, started as `python -m package.train`. It is below
+    `code`, or installed where the job runs. In this page, what is said of a script is also true of it."""
+
+    args: Args = Field(default_factory=dict)
+    """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For
+    `script`: a list of command line arguments. In these, `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each
+    worker: see "Environment variables" above."""
+
+    resume_args: tuple[Argument, ...] = ()
+    """More arguments for `script`, added after `args` at every start that finds something in the script's
+    checkpoint folder, for example `[--init_from=resume]`. Refused for `task` and `function`, which resume by
+    themselves."""
+
+    data: dict[Identifier, DataEntry] = Field(default_factory=dict)
+    """Data sets by name (a-z, 0-9 and '_')."""
+
+    scratch: Scratch | None = None
+    """Where each node keeps its copies of data (`per: node`): a folder on a disk of the node, such as
+    `/local/scratch`, or the name of a variable that contains it on the node, such as `SLURM_TMPDIR`. By
+    default the cache in the home folder."""
+
+    train: Train | None = None
+    """The training loop. Required for `task`, refused for the other entry points."""
+
+    checkpoint: Checkpoint = Checkpoint()
+    """When to save and what to keep. Refused for `script`, which saves its own checkpoints."""
+
+    resources: Resources = Resources()
+    """The number of workers, and the CPUs, GPUs and memory of each."""
+
+    storage: Annotated[Storage, BeforeValidator(_storage, json_schema_input_type=StorageText | Storage)] = (
+        Storage(uri="runs")
+    )
+    """Where runs are stored: a path or `s3://bucket/prefix`, or a mapping with options."""
+
+    failures: Failures = Failures()
+    """Restarts, time limits and the grace period."""
+
+    env: Environment = Field(default_factory=dict)
+    """Environment variables of the workers, from the start of their processes (docs/environment.md has the
+    exceptions). They are recorded as they are written: write a secret as `${MY_KEY}`, which is replaced where
+    the run starts. `${CLUSTERTRAIN_DATA_TRAIN}` is replaced in each worker: see "Environment variables"
+    above."""
+
+    code: CodeFolders = (".",)
+    """Folder of your code, relative to the job file, or a list of folders: `[., ../lib]`. All are on the
+    import path, in this order. The first one is the working directory, and a `script` is below it."""
+
+    interpreter: Path | None = None
+    """The Python that starts a `script` or `module`, if its packages are in another environment than
+    clustertrain's: `/envs/mine/bin/python`, or the folder of a virtual environment. It is a path of the
+    machines that run the job, or relative to the job file. It needs neither Ray nor clustertrain."""
+
+    image: Image | None = None
+    """The container image, for every target that uses one: `registry.example.org/team/train:1.0`, or a `.sif`
+    file for apptainer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_entry_point(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        is_script = data.get("script") is not None or data.get("module") is not None
+        if is_script and data.get("args") is None:
+            return {**data, "args": []}
+        checkpoint = data.get("checkpoint") or {}
+        if data.get("function") is not None and isinstance(checkpoint, dict):
+            return {**data, "checkpoint": {"every": {"minutes": 10}, **checkpoint}}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        self._exactly_one_of(*_ENTRY_POINTS, example="task: package.module:Class")
+        _check_entry_point(self)
+        _check_references(self)
+        if self.train is not None:
+            _check_device(self.train, self.resources)
+            _check_batch(self.train, self.resources)
+            _check_loaders(self.train, self.resources)
+        return self
+
+    @property
+    def entry_point(self) -> str:
+        """The key that names it: task, function, script or module."""
+        return self._given(*_ENTRY_POINTS)[0]
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the workers start it as a child process: a script or a module."""
+        return self.script is not None or self.module is not None
+
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """The numbers of workers that this job can run with: those that divide global_batch_size evenly."""
+        sizes = range(self.resources.min_workers, self.resources.max_workers + 1)
+        return tuple(size for size in sizes if self.train is None or _divides(self.train, size))
+
+    @property
+    def node_counts(self) -> tuple[int, ...]:
+        """The numbers of nodes that this job can run on: every n for which n × workers_per_node divides
+        global_batch_size evenly. (1,) if `resources.nodes` is not set."""
+        shape = self.resources
+        if shape.nodes is None:
+            return (1,)
+        counts = range(shape.min_nodes, shape.max_nodes + 1)
+        return tuple(
+            n for n in counts if self.train is None or _divides(self.train, n * shape.workers_per_node)
+        )
+
+    def data_location(self, name: str) -> Location:
+        """The source of a data set. On S3, an entry without its own options uses those of the storage."""
+        entry, storage = self.data[name], self.storage.location
+        own = entry.location
+        if not (own.is_s3 and storage.is_s3):
+            return own
+        if own == Location(own.uri):
+            return replace(storage, uri=own.uri)
+        return replace(own, retry_s=storage.retry_s)
+
+
+def _check_entry_point(job: CommonJob) -> None:
+    """Sections that the entry point cannot use are refused, not ignored."""
+    entry_point = job.entry_point
+    if job.is_script and isinstance(job.args, dict):
+        rule = f"a {entry_point} takes a list of command line arguments: args: [--lr, 0.1]"
+        raise Refused(f"a mapping is given together with {entry_point}\n{rule}", "args")
+    if not job.is_script and not isinstance(job.args, dict):
+        rule = f"a {entry_point} takes its arguments by name: args: {{lr: 0.1}}"
+        raise Refused(f"a list is given together with {entry_point}\n{rule}", "args")
+    if not job.is_script and job.resume_args:
+        raise Refused(
+            f"this key is given together with {entry_point}\n"
+            f"a {entry_point} gets its state from clustertrain and needs no argument to resume\n"
+            "leave it out",
+            "resume_args",
+        )
+    if not job.is_script and job.interpreter is not None:
+        raise Refused(
+            f"this key is given together with {entry_point}\n"
+            f"a {entry_point} runs in the worker's own process, whose Python needs torch and Ray\n"
+            "install your packages there, or run a script or module",
+            "interpreter",
+        )
+    if entry_point == "task" and job.train is None:
+        raise Refused(
+            "the section train is missing\n"
+            "a task needs epochs or steps, and batch_size or global_batch_size\n"
+            "for example train: {epochs: 3, batch_size: 32}",
+            "task",
+        )
+    if entry_point != "task" and job.train is not None:
+        raise Refused(
+            f"this section is given together with {entry_point}\n"
+            f"a {entry_point} runs its own training loop, so the section would have no effect\n"
+            "put its values under args",
+            "train",
+        )
+    if entry_point == "function" and job.checkpoint.every.epochs is not None:
+        raise Refused(
+            "the key epochs is given together with function\nonly the function's own loop knows its epochs\n"
+            "save by steps or minutes instead, for example every: {minutes: 10}",
+            "checkpoint",
+            "every",
+            "epochs",
+        )
+    if job.is_script and "checkpoint" in job.model_fields_set:
+        raise Refused(
+            f"this section is given together with {entry_point}\na {entry_point} saves its own checkpoints\n"
+            f"the variable {variables.CHECKPOINT_DIR} gives it the folder for them",
+            "checkpoint",
+        )
+
+
+def _check_references(job: CommonJob) -> None:
+    args = enumerate(job.args) if not isinstance(job.args, dict) else ()
+    texts: list[tuple[str, str | int, str]] = [("args", index, text) for index, text in args]
+    texts += [("resume_args", index, text) for index, text in enumerate(job.resume_args)]
+    texts += [("env", name, text) for name, text in job.env.items()]
+    for key, item, text in texts:
+        try:
+            if key == "env":
+                check_dollars(text)
+            check_references(text, job.data, job.entry_point, is_script=job.is_script)
+        except Refused as error:
+            raise Refused(str(error), key, item) from None
+
+
+def _check_device(train: Train, resources: Resources) -> None:
+    if resources.gpus_per_worker > 0:
+        return
+    if train.normalization == "sync":
+        raise Refused(
+            "sync with 0 GPUs per worker\ntorch has no SyncBatchNorm on CPU\n"
+            "set resources.gpus_per_worker, or use group or layer on CPU",
+            "train",
+            "normalization",
+        )
+    if train.precision == "fp16":
+        raise Refused(
+            "fp16 with 0 GPUs per worker\nfp16 needs a GPU\n"
+            "set resources.gpus_per_worker, or use bf16 or fp32 on CPU",
+            "train",
+            "precision",
+        )
+
+
+def _check_loaders(train: Train, resources: Resources) -> None:
+    count, workers = train.loader_workers, resources.max_workers
+    if count != "auto" and count > MOST_LOADER_WORKERS:
+        raise Refused(
+            f"{count} × {workers} workers = {count * workers} loader processes\n"
+            f"each worker has at most {MOST_LOADER_WORKERS}\n"
+            "set it to the CPUs of a worker less one, or to auto",
+            "train",
+            "loader_workers",
+        )
+
+
+def _divides(train: Train, workers: int) -> bool:
+    return train.global_batch_size is None or train.global_batch_size % (workers * train.accumulate) == 0
+
+
+def _check_batch(train: Train, resources: Resources) -> None:
+    """global_batch_size = samples per worker × workers × accumulate, for some allowed number of workers."""
+    batch, least, most = train.global_batch_size, resources.min_workers, resources.max_workers
+    step = 1 if resources.nodes is None else resources.workers_per_node
+    if batch is None or any(_divides(train, size) for size in range(least, most + 1, step)):
+        return
+    share = most * train.accumulate
+    multiples = [
+        f"{multiple}" for multiple in (batch // share * share, batch // share * share + share) if multiple
+    ]
+    nearest = " and ".join(multiples)
+    if least == most:
+        product = f"{most} workers × accumulate {train.accumulate} = {share}"
+        what = f"{product}, and {batch} / {share} = {batch / share:.6g}"
+        remedy = f"nearest that fit: {nearest}"
+    else:
+        nodes = f" ({step} on each node)" if step > 1 else ""
+        what = (
+            f"no number of workers from {least} to {most}{nodes}, × accumulate {train.accumulate}, divides it"
+        )
+        below = next((size for size in range(least - step, 0, -step) if _divides(train, size)), None)
+        above = next(
+            (size for size in range(most + step, MOST_WORKERS + 1, step) if _divides(train, size)), None
+        )
+        sizes = " or ".join(str(size) for size in (below, above) if size) or "none"
+        remedy = f"workers that would fit: {sizes}; nearest that fit {most} workers: {nearest}"
+    raise Refused(
+        f"{batch} is not a multiple of workers × accumulate\n{what}\n{remedy}",
+        "train",
+        "global_batch_size",
+    )

@@ -1,0 +1,190 @@
+"""The installed launchers: each registers a `Plugin` in the entry-point group `clustertrain.launchers`.
+
+    [project.entry-points."clustertrain.launchers"]
+    gridengine = "my_package.plugin:PLUGIN"
+
+Reading a job file needs the sections of all launchers, so a plug-in names its other parts as text
+(`package.module:NAME`), and they are imported at their first use. A plug-in that cannot be used is named in
+`problems()` and skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import Field
+
+from clustertrain.errors import JobError
+from clustertrain.job.common import CommonJob
+from clustertrain.job.sections import Section
+from clustertrain.node.installed import LAUNCHER_GROUP, launcher_names
+
+LauncherSectionT = TypeVar("LauncherSectionT", bound="LauncherSection")
+
+
+class LauncherSection(Section):
+    """Base of a launcher's section of the job file and of the site file. All of its keys have defaults.
+
+    Attributes:
+        text_keys: keys whose value is text exactly as written: `010` stays `010`.
+        expanded_keys: keys in whose value ${NAME} is replaced from the environment of the command.
+        shell_keys: keys in whose value `$` is left to a shell on the node.
+    """
+
+    text_keys: ClassVar[frozenset[str]] = frozenset()
+    expanded_keys: ClassVar[tuple[str, ...]] = ()
+    shell_keys: ClassVar[frozenset[str]] = frozenset()
+
+    def check(self, job: CommonJob) -> None:
+        """Check the keys that depend on each other or on the rest of the job.
+
+        Raises:
+            Refused: they are inconsistent; `at` begins with the name of the section.
+        """
+
+    def with_site(self, site: Self) -> Self:
+        """Return this section with the site's values for keys that the job file does not have."""
+        keys = site.model_fields_set - self.model_fields_set
+        return self.model_copy(update={key: getattr(site, key) for key in keys})
+
+    def may_set(self, variable: str) -> bool:
+        """Return whether the launcher may set a variable of the workers that this machine does not have."""
+        return False
+
+    @property
+    def has_own_packages(self) -> bool:
+        """Whether the job runs with another Python than that of this command."""
+        return False
+
+
+class WithLaunchers(Section):
+    """Base of a file that contains the sections of the launchers: the job file, the site file."""
+
+    @property
+    def launcher_sections(self) -> dict[str, LauncherSection]:
+        """The section of each installed launcher that has one, by the name of the launcher."""
+        return {name: getattr(self, name) for name in launcher_sections()}
+
+    def section(self, kind: type[LauncherSectionT]) -> LauncherSectionT:
+        """The section of a launcher, by its model."""
+        return next(each for each in self.launcher_sections.values() if isinstance(each, kind))
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a distribution registers as a launcher.
+
+    Attributes:
+        launcher: `package.module:NAME` of an object with the interface of launchers/launcher.py.
+        ray: `package.module:NAME` of a function `(job) -> RayCluster`, which connects the driver to Ray.
+        section: the model of its section of the job file, if it has one.
+        remedies: what to do if a program of its scheduler is not installed, by the program's name.
+    """
+
+    launcher: str
+    ray: str
+    section: type[LauncherSection] | None = None
+    remedies: Mapping[str, str] = field(default_factory=dict)
+
+
+class PluginProblem(JobError):
+    """A plug-in that cannot be used; the text names it and its distribution."""
+
+
+def plugins() -> Mapping[str, Plugin]:
+    """The plug-ins that can be used, by name."""
+    return _loaded()[0]
+
+
+def problems() -> Mapping[str, str]:
+    """The reason for each plug-in that cannot be used, by name."""
+    return _loaded()[1]
+
+
+def plugin_of(name: str) -> Plugin:
+    """The plug-in of that name.
+
+    Raises:
+        JobError: no such launcher is installed, or it cannot be used; the text has the reason.
+    """
+    if name in problems():
+        raise PluginProblem(problems()[name])
+    if name not in plugins():
+        raise JobError(f"There is no launcher {name!r}.\nThe launchers are: {', '.join(plugins())}.")
+    return plugins()[name]
+
+
+def part_of(name: str, path: str) -> Any:
+    """Import `package.module:NAME`, a part of the plug-in `name`.
+
+    Raises:
+        PluginProblem: it cannot be imported.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        raise _problem(name, f"{path} cannot be imported ({type(error).__name__}: {error})") from error
+
+
+def launcher_sections() -> dict[str, type[LauncherSection]]:
+    """The sections of the job file that belong to launchers, by name."""
+    return {name: plugin.section for name, plugin in plugins().items() if plugin.section is not None}
+
+
+def section_fields() -> dict[str, Any]:
+    """The fields of those sections, for pydantic.create_model."""
+    return {
+        name: (kind, Field(kind(), description=kind.__doc__)) for name, kind in launcher_sections().items()
+    }
+
+
+def interface_problem(name: str, launcher: object, interface: type) -> PluginProblem | None:
+    """What a launcher lacks of its interface: the names of its methods and attributes."""
+    members = [each for each in dir(interface) if not each.startswith("_")]
+    members += [each for each in interface.__annotations__ if each not in members]
+    missing = [each for each in members if not hasattr(launcher, each)]
+    return _problem(name, f"it lacks {', '.join(missing)} of the interface") if missing else None
+
+
+@cache
+def _loaded() -> tuple[dict[str, Plugin], dict[str, str]]:
+    usable, refused = {}, {}
+    for name in launcher_names():
+        registered = [*entry_points(group=LAUNCHER_GROUP, name=name)]
+        try:
+            usable[name] = _load(name, registered)
+        except PluginProblem as error:
+            refused[name] = str(error)
+    return usable, refused
+
+
+def _load(name: str, registered: list[EntryPoint]) -> Plugin:
+    if len({(each.value, _distribution(each)) for each in registered}) > 1:
+        both = " and ".join(f"{_distribution(each)} ({each.value})" for each in registered)
+        raise PluginProblem(
+            f"Two distributions register the launcher {name!r}: {both}.\nUninstall one of them."
+        )
+    plugin = part_of(name, registered[0].value)
+    if not isinstance(plugin, Plugin):
+        raise _problem(name, f"{registered[0].value} is a {type(plugin).__name__}, not a Plugin")
+    return plugin
+
+
+def _problem(name: str, what: str) -> PluginProblem:
+    owners = " and ".join(
+        sorted({_distribution(each) for each in entry_points(group=LAUNCHER_GROUP, name=name)})
+    )
+    return PluginProblem(
+        f"The launcher {name!r} of {owners} is skipped: {what}.\n"
+        "Update or uninstall that distribution; the other launchers work."
+    )
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown distribution"
