@@ -2,8 +2,8 @@
 
 These look for the cause when other tests fail, and are not in CI, where those would show the same: a pod that
 runs with its volume and a name that is found, every RayJob; policies, test_doors.py; accounts, test_role.py;
-Pod Security and Kueue, test_verdict.py; an image by another name, test_rayjob.py. GPUs, the operator and the
-API server that go away are for tests that are not in CI either.
+Pod Security, test_kube_dry_run.py; Kueue, test_watching_pods.py; an image by another name, test_rayjob.py.
+GPUs, the operator and the API server that go away are for tests that are not in CI either.
 """
 
 import socket

@@ -1,32 +1,16 @@
 """Clusters with rules of their own: quotas that require limits and count objects, LimitRanges, runtime
-classes, nodes that come later. What such a site refuses, `submit` reports before anything is applied.
+classes. What such a site refuses, `submit` reports, if it can before anything is applied.
 """
 
 import json
-import re
 import secrets
 
 import pytest
 
 from clusters.kube_client import Kubernetes
 from clusters.kube_pods import shell_pod
-from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB, ClusterError
-from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.preflight import check_cluster
-from clustertrain.launchers.kubernetes.render.manifests import manifests
-from kubernetes.watched import User, bind_role, inert, write_job
-
-# What a quota counts, how many it allows, and how many the run needs.
-TOO_FEW = [
-    ("services", 0, 1),
-    ("secrets", 0, 1),
-    ("configmaps", 0, 1),
-    ("count/jobs.batch", 0, 1),
-    ("count/rayjobs.ray.io", 0, 1),
-    ("count/rayclusters.ray.io", 0, 1),
-    ("count/networkpolicies.networking.k8s.io", 4, 5),
-]
+from clustertrain.errors import EXIT_CLUSTER
+from kubernetes.watched import User, inert, write_job
 
 
 @pytest.fixture
@@ -130,37 +114,41 @@ def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
             kube.delete(resource, f"cpu-{namespace}")
 
 
-def test_quotas_that_count_objects(user, kube, namespace, monkeypatch):
-    for name in ("PATH", "KUBECONFIG"):
-        monkeypatch.setenv(name, kube.environment[name])
-    job, kubectl = load_job(user().job_file), Kubectl(namespace)
-    objects = manifests(job)
-    for key, hard, needed in TOO_FEW:
-        kube.apply(rule("ResourceQuota", hard={key: str(hard)}), namespace=namespace)
-        with pytest.raises(ClusterError) as caught:
-            check_cluster(job, objects, kubectl)
-        text = str(caught.value)
-        # A namespace has a ConfigMap of its own, which is counted a little later.
-        assert re.match(
-            rf"ResourceQuota site has -?\d+ of {re.escape(key)} left \({hard} - [01] used\)", text
-        ), text
-        assert f"and the run needs {needed}." in text
-    enough = {key: str(needed + 1) for key, _, needed in TOO_FEW}
-    kube.apply(rule("ResourceQuota", hard=enough), namespace=namespace)
-    assert check_cluster(job, objects, kubectl) == []
-
-
-@pytest.mark.parametrize("resource", ["configmaps", "networkpolicies", "pods", "resourcequotas"])
-def test_what_the_account_may_not_count_is_a_note(user, kube, namespace, monkeypatch, resource):
-    """And no refusal: what it may not list may exist already, and needs no room then."""
-    counted = {"configmaps": "count/configmaps", "pods": "limits.cpu"}
-    key = counted.get(resource, "count/networkpolicies.networking.k8s.io")
+@pytest.mark.parametrize(
+    ("key", "refused"),
+    [
+        ("count/networkpolicies.networking.k8s.io", "exceeded quota: site"),
+        ("count/rayjobs.ray.io", "exceeded quota: site"),
+    ],
+)
+def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, namespace, key, refused):
     kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
-    monkeypatch.setenv("PATH", kube.environment["PATH"])
-    monkeypatch.setenv("KUBECONFIG", str(bind_role(kube, namespace, (resource, "list"))))
-    job = load_job(user().job_file)
-    (note,) = check_cluster(job, manifests(job), Kubectl(namespace))
-    assert note.startswith("note: not all was checked: ") and f"may not list {resource}" in note
+    own = user()
+    kube.wait_for(lambda: refused in own("validate", code=None).stderr, 120, "the quota does not count")
+    assert refused in own("submit", code=EXIT_CLUSTER).stderr
+    assert not kube.items("rayjobs", namespace)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("services", "its pods cannot be created: "),
+        ("requests.memory", "the head's pod cannot be created: exceeded quota: site, requested: "),
+    ],
+)
+def test_submit_prints_the_quota_that_keeps_pods_from_being_created(user, kube, namespace, key, said):
+    """The RayJob is applied, since a quota may have room later."""
+    kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
+
+    def counts(quotas: list[dict]) -> bool:
+        return any(key in each.get("status", {}).get("hard", ()) for each in quotas)
+
+    kube.watch("resourcequotas", namespace, counts, 120, "the quota does not count", name="site")
+    printed = user()("submit").stdout
+    assert said in printed and "exceeded quota: site" in printed
+    if key == "requests.memory":
+        assert "What it names is in resources (workers), kubernetes.head" in printed
+    assert kube.items("rayjobs", namespace)
 
 
 @pytest.fixture
@@ -254,8 +242,8 @@ def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
     made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": runtime}}
     kube.apply({**made, "handler": "runc"})
     try:
-        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_JOB).stderr
-        assert "spec.affinity.nodeAfinity is not a field" in wrong
+        wrong = own("submit", "--set", "kubernetes.affinity={nodeAfinity: {}}", code=EXIT_CLUSTER).stderr
+        assert "spec.affinity.nodeAfinity: field not declared" in wrong
         kube.wait_for(lambda: own("submit", code=None).returncode == 0, 120, "the class is not seen")
     finally:
         kube.kubectl("delete", "runtimeclass", runtime)
@@ -264,12 +252,3 @@ def test_keys_of_a_platform_reach_the_pods(user, kube, namespace):
     assert "runAsUser" not in sent["spec"]["securityContext"]
     policy = kube.get("networkpolicies", f"{own.name}-head", namespace)["spec"]
     assert policy["egress"][-1]["ports"] == [{"protocol": "TCP", "port": 8200}]
-
-
-def test_a_run_is_submitted_for_nodes_that_come_later(user, kube, namespace):
-    own = user(resources={"cpus_per_worker": 512}, **inert())
-    refused = own("submit", code=EXIT_CLUSTER).stderr
-    assert "the largest node has" in refused and "--set kubernetes.autoscaled=true`" in refused
-    submitted = own("submit", "--set", "kubernetes.autoscaled=true").stdout
-    assert "note: the run waits for new nodes (kubernetes.autoscaled): A worker's pod requests" in submitted
-    assert kube.items("rayjobs", namespace)

@@ -89,30 +89,53 @@ def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
     ("more", "said"),
     [
         ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws"),
-        (HUGE, "A worker's pod requests cpu 512, and the largest node has "),
-        (
-            {"resources": {"workers": 1, "gpus_per_worker": 1}},
-            "requests nvidia.com/gpu 1, and no node has any",
-        ),
         ({"kubernetes": unbound("missing")}, "the cluster has no default storage class"),
         ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
         ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
-        ({"kubernetes": {"node_selector": {"zone": "mars"}}}, "None of 1 nodes has zone=mars"),
         ({"kubernetes": {"namespace": "nowhere"}}, "There is no namespace nowhere"),
         ({"kubernetes": {"context": "nowhere"}}, 'context "nowhere" does not exist'),
         ({"kubernetes": {"patches": {"spec": {"ttlSeconds": 1}}}}, "spec.ttlSeconds"),
     ],
 )
-def test_submit_refuses_what_would_never_start(user, more, said):
+def test_submit_refuses_what_is_not_there(user, more, said):
     done = user(**more)("submit", code=EXIT_CLUSTER)
     assert said in done.stderr and not done.stdout.startswith("RayJob")
     assert 2 <= len(done.stderr.splitlines()) <= 3
 
 
-def test_submit_refuses_what_the_quota_cannot_hold(lone_user, kube, namespace):
-    kube.apply(QUOTA, namespace=namespace)
-    done = lone_user()("submit", code=EXIT_CLUSTER)
-    assert "ResourceQuota small has 16Mi of requests.memory left (16Mi - 0 used)" in done.stderr
+@pytest.mark.parametrize(
+    ("more", "said", "key"),
+    [
+        (HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu", "resources (workers)"),
+        (
+            {"resources": {"workers": 1, "gpus_per_worker": 1}},
+            "1 Insufficient nvidia.com/gpu",
+            "resources.gpus_per_worker",
+        ),
+        (
+            {"kubernetes": {"node_selector": {"zone": "mars"}}},
+            "didn't match Pod's node affinity/selector",
+            "kubernetes.node_selector",
+        ),
+    ],
+    ids=["cpus", "gpus", "selector"],
+)
+def test_submit_prints_the_schedulers_reason_and_the_key_to_change(user, more, said, key):
+    printed = user(**more)("submit").stdout.splitlines()
+    (at,) = (number for number, line in enumerate(printed) if line.startswith("waiting (nodes): "))
+    assert said in printed[at]
+    assert printed[at + 1].startswith("What it names is in ") and key in printed[at + 1]
+
+
+def test_submit_says_that_the_pods_are_scheduled(user):
+    assert "all pods are scheduled: 2 pods on 1 node\n" in user()("submit").stdout
+
+
+def test_submit_says_why_the_operator_refuses_the_rayjob(user):
+    own = user(kubernetes={"patches": {"spec": {"activeDeadlineSeconds": -1}}})
+    refused = own("submit", code=EXIT_JOB).stderr
+    assert "was applied, and the KubeRay operator refuses it\n" in refused
+    assert "activeDeadlineSeconds must be a positive integer" in refused
 
 
 def test_a_run_that_was_never_submitted_where_no_pod_can_read_its_storage(user):

@@ -13,7 +13,7 @@ from clustertrain.cli.main import main
 from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
 from clustertrain.launchers import check
 from clustertrain.launchers.check import check_code, check_loggers
-from clustertrain.launchers.launcher import CheckOptions, launcher_of
+from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
 from clustertrain.node import installed
 from clustertrain.node.installed import how_to_install
@@ -304,8 +304,8 @@ def test_validate_for_a_cluster_checks_the_loggers_as_well(tmp_path, monkeypatch
     )
     check_it = launcher_of(launcher).check
     with pytest.raises(JobError, match="MLFLOW_TRACKING_URI is not set"):
-        check_it(str(job_file), (), CheckOptions())
+        check_it(str(job_file), ())
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "mlflow" else object())
     sets = ("env.MLFLOW_TRACKING_URI=http://mlflow:5000",)
-    notes = check_it(str(job_file), sets, CheckOptions()).lines
+    notes = check_it(str(job_file), sets).lines
     assert notes[0].startswith("note: train.log: mlflow: not installed here; the nodes need it")

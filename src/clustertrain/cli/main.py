@@ -60,36 +60,26 @@ def init(folder: str) -> None:
 @SETS
 @WHERE
 @click.option("--strict", is_flag=True, help="Exit with 1 if there is advice.")
-@click.option(
-    "--pod-security",
-    type=click.Choice(["privileged", "baseline", "restricted"]),
-    help="Kubernetes: the Pod Security Standard that the namespace enforces.",
-)
-@click.option("--kubernetes-version", metavar="X.Y", help="Kubernetes: the version of the schemas.")
-def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool, **options: Any) -> None:
+def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool) -> None:
     """Check a job file, and its code as far as the text shows it; prints every default filled in.
 
-    With --to, the checks of that launcher run as well. For kubernetes these are the rules of the operator
-    and, if a cluster answers, a check against that cluster; JOBFILE may then be a file of manifests, too.
-    What the cluster would refuse, at once or later, is an error; what it accepts although it is a mistake or
-    unsafe is advice.
+    With --to, the checks of that launcher run as well. For kubernetes these are rules of the operator and,
+    if a cluster answers, a check against that cluster. What it would refuse, at once or later, is an error;
+    what it accepts although it is a mistake or unsafe is advice.
     """
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.job.source import check_source
     from clustertrain.launchers.check import check_loggers, placing
-    from clustertrain.launchers.launcher import CheckOptions, launcher_of
+    from clustertrain.launchers.launcher import launcher_of
     from clustertrain.run.command_line import typed
 
     if to is not None:
-        checked = launcher_of(to).check(job_file, sets, CheckOptions(**options))
+        checked = launcher_of(to).check(job_file, sets)
         click.echo("\n".join(checked.lines))
         if strict and checked.advised:
             sys.exit(EXIT_FAILED)
         return
-    for name, value in options.items():
-        if value is not None:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --to kubernetes")
     job = load_job(Path(job_file), sets)
     with placing(typed("validate", job_file, sets)):
         check_source(job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Protocol
 
 from clustertrain.job.file import parse_job
 from clustertrain.job.launcher_plugins import PluginProblem, interface_problem, part_of, plugin_of
@@ -72,19 +72,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class CheckOptions:
-    """What `check` cannot read from the file. Only Kubernetes uses it.
-
-    Attributes:
-        pod_security: the Pod Security Standard that the namespace enforces; None: the one of the cluster.
-        kubernetes_version: the version whose schemas count; None: the newest one that the rules are for.
-    """
-
-    pod_security: Literal["privileged", "baseline", "restricted"] | None = None
-    kubernetes_version: str | None = None
-
-
-@dataclass(frozen=True)
 class Checked:
     """What `check` found. `advised`: how many of the lines advise to change the file."""
 
@@ -99,7 +86,7 @@ class Launcher(Protocol):
     storage_visible: bool
     """Whether its commands read the run's storage on this machine; else they read it through the cluster."""
 
-    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
+    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         """Check a job file and submit nothing.
 
         Raises:

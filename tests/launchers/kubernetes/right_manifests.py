@@ -1,4 +1,4 @@
-"""Manifests that nobody refuses: what the wrong ones of wrong_manifests.py begin as."""
+"""Manifests that nobody refuses: what wrong ones of the tests begin as."""
 
 import copy
 
@@ -10,7 +10,6 @@ from launchers.kubernetes.manifest_changes import (
     HEAD,
     HEAD_BOX,
     HEAD_POD,
-    SUBMITTER_BOX,
     WORKER_BOX,
     WORKER_POD,
     WORKERS,
@@ -136,38 +135,6 @@ spec:
 """
 
 
-# Kinds of Kubernetes that no run of the kit has; none of them has an effect in a namespace of the tests.
-_OTHERS = """
-apiVersion: v1
-kind: Service
-metadata: {name: right}
-spec: {ports: [{name: web, port: 80, targetPort: web}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: right}
-spec:
-  replicas: 0
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers: [{name: web, image: "registry.example.com/team/web:1"}]
----
-apiVersion: batch/v1
-kind: Job
-metadata: {name: right}
-spec:
-  suspend: true
-  template: {spec: {restartPolicy: Never, containers: [{name: once, image: "registry.example.com/web:1"}]}}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: "right:reader"}
-rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
-"""
-
-
 def rayjob() -> Manifest:
     """Head, two workers, the submitter's pod, with all that a run of the kit has."""
     job = yaml.safe_load(_RAYJOB)
@@ -180,21 +147,9 @@ def rayjob() -> Manifest:
     return job
 
 
-def raycluster() -> Manifest:
-    job = rayjob()
-    metadata = {"name": "right"}
-    spec = job["spec"]["rayClusterSpec"]
-    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": spec}
-
-
 def beside(kind: str) -> Manifest:
     """An object of this kind beside the RayJob."""
     return next(each for each in yaml.safe_load_all(_BESIDE) if each["kind"] == kind)
-
-
-def other(kind: str) -> Manifest:
-    """An object of a kind that the kit does not write."""
-    return next(each for each in yaml.safe_load_all(_OTHERS) if each["kind"] == kind)
 
 
 def _groups(job: Manifest) -> list[Manifest]:
@@ -263,18 +218,6 @@ RIGHT: dict[str, Manifest] = {
     "gpus": changed(rayjob(), _GPU_POD),
     "two groups": changed(rayjob(), {f"{CLUSTER}/workerGroupSpecs/+": _SECOND_GROUP}),
     "http": changed(rayjob(), {"spec/submissionMode": "HTTPMode", **WITHOUT_SUBMITTER}),
-    "interactive": changed(
-        rayjob(),
-        {
-            "spec/submissionMode": "InteractiveMode",
-            "spec/entrypoint": ABSENT,
-            "spec/backoffLimit": 0,
-            **WITHOUT_SUBMITTER,
-        },
-    ),
-    "a submitter with a command of its own": changed(
-        rayjob(), {"spec/entrypoint": ABSENT, f"{SUBMITTER_BOX}/command": ["python", "-m", "submit"]}
-    ),
     "deletion rules": changed(rayjob(), RULES),
     "deletion after both ends": changed(
         rayjob(),
@@ -286,10 +229,6 @@ RIGHT: dict[str, Manifest] = {
         },
     ),
     "an autoscaler": changed(rayjob(), AUTOSCALER),
-    "a cluster that is there": changed(
-        rayjob(),
-        {CLUSTER: ABSENT, "spec/clusterSelector": {"ray.io/cluster": "mine"}, "spec/backoffLimit": 0},
-    ),
     "resources beside the parameters": changed(
         rayjob(),
         {f"{HEAD}/rayStartParams": {}, f"{HEAD}/resources": {"CPU": "0"}, f"{HEAD}/labels": {"a": "b"}},
@@ -315,11 +254,6 @@ RIGHT: dict[str, Manifest] = {
     ),
     "volcano": changed(rayjob(), {"metadata/labels": _VOLCANO}),
     "yunikorn": changed(rayjob(), {"metadata/labels": _YUNIKORN}),
-    "a cluster": raycluster(),
-    **{kind: other(kind) for kind in ("Service", "Deployment", "Job", "Role")},
     **{kind: beside(kind) for kind in ("ConfigMap", "Secret", "NetworkPolicy")},
     **{kind: beside(kind) for kind in ("PersistentVolumeClaim", "PodDisruptionBudget")},
 }
-
-# What they are called; several in one namespace need others.
-NAMES = ("right", "right-job", "right-keys", "right-head", "runs")

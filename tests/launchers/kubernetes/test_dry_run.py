@@ -10,7 +10,8 @@ from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
-from launchers.kubernetes.right_manifests import RIGHT, rayjob
+from launchers.kubernetes.manifest_changes import changed
+from launchers.kubernetes.right_manifests import RIGHT, WITHOUT_SUBMITTER, rayjob
 
 NO_DRY_RUN = 'Error from server (BadRequest): admission webhook "audit.example.org" does not support dry run'
 
@@ -90,7 +91,7 @@ def test_more_than_three_rules_are_counted(fake):
         "  RayJob right: spec.field1: Required value",
         "  RayJob right: spec.field2: Required value",
         "  and 2 more.",
-        "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule.",
+        "Correct it in the job file, or ask the cluster's administrator about the rule.",
     ]
 
 
@@ -108,8 +109,21 @@ def test_the_pods_of_a_rayjob_are_created_in_a_dry_run(fake):
         "right-workers-",
         "right-submitter-",
     ]
+    assert [each["name"] for each in head["spec"]["containers"]] == ["ray-node"]
     (added,) = (each for each in worker["spec"]["initContainers"] if each["name"] == "wait-gcs-ready")
     assert added["securityContext"] == worker["spec"]["containers"][0]["securityContext"]
+
+
+def test_with_the_submitter_beside_ray_the_heads_pod_has_the_container_that_the_operator_adds(fake):
+    """It has no securityContext, which a namespace that enforces `restricted` refuses."""
+    calls = fake({})
+    sidecar = changed(rayjob(), {"spec/submissionMode": "SidecarMode", **WITHOUT_SUBMITTER})
+    assert check_pods([sidecar], Kubectl()) == []
+    head, worker = map(json.loads, calls.read_text().splitlines()[1:])
+    _, added = head["spec"]["containers"]
+    assert (added["name"], added["image"]) == ("ray-job-submitter", head["spec"]["containers"][0]["image"])
+    assert "securityContext" not in added
+    assert len(worker["spec"]["containers"]) == 1
 
 
 @pytest.mark.parametrize(

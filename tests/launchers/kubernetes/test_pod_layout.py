@@ -1,13 +1,14 @@
 """On how many nodes workers with GPUs run where the job does not say: by the GPUs of the cluster's nodes."""
 
 import json
+from decimal import Decimal
 
 import pytest
 
-from clustertrain.errors import ClusterError, JobError
+from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.capacity import pod_groups_of, why_no_nodes
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.node_room import WorkerPod, pods_held, quantity
 from clustertrain.launchers.kubernetes.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 
@@ -40,6 +41,11 @@ def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
     }
 
 
+def pod_of(job):
+    (group,) = manifests(job)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    return WorkerPod.of(group["template"]["spec"])
+
+
 EIGHT, FOUR, ONE, NONE = node("8"), node("4"), node("1"), node(None)
 TAINTED = node("8", taints=[{"key": "gpu", "effect": "NoSchedule"}])
 SHAPES = [
@@ -62,8 +68,7 @@ def test_as_few_pods_as_the_nodes_allow(make, resources, nodes, expected):
     assert job.resources.nodes == expected
     shown = [*expected] if isinstance(expected, tuple) else expected
     assert f"taken as {shown}: {job.resources.workers_per_node} worker" in note
-    group = pod_groups_of(manifests(job)[-1])[1]
-    assert why_no_nodes([group], nodes) is None
+    assert pods_held(pod_of(job), nodes) >= job.resources.min_nodes
 
 
 def test_the_note_has_the_arithmetic(make):
@@ -136,11 +141,10 @@ def test_workers_that_no_layout_divides_are_refused(make):
 
 def test_nodes_that_cannot_hold_a_worker(make):
     job = make("workers: 8, gpus_per_worker: 1")
-    with pytest.raises(ClusterError, match=r"requests nvidia.com/gpu 1, and no node has any"):
+    with pytest.raises(JobError, match=r"\(the largest has 0 nvidia.com/gpu\), and no others are known"):
         divided(job, [NONE])
-    grows = make("workers: 8, gpus_per_worker: 1", ", autoscaled: true")
-    with pytest.raises(JobError, match=r"resources.nodes is missing.*no others are known"):
-        divided(grows, [NONE])
+    with pytest.raises(JobError, match=r"resources.nodes is missing.*\(the largest has 8 nvidia.com/gpu\)"):
+        divided(make("workers: 2, gpus_per_worker: 9"), [EIGHT])
     with pytest.raises(JobError, match=r"resources.nodes is missing"):
         divided(job, [])
 
@@ -170,12 +174,45 @@ def test_they_are_read_by_kubectl(make, monkeypatch):
     assert with_nodes(make("workers: 8, gpus_per_worker: 1"), Kubectl())[0].resources.nodes == 1
 
 
-def test_pods_with_the_network_of_their_node_share_none(make):
-    network = ", host_network: true, node_networks: [10.0.0.0/16]"
-    group = pod_groups_of(manifests(make("workers: 2, nodes: 2", network))[-1])[1]
-    assert group.one_per_node
-    assert "one on a node (kubernetes.host_network)" in why_no_nodes([group], [EIGHT])
-    assert why_no_nodes([group], [EIGHT, NONE]) is None
+ZONE_A, TOLERATED = (
+    ", node_selector: {zone: a}",
+    ", tolerations: [{key: gpu, value: 'yes', effect: NoSchedule}]",
+)
+IN_ZONE = {**FOUR, "metadata": {"labels": {"zone": "a"}}}
+YES = node("4", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+CORDONED = node("4", taints=[{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}])
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "nodes", "held"),
+    [
+        ("", [FOUR, node("4", cpu="7"), ONE], 2),  # a pod requests 8 CPUs and 2 GPUs
+        ("", [node("8", cpu="20")], 2),
+        (ZONE_A, [IN_ZONE, FOUR], 2),
+        ("", [YES, CORDONED], 2),  # the cordon ends
+        (TOLERATED, [YES], 2),
+        (TOLERATED.replace("yes", "no"), [YES], 0),
+        (", tolerations: [{operator: Exists}]", [YES], 2),
+        (", host_network: true, node_networks: [10.0.0.0/16]", [EIGHT, FOUR], 2),  # one on a node
+        (", worker_resources: {rdma/ib: 1}", [EIGHT], 0),
+    ],
+)
+def test_how_many_pods_the_nodes_hold(make, kubernetes, nodes, held):
+    job = make("workers: 2, nodes: 1, gpus_per_worker: 1", kubernetes)
+    assert pods_held(pod_of(job), nodes) == held
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("500m", "0.5"), ("16Gi", 16 * 2**30), (4, 4), ("1e3", 1000), (None, 0), ("x", 0)]
+)
+def test_a_quantity_is_read_as_kubernetes_does(text, number):
+    assert quantity(text) == Decimal(number)
+
+
+def test_a_patch_that_leaves_no_worker_is_refused_before_its_pods_are_counted(make):
+    replaced = "{op: replace, path: /spec/rayClusterSpec/workerGroupSpecs, value: []}"
+    with pytest.raises(JobError, match=r"workerGroupSpecs has no group"):
+        divided(make("workers: 2, gpus_per_worker: 1", f", patches: [{replaced}]"), [EIGHT])
 
 
 RANGES = [
@@ -185,7 +222,7 @@ RANGES = [
     ("workers: [2, 8], gpus_per_worker: 1", [EIGHT], (2, 8), (1, 4)),
     ("workers: [4, 8], nodes: [1, 2], gpus_per_worker: 1", [FOUR], 4, 1),
     ("nodes: [1, 4], gpus_per_node: 4", [EIGHT], None, (1, 2)),
-    ("workers: [4, 8], nodes: [1, 2], gpus_per_worker: 1", [ONE], (4, 8), (1, 2)),  # the preflight refuses it
+    ("workers: [4, 8], nodes: [1, 2], gpus_per_worker: 1", [ONE], (4, 8), (1, 2)),  # it waits
     ("workers: [2, 8]", [node(None, cpu="20")], (2, 8), None),
 ]
 

@@ -5,7 +5,6 @@ import yaml
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, load_job
-from clustertrain.launchers.kubernetes.quotas import object_counts, why_no_quota
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from clustertrain.launchers.kubernetes.render.paths import in_pods
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
@@ -111,16 +110,6 @@ def test_the_defaults_of_the_amounts(make):
     chosen = amounts(None, head={"cpus": 2, "cpu_limit": 2}, submitter={"cpus": 0.2, "memory": "1Gi"})
     assert chosen["head"]["limits"]["cpu"] == chosen["head"]["requests"]["cpu"] == "2"
     assert chosen["submitter"]["requests"] == {"cpu": "200m", "memory": "1Gi", "ephemeral-storage": "1Gi"}
-
-
-def test_an_earlier_rayjob_of_the_run_gives_its_objects_back(make):
-    counts = object_counts(manifests(make()))
-    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"services": "0", "configmaps": "0"}}}
-    why = why_no_quota([], [quota], [], counts.new({}))
-    assert why is not None and "has 0 of services left (0 - 0 used), and the run needs 1." in why
-    existing = {"rayjobs.ray.io": ["run-1"], "configmaps": counts.applied["configmaps"]}
-    assert why_no_quota([], [quota], [], counts.new(existing)) is None
-    assert "rayjobs.ray.io" in counts.applied and counts.new(existing)["rayjobs.ray.io"] == 0
 
 
 # ------------------------------------------------------------------------------------------ pods and flows

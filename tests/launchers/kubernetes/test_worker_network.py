@@ -1,14 +1,12 @@
-"""What workers get for InfiniBand, RoCE and EFA; what each key violates; the examples of the docs."""
-
-import re
+"""What workers get for InfiniBand, RoCE and EFA; the examples of the docs."""
 
 import pytest
 import yaml
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.render.manifests import manifests
-from clustertrain.launchers.kubernetes.rules.check import advice, check
 from launchers.kubernetes.fabric import examples
 
 JOB = {
@@ -111,37 +109,10 @@ def test_policies_that_would_refuse_the_workers_are_refused(make):
     assert group_of(job)["template"]["spec"]["hostNetwork"] is True
 
 
-# What each key violates of Pod Security: by `baseline`, and by `restricted`.
-OPENS = [
-    ({}, [], []),
-    ({"worker_resources": {"rdma/ib": 8, "hugepages-1Gi": "2Gi"}}, [], []),
-    ({"worker_annotations": {"k8s.v1.cni.cncf.io/networks": "a"}, "runtime_class": "nvidia"}, [], []),
-    ({"priority_class": "high", "gpu_resource": "amd.com/gpu"}, [], []),
-    (NETWORK, ["hostNetwork"], ["hostNetwork"]),
-    ({"worker_capabilities": ["IPC_LOCK"]}, ["capabilities.add[0]"], ["capabilities.add[0]"]),
-    ({"run_as": {"user": 0}}, [], ["runAsUser"]),
-]
-
-
-@pytest.mark.parametrize(("section", "baseline", "restricted"), OPENS)
-def test_what_each_key_opens(make, section, baseline, restricted):
-    objects = manifests(make(**section))
-
-    def violated(level):
-        found = check(objects, enforced=lambda namespace: level, version="")
-        places = {each.where for each in found if each.by == "pod-security"}
-        return {re.sub(r".*?(hostNetwork|capabilities\S+|runAsUser)$", r"\1", place) for place in places}
-
-    assert violated("privileged") == set()
-    assert violated("baseline") == set(baseline)
-    # A user that may be root is also missing as runAsNonRoot.
-    assert {each for each in violated("restricted") if "runAsNonRoot" not in each} == set(restricted)
-
-
 @pytest.mark.parametrize(("user", "lines"), [(1000, 1), (0, 0)])
 def test_a_capability_without_effect_is_advised_on(make, user, lines):
     objects = manifests(make(worker_capabilities=["IPC_LOCK"], run_as={"user": user}))
-    found = advice(check(objects, enforced=lambda namespace: "privileged", version=""))
+    found = check_rayjob(objects[-1])
     about = [line for line in found if "IPC_LOCK" in line]
     assert len(about) == lines
     assert all("for user 1000" in line and "limit of locked memory" in line for line in about)
@@ -150,9 +121,7 @@ def test_a_capability_without_effect_is_advised_on(make, user, lines):
 @pytest.mark.parametrize("text", examples(), ids=lambda text: text.splitlines()[0])
 def test_the_examples_of_the_docs_are_rendered_and_not_refused(make, text):
     make()  # in a folder with code
-    objects = manifests(parse_job(text, "job.yaml"))
-    found = check(objects, enforced=lambda namespace: "privileged", version="1.34")
-    assert [each for each in found if each.by != "nobody"] == []
+    check_rayjob(manifests(parse_job(text, "job.yaml"))[-1])
 
 
 def test_the_docs_have_examples():

@@ -8,17 +8,16 @@ devices.py           devices that a cluster names itself
 launcher.py          the launcher
 submit.py            check, render, apply
 validate.py          `validate`: what the cluster would refuse, and advice
-manifest_file.py     reads a file of manifests as kubectl does
 render/              the objects of a job; pure
-rules/               what the operator, the API server and queues would refuse, checked without a cluster
-namespace_rules.py   the rules, with the Pod Security Standard that a namespace enforces
+rayjob_rules.py      mistakes that patches make and that the API server accepts
 dry_run.py           the API server checks every object before any is applied
 operator_version.py  which KubeRay operator is installed, for a field that its CRDs do not have
 operator_pods.py     the API server checks the pods that the operator will create
+job_keys.py          the keys of a job file that decide what a refusal names
 pod_layout.py        how many nodes a job with GPUs runs on, where the job does not say
-preflight.py         checks the cluster for what would keep a run from ever starting
-capacity.py          whether the nodes can hold a run
-quotas.py            whether the quotas admit it
+node_room.py         how many worker pods the nodes hold; pure
+preflight.py         checks that the image fits, and that what the job names exists
+first_word.py        what the cluster says first of a run that was just applied
 view.py              reads the state of a run from the cluster and its storage
 state.py             the state of a run, from its storage, RayJob, queue, pods and events; pure
 last_known.py        what was read last of a storage that no pod can read now
@@ -29,6 +28,7 @@ logs.py              `logs`
 stop.py              `stop`
 storage.py           commands that read the run's storage in the cluster
 reader_pod.py        a short-lived pod that reads the storage of a run whose pods are gone
+fields.py            reads values of objects that patches may have changed
 kubectl.py           runs kubectl with the job's context and namespace
 ray.py               how the driver connects to the Ray of its pods
 in_pod/              the programs that run in pods

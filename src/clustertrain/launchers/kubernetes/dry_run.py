@@ -2,8 +2,8 @@
 
 `kubectl apply` sends the objects of a file one after another. If the server refuses the third, two exist
 already. So the same call runs first with --dry-run=server, which checks authorization, schema, admission and
-quota for each object. No other check covers the schemas of the cluster's CRDs. The dry run does not check the
-rules of the operator, nor the pods that it creates later: rules/ does.
+quota for each object, with the schemas of the cluster's CRDs. It checks neither the rules of the operator
+(rayjob_rules.py) nor the pods that the operator creates later (operator_pods.py).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from difflib import get_close_matches
 from textwrap import shorten
 
 from clustertrain.errors import ClusterError
+from clustertrain.launchers.kubernetes.job_keys import keys_sentence
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
 from clustertrain.launchers.kubernetes.operator_version import found, installed, since_of, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
-from clustertrain.launchers.kubernetes.rules.check import check
 from clustertrain.launchers.shell import CommandFailed
 
 _APPLY = ("apply", "--server-side", "--dry-run=server", "--filename=-")
@@ -39,28 +39,6 @@ _NOT_DECLARED = "field not declared in schema"
 _VALUE_OF_GO = re.compile(r"&(?:value\.valueUnstructured\{Value:|\{)(.*)\}", re.DOTALL)
 _ONLY_A_TYPE = re.compile(r'Invalid value: "(?:object|array|string|boolean|number|integer)": ')
 _BY_POLICY = re.compile(r"^.*?\bdenied (?:the )?request: ")
-# What a policy's words may name, and the keys that decide it.
-_KEYS = (
-    (r"\blabels?\b", "kubernetes.labels"),
-    (r"\bannotations?\b", "kubernetes.annotations"),
-    (r"\bephemeral.storage", "kubernetes.ephemeral_storage"),
-    (r"\bcpus?\b|\bmemory\b", "resources (workers), kubernetes.head and kubernetes.submitter"),
-    (r"\bimages?\b|\bregistr(y|ies)\b", "image"),
-    (r"\bimage.?pull.?policy", "kubernetes.pull_policy"),
-    (r"\bimage.?pull.?secrets?", "kubernetes.pull_secrets"),
-    (r"\brunAs|\bfsGroup|non-?root\b|\broot (user|group)", "kubernetes.run_as"),
-    (r"\bcapabilit", "kubernetes.worker_capabilities"),
-    (r"\bhost.?(network|port)", "kubernetes.host_network"),
-    (r"\bhost.?path", "kubernetes.volumes"),
-    (r"\bservice.?account", "kubernetes.service_account"),
-    (r"\bpriority.?class", "kubernetes.priority_class"),
-    (r"\bruntime.?class", "kubernetes.runtime_class"),
-    (r"\bscheduler.?name", "kubernetes.scheduler_name"),
-    (r"\bnode.?selector", "kubernetes.node_selector"),
-    (r"\btolerations?\b", "kubernetes.tolerations"),
-    (r"affinity\b", "kubernetes.affinity"),
-    (r"\bsecurity ?context|\bseccomp|\bprivilege|\breadOnlyRoot", "kubernetes.patches"),
-)
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
 
 
@@ -120,8 +98,7 @@ def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) ->
 
 
 def _how(manifest: Manifest, replaced: bool) -> tuple[str, ...]:
-    is_created = (replaced and manifest["kind"] == "RayJob") or "name" not in manifest["metadata"]
-    return CREATE if is_created else _APPLY
+    return CREATE if replaced and manifest["kind"] == "RayJob" else _APPLY
 
 
 def refused_objects(
@@ -183,15 +160,12 @@ def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     if refusal.manifest["kind"] == "Pod":
-        return f"The operator could not create this pod.{_keys_of(refusal.rule)}"
+        return f"The operator could not create this pod. {_keys_of(refusal)}".rstrip()
     if refusal.rule != _NOT_DECLARED:
-        named = _keys_of(refusal.rule) if _BY_POLICY.match(refusal.rule) else ""
-        return (
-            "Correct it in the job file or the manifest, or ask the cluster's administrator about the rule."
-            f"{named}"
-        )
-    known_since = {each.where: each.since for each in check([refusal.manifest]) if each.since}
-    if since := known_since.get(refusal.where) or since_of(refusal.field):
+        named = _keys_of(refusal) if _BY_POLICY.match(refusal.rule) else ""
+        remedy = "Correct it in the job file, or ask the cluster's administrator about the rule."
+        return f"{remedy} {named}".rstrip()
+    if since := since_of(refusal.field):
         return too_old(refusal.field, since, kubectl)
     path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
     if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
@@ -202,11 +176,9 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
     )
 
 
-def _keys_of(rule: str) -> str:
-    """A sentence with the keys of what a rule names; the name of its policy or webhook does not count."""
-    words = _BY_POLICY.sub("", rule)
-    keys = [key for pattern, key in _KEYS if re.search(pattern, words, re.IGNORECASE)]
-    return f" What it names is in {', '.join(keys)}." if keys else ""
+def _keys_of(refusal: Refusal) -> str:
+    """The keys of what a rule names; the name of its policy or webhook does not count."""
+    return keys_sentence(_BY_POLICY.sub("", refusal.rule))
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:

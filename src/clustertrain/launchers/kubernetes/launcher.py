@@ -16,7 +16,7 @@ from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
 from clustertrain.launchers.kubernetes.validate import validate
 from clustertrain.launchers.kubernetes.view import kubectl_for
-from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
+from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
@@ -30,8 +30,8 @@ class KubernetesLauncher:
     name = "kubernetes"
     storage_visible = False
 
-    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
-        return validate(Path(job_file), sets, options)
+    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
+        return validate(Path(job_file), sets)
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         return submit.render(load_job(job_file, sets))

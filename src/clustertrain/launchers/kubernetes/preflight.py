@@ -1,39 +1,28 @@
-"""Checks, before anything is applied, for what would keep a run from ever starting on a cluster.
+"""Checks, before anything is applied, that the image fits, and that what the job names exists.
 
 the image           if this machine has it: its labels name the same versions of clustertrain and Ray
 named objects       namespace, secrets, claims, classes, accounts and queues exist
-capacity            the nodes can hold the pods, and the quotas admit pods and objects
 
-If the account may not read something, its check is left out, with a note. If such a problem keeps the
-pods from running, `status` shows it later.
+If the account may not read something, its check is left out, with a note. Whether the nodes and quotas have
+room is not computed here: the scheduler and the API server decide it, and `submit` prints what they say.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.capacity import (
-    Object,
-    PodGroup,
-    group_of_pod,
-    pod_groups_of,
-    why_no_nodes,
-)
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.pod_problems import Object
 from clustertrain.launchers.kubernetes.pod_sections import Volume
-from clustertrain.launchers.kubernetes.quotas import counted, object_counts, why_no_quota
-from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
-from clustertrain.launchers.kubernetes.render.pods import RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import run
-from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.version import RAY_VERSION, __version__
 
 # The labels of an image that have to match, what each names, and its version here.
@@ -45,15 +34,11 @@ _ENGINE_S = 20.0
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
-def check_cluster(
-    job: Job, manifests: Sequence[Manifest], kubectl: Kubectl, command: CommandLine = UNKNOWN
-) -> list[str]:
-    """Refuse a job that the cluster could never start. Returns notes on what could not be checked.
+def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
+    """Refuse a job with another image, or that names what is not there. Returns notes on the rest.
 
     Args:
         job: merged with the site file.
-        manifests: as they will be applied.
-        command: what submits the job, for messages.
 
     Raises:
         CommandMissing: kubectl is not installed.
@@ -62,20 +47,11 @@ def check_cluster(
     """
     check_image(job)
     reader = _Reader(kubectl)
-    rayjob = next(each for each in manifests if each["kind"] == "RayJob")
     _check_namespace(reader)
     _check_named(job, reader)
-    nodes = reader.all("nodes")
     for volume in volumes(job):
-        _check_claim(job, volume, reader, len(nodes or ()))
-    groups = pod_groups_of(rayjob)
-    notes = []
-    if why := why_no_nodes(groups, nodes, command) if nodes else None:
-        if not job.section(Kubernetes).autoscaled:
-            raise ClusterError(why)
-        notes.append(f"note: the run waits for new nodes (kubernetes.autoscaled): {why.splitlines()[0]}")
-    _check_quotas(job, manifests, groups, reader)
-    return [*notes, *reader.notes]
+        _check_claim(job, volume, reader)
+    return reader.notes
 
 
 @dataclass
@@ -103,10 +79,10 @@ class _Reader:
             self._leave_out(error)
         return True
 
-    def all(self, kind: str, selector: str = "") -> list[dict[str, Any]] | None:
-        """The objects that `selector` selects by labels; None if the account may not list them."""
+    def all(self, kind: str) -> list[dict[str, Any]] | None:
+        """The objects of a kind; None if the account may not list them."""
         try:
-            return self.kubectl.list(kind, selector)
+            return self.kubectl.list(kind)
         except Forbidden as error:
             self._leave_out(error)
             return None
@@ -120,11 +96,6 @@ class _Reader:
         if not self.forbidden:
             return []
         return [f"note: not all was checked: this account may not {', may not '.join(self.forbidden)}"]
-
-
-def _refuse(why: str | None) -> None:
-    if why is not None:
-        raise ClusterError(why)
 
 
 # ------------------------------------------------------------------------------------------------ the image
@@ -229,7 +200,7 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
 # -------------------------------------------------------------------------------------------------- storage
 
 
-def _check_claim(job: Job, volume: Volume, reader: _Reader, nodes: int) -> None:
+def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
     """Check that a claim exists and serves the pods of all nodes, or that a storage class can provide it."""
     if volume.claim is None:
         return
@@ -245,8 +216,10 @@ def _check_claim(job: Job, volume: Volume, reader: _Reader, nodes: int) -> None:
             _check_default_class(volume, reader)
         return
     if claim is not None:
-        modes = claim["spec"].get("accessModes", [])
-        _refuse(why_not_for_all(volume, modes, nodes, writes=volume == storage_volume(job)))
+        modes, nodes = claim["spec"].get("accessModes", []), len(reader.all("nodes") or ())
+        why = why_not_for_all(volume, modes, nodes, writes=volume == storage_volume(job))
+        if why is not None:
+            raise ClusterError(why)
 
 
 def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:
@@ -285,37 +258,3 @@ def _check_default_class(volume: Volume, reader: _Reader) -> None:
 
 def _is_default(storage_class: Object) -> bool:
     return bool(storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true")
-
-
-# --------------------------------------------------------------------------------------------------- quotas
-
-
-def _check_quotas(
-    job: Job, manifests: Sequence[Manifest], groups: Sequence[PodGroup], reader: _Reader
-) -> None:
-    """Refuse a run that the quotas do not admit. What of it exists already needs no room a second time; if
-    the account may not list it, nothing is refused because of it."""
-    quotas = reader.all("resourcequotas")
-    if not quotas:
-        return
-    pods = reader.all("pods", f"{RUN_LABEL}={job.name}")
-    own = [group_of_pod(pod) for pod in pods or () if _uses_quota(pod)]
-    counts, limited = object_counts(manifests), counted(quotas)
-    looked_up = {*counts.applied} & limited
-    if {*counts.by_operator} & limited:
-        looked_up.add("rayjobs.ray.io")
-    existing = {key: _existing(job, key, counts.applied[key], reader) for key in looked_up}
-    _refuse(why_no_quota(groups if pods is not None else [], quotas, own, counts.new(existing)))
-
-
-def _existing(job: Job, resource: str, applied: Collection[str], reader: _Reader) -> Collection[str]:
-    """The names of the run's objects that exist. A claim belongs to no run, and is found by its name."""
-    if resource == "persistentvolumeclaims":
-        return [name for name in applied if reader.exists(resource, name)]
-    found = reader.all(resource, f"{RUN_LABEL}={job.name}")
-    return applied if found is None else [each["metadata"]["name"] for each in found]
-
-
-def _uses_quota(pod: Object) -> bool:
-    """Whether a quota counts the pod. It does not count pods that have ended."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

@@ -209,8 +209,8 @@ class Kubernetes(LauncherSection):
     """Namespaces whose Prometheus may read the metrics of the pods. Default: every namespace."""
 
     autoscaled: StrictBool = False
-    """The cluster adds nodes when pods need them: a run that the present nodes cannot hold is submitted,
-    with a note."""
+    """The cluster adds nodes when pods need them: a range of workers with GPUs is not lowered to what the
+    present nodes hold."""
 
     disruption_budget: StrictBool = False
     """Create a PodDisruptionBudget. A node can then only be drained after the run's pods are deleted."""

@@ -159,6 +159,12 @@ class Observed:
         return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
 
     @property
+    def queue_conditions(self) -> Mapping[str, Object]:
+        """Kueue's conditions of the RayJob's Workload, by type."""
+        conditions = (self.workload or {}).get("status", {}).get("conditions", ())
+        return {each["type"]: each for each in conditions}
+
+    @property
     def created_at(self) -> float:
         metadata = (self.rayjob or {}).get("metadata", {})
         return seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
@@ -291,8 +297,7 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
     """Why the RayJob is suspended, with Kueue's messages; and the cause."""
     if not observed.queue:
         return "its RayJob is suspended by hand: spec.suspend is true, and it is in no queue", "held"
-    conditions = {c["type"]: c for c in (observed.workload or {}).get("status", {}).get("conditions", ())}
-    stored = []
+    conditions, stored = observed.queue_conditions, []
     evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
     if evicted.get("status") == "True":
         stored.append(f"evicted ({evicted.get('reason')}): {evicted.get('message')}")

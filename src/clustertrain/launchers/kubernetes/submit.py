@@ -1,7 +1,7 @@
 """Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
 
 nodes for GPUs ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the
-pods ─▶ kubectl apply
+pods ─▶ kubectl apply ─▶ the first word of scheduler, quota, queue or operator
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from clustertrain.job.references import names_of
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.kubernetes.dry_run import check_admission
+from clustertrain.launchers.kubernetes.first_word import first_word
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
-from clustertrain.launchers.kubernetes.namespace_rules import check_in_namespaces
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.pod_layout import with_nodes
 from clustertrain.launchers.kubernetes.pod_problems import has_running_containers, is_terminating, name_of
 from clustertrain.launchers.kubernetes.preflight import check_cluster
+from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
-from clustertrain.launchers.kubernetes.rules.check import advice, check, refusals, to_error
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.state import Observed
 from clustertrain.launchers.kubernetes.view import RAYJOBS
@@ -60,10 +60,7 @@ def render(job: Job, options: Options = Options()) -> str:  # noqa: B008  it is 
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
     objects = manifests(with_site(job), options)
-    # Without what only a cluster decides: the standard of its namespace, and the fields of its version.
-    findings = check(objects, enforced=lambda namespace: "privileged", version="")
-    if refusals(findings):
-        raise to_error(findings)
+    check_rayjob(objects[-1])
     return to_yaml(objects)
 
 
@@ -72,19 +69,18 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     over.
 
     Raises:
-        JobError, StorageError: as `render`.
+        JobError, StorageError: as `render`; JobError also if the operator refuses the applied RayJob.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
     kubectl = Kubectl.of(job.section(Kubernetes))
     given = job
-    job, layout = with_nodes(job, kubectl, options.command)
+    job, layout = with_nodes(job, kubectl)
     if job.world_sizes != given.world_sizes:  # the job file allows all of the given ones
         options = replace(options, allow_world_size_change=True)
     objects = manifests(job, options)
-    findings, notes = check_in_namespaces(objects, kubectl)
-    for note in [*layout, *notes, *advice(findings)]:
+    for note in [*layout, *check_rayjob(objects[-1])]:
         echo(note)
-    for note in check_cluster(job, objects, kubectl, options.command):
+    for note in check_cluster(job, kubectl):
         echo(note)
     if (before := rayjob_of(kubectl, job.name)) is not None:
         _check_over(before, options.command)
@@ -107,6 +103,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     made = kubectl.get(RAYJOBS, job.name)
     # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
+    echo(first_word(job, kubectl))
     return _applied(job, made)
 
 

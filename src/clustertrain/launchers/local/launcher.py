@@ -9,7 +9,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
+from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
 from clustertrain.observe.status import RunFiles, Status, status_by_files
 from clustertrain.run.admission import Options
@@ -21,7 +21,7 @@ class LocalLauncher(FromStorage):
 
     name = "local"
 
-    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
+    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         load_job(job_file, sets)
         return Checked([f"{job_file} is a valid job file for this machine"])
 

@@ -10,7 +10,7 @@ from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun, by_name
-from clustertrain.launchers.launcher import Checked, CheckOptions, Echo, Target
+from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.launchers.slurm import status
 from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_next
@@ -25,7 +25,7 @@ class SlurmLauncher(FromStorage):
 
     name = "slurm"
 
-    def check(self, job_file: str, sets: Sequence[str], options: CheckOptions) -> Checked:
+    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         job = with_site(load_job(job_file, sets))
         render_for_submit(job, job_file)
         notes = [f"note: {text}" for text in check_loggers(job, elsewhere=True)]

@@ -50,7 +50,7 @@ Manifest = dict[str, Any]
 
 
 def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa: B008  it is frozen
-    """All objects of a run, in the order in which they are applied.
+    """All objects of a run, in the order in which they are applied: the RayJob last.
 
     Args:
         job: as loaded, merged with the site file.
@@ -84,8 +84,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 def to_json(objects: Sequence[Manifest]) -> str:
     """The objects for kubectl, one on each line. JSON has one meaning for each value; YAML 1.1 and Go's YAML
     differ. They are no List: kubectl leaves the kind of an error out of the messages on items of a List."""
-    # Manifests that a user wrote can have values that YAML reads as dates, and Kubernetes as text.
-    return "\n".join(json.dumps(each, default=str) for each in objects)
+    return "\n".join(map(json.dumps, objects))
 
 
 def to_yaml(objects: Sequence[Manifest]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clustertrain.errors import JobError
+from clustertrain.launchers.kubernetes.fields import at
 from clustertrain.units import shortened
 
 _KEY = ("kubernetes", "patches")
@@ -56,18 +57,12 @@ def patched(rayjob: dict[str, Any], patches: dict[str, Any] | Sequence[dict[str,
             at=_KEY,
         )
     for path, remedy in _KEPT.items():
-        old, new = _at(rayjob, path), _at(result, path)
+        old, new = at(rayjob, *path.split(".")), at(result, *path.split("."))
         if new != old:
             raise _refused(_PATCHES, f"{path} becomes {_shown(new)}, and must stay {_shown(old)}", remedy)
     _check_size(result, _PATCHES)
     _check_tokens(result, _PATCHES)
     return result
-
-
-def _at(value: Any, path: str) -> Any:
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 def _check_size(result: Any, where: str) -> None:

@@ -1,0 +1,26 @@
+"""Reads values of objects that a user's patches may have changed: what is not there, or is of another type,
+counts as missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def at(value: Any, *keys: str) -> Any:
+    """The value at these keys; None if there is none, or if something else than a mapping is on the way."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def mapping(value: Any, *keys: str) -> Mapping[str, Any]:
+    """The mapping at these keys; empty if there is none."""
+    found = at(value, *keys)
+    return found if isinstance(found, Mapping) else {}
+
+
+def items(value: Any, *keys: str) -> list[Any]:
+    """The list at these keys; empty if there is none."""
+    found = at(value, *keys)
+    return found if isinstance(found, list) else []

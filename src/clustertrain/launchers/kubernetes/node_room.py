@@ -1,0 +1,114 @@
+"""How many of a run's worker pods the nodes of a cluster hold. Pure arithmetic, for pod_layout.py.
+
+Nodes count as empty, since the pods that run there now will end. Whether a run can start is the scheduler's
+decision: `submit` prints its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from clustertrain.launchers.kubernetes.fields import at, items, mapping
+
+Object = Mapping[str, Any]
+Amounts = Mapping[str, Decimal]
+_TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
+_QUANTITY = re.compile(
+    r"(?P<number>\d{1,30}(\.\d{0,30})?|\.\d{1,30})((?P<unit>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d{1,3}))?",
+    re.ASCII,
+)
+_UNITS = {
+    **{unit: Decimal(10) ** power for power, unit in zip((-9, -6, -3), "num", strict=True)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+
+
+@dataclass(frozen=True)
+class WorkerPod:
+    """What one worker's pod requests of a node, and which nodes it may run on. With `one_per_node` it has the
+    network and the ports of its node, which only one such pod can have."""
+
+    requests: Amounts
+    selector: Mapping[str, str]
+    tolerations: tuple[Object, ...] = ()
+    one_per_node: bool = False
+
+    @classmethod
+    def of(cls, spec: Object) -> WorkerPod:
+        selector, tolerations = mapping(spec, "nodeSelector"), items(spec, "tolerations")
+        return cls(_requests(spec), selector, tuple(tolerations), at(spec, "hostNetwork") is True)
+
+
+def _requests(spec: Object) -> Amounts:
+    """The requests of a pod: the sum of its containers, or its largest init container if that is more."""
+    total: dict[str, Decimal] = {}
+    for container in items(spec, "containers"):
+        for name, amount in _container_requests(container).items():
+            total[name] = total.get(name, Decimal(0)) + amount
+    for container in items(spec, "initContainers"):
+        for name, amount in _container_requests(container).items():
+            total[name] = max(total.get(name, Decimal(0)), amount)
+    return total
+
+
+def _container_requests(container: Object) -> Amounts:
+    """The requests of a container. A resource with a limit and no request has its limit as the request."""
+    resources = at(container, "resources")
+    written = {**mapping(resources, "limits"), **mapping(resources, "requests")}
+    return {name: quantity(value) for name, value in written.items()}
+
+
+def quantity(value: object) -> Decimal:
+    """The number of a quantity such as 500m, 16Gi or 4; 0 if the value is not a quantity."""
+    match = _QUANTITY.fullmatch(str(value))
+    if not match:
+        return Decimal(0)
+    if match["exponent"]:
+        return Decimal(match["number"]).scaleb(int(match["exponent"]))
+    return Decimal(match["number"]) * _UNITS.get(match["unit"], Decimal(1))
+
+
+def allocatable(node: Object, name: str) -> Decimal:
+    return quantity(at(node, "status", "allocatable", name))
+
+
+def eligible_nodes(pod: WorkerPod, nodes: Sequence[Object]) -> list[Object]:
+    """The nodes with the labels that the pod requires, and only with taints that it tolerates."""
+    return [node for node in nodes if _has_labels(node, pod.selector) and not _is_tainted(node, pod)]
+
+
+def _has_labels(node: Object, selector: Mapping[str, str]) -> bool:
+    return all(at(node, "metadata", "labels", key) == value for key, value in selector.items())
+
+
+def _is_tainted(node: Object, pod: WorkerPod) -> bool:
+    """Whether the node has a permanent taint that the pod does not tolerate."""
+    taints = [
+        taint for taint in items(node, "spec", "taints") if not taint["key"].startswith(_TEMPORARY_TAINTS)
+    ]
+    hard = [taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute")]
+    return any(not any(_tolerates(each, taint) for each in pod.tolerations) for taint in hard)
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    if any(at(toleration, key) not in (None, "", taint[key]) for key in ("effect", "key")):
+        return False
+    value = at(toleration, "value") or ""
+    return at(toleration, "operator") == "Exists" or bool(value == taint.get("value", ""))
+
+
+def how_many_fit(pod: WorkerPod, node: Object) -> int:
+    """How many of the pods fit on the node while it is empty."""
+    amounts = {**pod.requests, "pods": Decimal(1)}
+    held = min(int(allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
+    return min(held, 1) if pod.one_per_node else held
+
+
+def pods_held(pod: WorkerPod, nodes: Sequence[Object]) -> int:
+    """How many of the pods fit on all nodes together while these are empty."""
+    return sum(how_many_fit(pod, node) for node in eligible_nodes(pod, nodes))

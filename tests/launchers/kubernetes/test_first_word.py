@@ -1,0 +1,164 @@
+"""What `submit` prints of a run that it has applied. The cluster is a fake, for the wording alone;
+tests/kubernetes/test_watching_pods.py and test_site_rules.py ask a real one."""
+
+import pytest
+
+from clustertrain.errors import EXIT_JOB, JobError
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes import first_word as module
+from clustertrain.launchers.kubernetes.first_word import first_word
+from clustertrain.launchers.kubernetes.kubectl import NoAnswer
+
+MADE = "2026-11-21T20:00:00Z"
+KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
+STARTING = {"jobDeploymentStatus": "Initializing", "rayClusterName": "cpu-abc"}
+REFUSED = {
+    "jobDeploymentStatus": "ValidationFailed",
+    "message": "The RayJob spec is invalid: backoffLimit must be a positive integer",
+}
+
+
+def rayjob(status, labels=None, **spec):
+    metadata = {"name": "cpu", "uid": "u1", "creationTimestamp": MADE, "labels": labels or {}}
+    spec = {"rayClusterSpec": {"workerGroupSpecs": [{"replicas": 1}]}, **spec}
+    return {"metadata": metadata, "spec": spec, "status": status}
+
+
+def pod(role, node=None, message=None):
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
+    return {
+        "metadata": {"name": f"cpu-{role}", "labels": {"clustertrain.io/role": role}},
+        "spec": {"nodeName": node} if node else {},
+        "status": {"phase": "Pending", "conditions": conditions if message else []},
+    }
+
+
+def event(reason, message, name="cpu-abc"):
+    about = {"kind": "RayCluster", "name": name}
+    return {"type": "Warning", "reason": reason, "message": message, "involvedObject": about} | {
+        "lastTimestamp": MADE
+    }
+
+
+def workload(reserved, message):
+    condition = {"type": "QuotaReserved", "status": reserved, "reason": "Pending", "message": message}
+    return {"metadata": {"ownerReferences": [{"uid": "u1"}]}, "status": {"conditions": [condition]}}
+
+
+class Cluster:
+    """Answers each look with the next of its states, the last of them again and again."""
+
+    def __init__(self, *states):
+        self.states, self.now = [*states], None
+
+    def get(self, kind, name):
+        self.now = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now["rayjobs"]
+
+    def list(self, kind, selector=""):
+        return self.now.get(kind.partition(".")[0], [])
+
+
+JOB = parse_job("{name: cpu, function: 'train:train', image: 'a:1'}", "job.yaml")
+SILENT = {"rayjobs": rayjob({})}
+SCHEDULED = {"rayjobs": rayjob(STARTING), "pods": [pod("head", "n1"), pod("worker", "n2")]}
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(module, "_POLL_S", 0.0)
+    monkeypatch.setattr(module, "_WITHIN_S", 0.2)
+
+
+def with_pods(*pods):
+    return {"rayjobs": rayjob(STARTING), "pods": [*pods]}
+
+
+def with_event(reason, message):
+    return {"rayjobs": rayjob(STARTING), "events": [event(reason, message)]}
+
+
+def queued(*workloads, **spec):
+    return {"rayjobs": rayjob({"jobDeploymentStatus": "Suspended"}, KUEUE, **spec), "workloads": [*workloads]}
+
+
+CPU = "0/3 nodes are available: 3 Insufficient cpu."
+GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: yes}."
+SELECTOR = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+QUOTA = (
+    'pods "x" is forbidden: exceeded quota: small, requested: requests.memory=4Gi, used: requests.memory=0'
+)
+POLICY = 'pods "x" is forbidden: denied request: every pod names its owner in a label'
+WORKERS_AND_HEAD = "resources (workers), kubernetes.head and kubernetes.submitter"
+
+
+@pytest.mark.parametrize(
+    ("state", "line", "keys"),
+    [
+        (with_pods(pod("worker", message=CPU)), f"pod cpu-worker: Unschedulable: {CPU}", WORKERS_AND_HEAD),
+        (
+            with_pods(pod("head", "n1"), pod("worker", message=GPU)),
+            f"pod cpu-worker: Unschedulable: {GPU}",
+            "resources.gpus_per_worker, kubernetes.gpu_resource",
+        ),
+        (with_pods(pod("head", message=TAINT)), TAINT, "kubernetes.tolerations"),
+        (
+            with_pods(pod("head", message=SELECTOR)),
+            SELECTOR,
+            "kubernetes.node_selector, kubernetes.affinity",
+        ),
+        (
+            with_event("FailedToCreateHeadPod", QUOTA),
+            "the head's pod cannot be created: exceeded quota: small",
+            WORKERS_AND_HEAD,
+        ),
+        (with_event("FailedToCreateWorkerPod", POLICY), "worker pods cannot be created", "kubernetes.labels"),
+        (with_event("FailedToCreateService", "no room"), "its pods cannot be created: no room", ""),
+        (
+            queued(workload("False", "couldn't assign flavors: insufficient quota for cpu")),
+            "waits in queue team of Kueue: Pending: couldn't assign flavors",
+            f"{WORKERS_AND_HEAD}, kubernetes.queue",
+        ),
+    ],
+)
+def test_the_reason_is_printed_with_the_keys_of_what_it_names(state, line, keys):
+    first, *more = first_word(JOB, Cluster(SILENT, state)).splitlines()
+    assert line in first and first.startswith(("waiting (nodes): ", "queued (scheduler): "))
+    assert more == ([f"What it names is in {keys}."] if keys else [])
+
+
+def test_pods_that_are_scheduled_are_counted():
+    said = first_word(JOB, Cluster(SILENT, with_pods(pod("head", "n1")), SCHEDULED))
+    assert said == "all pods are scheduled: 2 pods on 2 nodes"
+
+
+def test_a_queue_that_admits_the_run_is_not_the_end_of_the_wait():
+    admitted = queued(workload("True", "Quota reserved"))
+    assert "all pods are scheduled" in first_word(JOB, Cluster(queued(), admitted, SCHEDULED))
+
+
+def test_a_run_that_is_suspended_by_hand_says_so():
+    state = {"rayjobs": rayjob({"jobDeploymentStatus": "Suspended"}, suspend=True)}
+    assert first_word(JOB, Cluster(state)).startswith("queued (held): its RayJob is suspended by hand")
+
+
+def test_a_rayjob_that_the_operator_refuses_is_an_error_with_its_words():
+    with pytest.raises(JobError) as caught:
+        first_word(JOB, Cluster(SILENT, {"rayjobs": rayjob(REFUSED)}))
+    assert caught.value.exit_code == EXIT_JOB
+    first, words, remedy = str(caught.value).splitlines()
+    assert first == "RayJob cpu was applied, and the KubeRay operator refuses it"
+    assert words == REFUSED["message"]
+    assert "the next submit replaces this RayJob" in remedy
+
+
+def test_a_cluster_that_says_nothing_is_one_line():
+    assert first_word(JOB, Cluster(SILENT)) == ("note: the cluster has said nothing of its pods within 0.2 s")
+
+
+def test_a_server_that_goes_away_is_a_note_since_the_run_is_applied():
+    said = first_word(JOB, Cluster(SILENT, NoAnswer("The cluster does not answer\nCheck it.")))
+    assert said == "note: whether its pods start was not read: The cluster does not answer"

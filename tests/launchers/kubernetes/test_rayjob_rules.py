@@ -1,0 +1,199 @@
+"""Mistakes of patches that the API server accepts: what is refused, what is advised on, in which words."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_FAILED, EXIT_JOB, JobError
+from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
+from clustertrain.launchers.kubernetes.submit import render
+from launchers.kubernetes.manifest_changes import (
+    ABSENT,
+    CLUSTER,
+    HEAD,
+    HEAD_BOX,
+    HEAD_POD,
+    WORKER_BOX,
+    WORKER_POD,
+    WORKERS,
+    Change,
+    changed,
+)
+from launchers.kubernetes.right_manifests import KUEUE, RIGHT, RULES, WITHOUT_SUBMITTER, rayjob
+
+RAYJOBS = {name: each for name, each in RIGHT.items() if each["kind"] == "RayJob"}
+SIDECAR: Change = {"spec/submissionMode": "SidecarMode"}
+BOX = rayjob()["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+GROUP = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+MANY = [GROUP | {"groupName": f"group-{n}"} for n in range(7)]
+OPEN: Change = {"spec/shutdownAfterJobFinishes": ABSENT, "spec/ttlSecondsAfterFinished": ABSENT}
+PROBE = {"httpGet": {"port": 8000}}
+
+REFUSED: dict[str, tuple[str, Change]] = {
+    "no-spec": ("workerGroupSpecs has no group", {"spec": ABSENT}),
+    "no-cluster": ("headGroupSpec.template.spec.containers has no container", {CLUSTER: ABSENT}),
+    "no-container": ("has no container", {f"{HEAD_POD}/containers": []}),
+    "worker-no-container": ("has no container", {f"{WORKER_POD}/containers": []}),
+    "no-group": ("workerGroupSpecs has no group", {f"{CLUSTER}/workerGroupSpecs": []}),
+    "ttl-without-shutdown": (
+        "ttlSecondsAfterFinished is 600 while shutdownAfterJobFinishes is not true",
+        {"spec/shutdownAfterJobFinishes": False},
+    ),
+    "suspend-without-shutdown": (
+        "suspend is true while shutdownAfterJobFinishes is not true",
+        {**OPEN, "spec/suspend": True},
+    ),
+    "rules-and-shutdown": (
+        "are given while shutdownAfterJobFinishes is true",
+        {**RULES, "spec/shutdownAfterJobFinishes": True},
+    ),
+    "sidecar-and-template": ("submitterPodTemplate is given with SidecarMode", SIDECAR),
+    "sidecar-and-restart": (
+        "is 'Always', and must be Never with SidecarMode",
+        {**SIDECAR, **WITHOUT_SUBMITTER, f"{HEAD_POD}/restartPolicy": "Always"},
+    ),
+    "parameters-and-resources": (
+        "is given while rayStartParams has num-cpus",
+        {f"{HEAD}/resources": {"CPU": "1"}},
+    ),
+    "parameter-labels": ("is not allowed there", {f"{WORKERS}/rayStartParams": {"labels": "a=b"}}),
+    "min-over-max": ("is 3, more than maxReplicas, which is 2", {f"{WORKERS}/minReplicas": 3}),
+    "upgrade-strategy": (
+        "which the operator refuses for the cluster of a RayJob",
+        {f"{CLUSTER}/upgradeStrategy": {"type": "Recreate"}},
+    ),
+    "int32": ("the operator cannot read it", {"spec/backoffLimit": 2**31}),
+    "int32-replicas": ("the operator cannot read it", {f"{WORKERS}/maxReplicas": 2**31}),
+    "int32-probe": (
+        "the operator cannot read it",
+        {f"{HEAD_BOX}/startupProbe": {**PROBE, "periodSeconds": 2**31}},
+    ),
+}
+ADVISED: dict[str, tuple[str, Change]] = {
+    "mode-typo": (
+        "'K8SJobMode': the operator starts the cluster and never submits the job. Did you mean 'K8sJobMode'?",
+        {"spec/submissionMode": "K8SJobMode"},
+    ),
+    "no-shutdown": ("the cluster stays, with its GPUs", OPEN),
+    "no-token": ("can run code there", {f"{CLUSTER}/authOptions": ABSENT}),
+    "image-without-tag": ("without a tag", {f"{WORKER_BOX}/image": "registry.example.com:5000/train"}),
+    "replicas-outside": (
+        "is 5, outside minReplicas 2 to maxReplicas 2",
+        {f"{WORKERS}/replicas": 5},
+    ),
+    "ray-not-first": (
+        "begins with proxy, and the operator starts Ray in the first",
+        {f"{HEAD_POD}/containers": [BOX | {"name": name} for name in ("proxy", "ray-head")]},
+    ),
+    "two-queues": (
+        "name the queues of 2 schedulers",
+        {"metadata/labels": {"kueue.x-k8s.io/queue-name": "a", "volcano.sh/queue-name": "a"}},
+    ),
+    "kueue-group-submitter": (
+        "a name that Kueue reserves: the job waits forever",
+        {**KUEUE, f"{WORKERS}/groupName": "submitter"},
+    ),
+    "kueue-7-groups": (
+        "have 7 groups: with the head and the submitter 9 kinds",
+        {**KUEUE, f"{CLUSTER}/workerGroupSpecs": MANY},
+    ),
+}
+
+
+@pytest.mark.parametrize("manifest", RAYJOBS.values(), ids=RAYJOBS)
+def test_nothing_is_found_in_a_right_rayjob(manifest):
+    assert check_rayjob(manifest) == []
+
+
+@pytest.mark.parametrize(("message", "change"), REFUSED.values(), ids=REFUSED)
+def test_what_the_operator_refuses_is_an_error_with_its_path(message, change):
+    with pytest.raises(JobError) as caught:
+        check_rayjob(changed(rayjob(), change))
+    assert message in str(caught.value)
+    assert "(the KubeRay operator refuses it after it was applied).\n  " in str(caught.value)
+
+
+@pytest.mark.parametrize(("message", "change"), ADVISED.values(), ids=ADVISED)
+def test_what_nobody_refuses_is_advice(message, change):
+    (line,) = check_rayjob(changed(rayjob(), change))
+    assert line.startswith("advice: RayJob right: ") and message in line
+
+
+def test_an_error_tells_the_first_three_in_two_lines_each():
+    change = {f"{CLUSTER}/upgradeStrategy": {"type": "None"}, "spec/backoffLimit": 2**31}
+    with pytest.raises(JobError) as caught:
+        check_rayjob(changed(rayjob(), {**SIDECAR, **change}))
+    assert caught.value.exit_code == EXIT_JOB
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        "RayJob right: spec.submitterPodTemplate is given with SidecarMode, which has no pod for the "
+        "submitter (the KubeRay operator refuses it after it was applied)."
+    )
+    assert lines[1] == "  Set kubernetes.submission_mode, which leaves it out."
+    assert lines[6:] == ["These are the first 3 of 4."]
+
+
+ODD = [None, 7, "text", [], {}, True, [None], {"a": None}, -(2**70), 1e400, float("nan"), "\x00", "é" * 300]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_patch_makes_it_fail(seed):
+    """Values of other types, anywhere; what it says can be printed."""
+    dice = random.Random(seed)
+    for name, manifest in RAYJOBS.items():
+        made = copy.deepcopy(manifest)
+        for _ in range(dice.randint(1, 4)):
+            holder, key = dice.choice([*_places(made["spec"])])
+            holder[key] = copy.deepcopy(dice.choice(ODD))
+        try:
+            lines = check_rayjob(made)
+        except JobError as error:
+            lines = str(error).splitlines()
+        assert all(line.isprintable() for line in lines), (name, lines)
+
+
+def _places(value: Any):
+    """Everything in it, as the holder and the key."""
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, inner in [*entries]:
+        yield value, key
+        yield from _places(inner)
+
+
+JOB = {"name": "patched", "function": "train:train", "image": "registry.example.com/train:1"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    return tmp_path / "code"
+
+
+@pytest.mark.parametrize("patches", [{"spec": None}, {"spec": 3}, {"spec": {"rayClusterSpec": []}}])
+def test_a_patch_that_leaves_no_cluster_is_refused_by_render(folder, patches):
+    job = parse_job(yaml.safe_dump({**JOB, "kubernetes": {"patches": patches}}), "job.yaml")
+    with pytest.raises(JobError, match="has no group"):
+        render(job)
+
+
+def test_advice_is_an_error_only_with_strict(folder):
+    (folder / "job.yaml").write_text(yaml.safe_dump(JOB))
+
+    def validate(*options: str):
+        return CliRunner().invoke(main, ["validate", "--to", "kubernetes", "job.yaml", *options])
+
+    untagged = ("--set", "image=registry.example.com/train")
+    assert validate("--strict").exit_code == validate(*untagged).exit_code == 0
+    done = validate("--strict", *untagged)
+    assert done.exit_code == EXIT_FAILED and "advice: RayJob patched: " in done.output
+    assert "note: not checked with a cluster (fields and types, " in done.output
