@@ -82,7 +82,6 @@ NEEDED = [
     ("persistentvolumeclaims", "get", Two.nothing, "submit", {}),
     ("persistentvolumeclaims", "create", Two.nothing, "submit", MADE_CLAIM),
     ("persistentvolumeclaims", "patch", Two.nothing, "submit", MADE_CLAIM),
-    ("serviceaccounts", "get", Two.nothing, "submit", {"service_account": "default"}),
     ("networkpolicies.networking.k8s.io", "create", Two.nothing, "submit", {}),
     ("networkpolicies.networking.k8s.io", "patch", Two.nothing, "submit", {}),
     ("networkpolicies.networking.k8s.io", "list", Two.waiting, "stop", {}),

@@ -89,7 +89,6 @@ def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
     ("more", "said"),
     [
         ({"kubernetes": {"secrets": ["aws"]}}, "kubernetes.secrets names aws"),
-        ({"kubernetes": unbound("missing")}, "the cluster has no default storage class"),
         ({"kubernetes": {"volumes": [{"mount": "/mnt/x", "claim": "gone"}]}}, "names the claim gone"),
         ({"kubernetes": {"queue": {"name": "team"}}}, "kubernetes.queue names team"),
         ({"kubernetes": {"namespace": "nowhere"}}, "There is no namespace nowhere"),
@@ -101,6 +100,19 @@ def test_submit_refuses_what_is_not_there(user, more, said):
     done = user(**more)("submit", code=EXIT_CLUSTER)
     assert said in done.stderr and not done.stdout.startswith("RayJob")
     assert 2 <= len(done.stderr.splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("priority_class", "no PriorityClass with name gone was found"),
+        ("service_account", 'serviceaccount "gone" not found'),
+    ],
+)
+def test_what_the_pods_name_is_missing_in_the_words_of_the_api_server(user, key, said):
+    first, *refused, remedy = user(kubernetes={key: "gone"})("submit", code=EXIT_CLUSTER).stderr.splitlines()
+    assert first.endswith("nothing was applied:") and all(said in line for line in refused)
+    assert remedy.endswith(f"What it names is in kubernetes.{key}.")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +129,9 @@ def test_submit_refuses_what_is_not_there(user, more, said):
             "didn't match Pod's node affinity/selector",
             "kubernetes.node_selector",
         ),
+        ({"kubernetes": unbound("none")}, "unbound immediate PersistentVolumeClaims", "kubernetes.volumes"),
     ],
-    ids=["cpus", "gpus", "selector"],
+    ids=["cpus", "gpus", "selector", "claim"],
 )
 def test_submit_prints_the_schedulers_reason_and_the_key_to_change(user, more, said, key):
     printed = user(**more)("submit").stdout.splitlines()

@@ -4,7 +4,7 @@ wording; tests/kubernetes/test_kube_dry_run.py has a real server with older CRDs
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.operator_version import since_of, too_old
+from clustertrain.launchers.kubernetes.operator_version import too_old
 
 FIELD = "spec.preRunningDeadlineSeconds"
 
@@ -40,7 +40,8 @@ class Listed:
     ],
 )
 def test_the_version_and_the_remedy_are_named(operators, there, remedy):
-    text = too_old(FIELD, since_of(FIELD), operators)
+    text = too_old(FIELD, operators)
     assert "KubeRay 1.6" in text
+    assert too_old("spec.zzz", operators) is None
     assert there in text
     assert text.endswith(remedy)

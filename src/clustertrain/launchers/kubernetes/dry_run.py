@@ -17,7 +17,7 @@ from textwrap import shorten
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.job_keys import keys_sentence
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.operator_version import found, installed, since_of, too_old
+from clustertrain.launchers.kubernetes.operator_version import found, installed, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.shell import CommandFailed
 
@@ -165,8 +165,8 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
         named = _keys_of(refusal) if _BY_POLICY.match(refusal.rule) else ""
         remedy = "Correct it in the job file, or ask the cluster's administrator about the rule."
         return f"{remedy} {named}".rstrip()
-    if since := since_of(refusal.field):
-        return too_old(refusal.field, since, kubectl)
+    if why := too_old(refusal.field, kubectl):
+        return why
     path, _, name = re.sub(r"\[[^]]*\]", "", refusal.field).rpartition(".")
     if near := get_close_matches(name, _fields_of(refusal.manifest, path, kubectl), n=1):
         return f"Did you mean '{near[0]}'?"

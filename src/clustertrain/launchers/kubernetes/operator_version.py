@@ -19,9 +19,8 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+\S*)?")
 _CRDS = (
     "kubectl apply --server-side -k 'https://github.com/ray-project/kuberay/ray-operator/config/crd?ref={}'"
 )
-# The newest fields that clustertrain writes, and what a run loses without them.
-_SINCE = {"spec.preRunningDeadlineSeconds": "KubeRay 1.6"}
-_LOSS = {"spec.preRunningDeadlineSeconds": "start_deadline then has no effect"}
+# The newest fields that clustertrain writes: their version, and what a run loses without them.
+_NEWEST = {"spec.preRunningDeadlineSeconds": ("KubeRay 1.6", "start_deadline then has no effect")}
 
 
 @dataclass(frozen=True)
@@ -54,25 +53,22 @@ def installed(kubectl: Kubectl) -> list[Operator]:
     return operators
 
 
-def since_of(field: str) -> str | None:
-    """The version of KubeRay that has introduced a field that clustertrain writes."""
-    return _SINCE.get(field)
-
-
-def too_old(field: str, since: str, kubectl: Kubectl) -> str:
-    """Which version is installed, which one has the field, and how to submit without it."""
+def too_old(field: str, kubectl: Kubectl) -> str | None:
+    """Which operator is installed, which version has the field, and how to submit without it; None if the
+    field is not among the newest that clustertrain writes."""
+    if field not in _NEWEST:
+        return None
+    since, loss = _NEWEST[field]
     operators = installed(kubectl)
     newer = [each for each in operators if _number(each.version) >= _number(since.removeprefix("KubeRay "))]
     if newer:
         version = f"v{newer[0].version.removeprefix('v')}"
         remedy = f"Its CRDs are older, since Helm does not update CRDs: {_CRDS.format(version)}"
-    elif loss := _LOSS.get(field):
+    else:
         remedy = (
             f"Update the operator and its CRDs, or leave the field out ({loss}): "
             f"--set 'kubernetes.patches={_patch_without(field)}'"
         )
-    else:
-        remedy = "Update the operator and its CRDs, or leave the field out."
     return f"The field is new in {since}. {found(operators)}\n{remedy}"
 
 

@@ -1,10 +1,11 @@
 """Checks, before anything is applied, that the image fits, and that what the job names exists.
 
 the image           if this machine has it: its labels name the same versions of clustertrain and Ray
-named objects       namespace, secrets, claims, classes, accounts and queues exist
+named objects       namespace, secrets, ConfigMaps, claims and queues exist
 
-If the account may not read something, its check is left out, with a note. Whether the nodes and quotas have
-room is not computed here: the scheduler and the API server decide it, and `submit` prints what they say.
+If the account may not read something, its check is left out, with a note. Accounts and classes of the pods
+are checked by the API server in a dry run. Whether nodes, quotas and storage classes can serve the pods is
+not computed here: `submit` prints what the scheduler and the API server say.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from typing import Any
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
-from clustertrain.launchers.kubernetes.pod_problems import Object
-from clustertrain.launchers.kubernetes.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import run
@@ -31,7 +30,6 @@ IMAGE_LABELS = (
     ("io.clustertrain.ray", "Ray", RAY_VERSION),
 )
 _ENGINE_S = 20.0
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
@@ -79,13 +77,13 @@ class _Reader:
             self._leave_out(error)
         return True
 
-    def all(self, kind: str) -> list[dict[str, Any]] | None:
-        """The objects of a kind; None if the account may not list them."""
+    def nodes(self) -> int:
+        """The number of nodes; 0 if the account may not list them."""
         try:
-            return self.kubectl.list(kind)
+            return len(self.kubectl.list("nodes"))
         except Forbidden as error:
             self._leave_out(error)
-            return None
+            return 0
 
     def _leave_out(self, error: Forbidden) -> None:
         if error.what not in self.forbidden:
@@ -179,17 +177,6 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
         if volume.config_map is not None:
             remedy = f"kubectl create configmap {volume.config_map} --from-file=…"
             yield "configmap", volume.config_map, "kubernetes.volumes", remedy
-        if volume.storage_class is not None:
-            remedy = (
-                "`kubectl get storageclass` lists them; without storage_class the cluster's default is used."
-            )
-            yield "storageclass", volume.storage_class, "kubernetes.volumes: storage_class", remedy
-    if section.service_account is not None:
-        remedy = f"kubectl create serviceaccount {section.service_account}, or leave it out."
-        yield "serviceaccount", section.service_account, "kubernetes.service_account", remedy
-    if section.priority_class is not None:
-        remedy = "`kubectl get priorityclass` lists them."
-        yield "priorityclass", section.priority_class, "kubernetes.priority_class", remedy
     if section.queue is not None and section.queue.kind == "kueue":
         remedy = (
             "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
@@ -201,7 +188,7 @@ def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
-    """Check that a claim exists and serves the pods of all nodes, or that a storage class can provide it."""
+    """Check that a claim exists and serves the pods of all nodes, or is to be created."""
     if volume.claim is None:
         return
     try:
@@ -212,11 +199,9 @@ def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
                 f"kubernetes.volumes names the claim {volume.claim}, which does not exist.\n"
                 "Add `size: 100Gi`, so that it is created; or create it yourself, as ReadWriteMany."
             ) from None
-        if volume.storage_class is None:
-            _check_default_class(volume, reader)
         return
     if claim is not None:
-        modes, nodes = claim["spec"].get("accessModes", []), len(reader.all("nodes") or ())
+        modes, nodes = claim["spec"].get("accessModes", []), reader.nodes()
         why = why_not_for_all(volume, modes, nodes, writes=volume == storage_volume(job))
         if why is not None:
             raise ClusterError(why)
@@ -242,19 +227,3 @@ def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes:
     if nodes > 1:
         return f"{named}: only one node can mount it, and the pods may run on any of {nodes}.\n{remedy}"
     return None
-
-
-def _check_default_class(volume: Volume, reader: _Reader) -> None:
-    classes = reader.all("storageclasses")
-    if classes is None or any(_is_default(each) for each in classes):
-        return
-    names = ", ".join(str(each["metadata"]["name"]) for each in classes) or "none"
-    raise ClusterError(
-        f"Claim {volume.claim} (kubernetes.volumes) must be created, and "
-        "the cluster has no default storage class.\n"
-        f"Name one under storage_class; the cluster has: {names}."
-    )
-
-
-def _is_default(storage_class: Object) -> bool:
-    return bool(storage_class["metadata"].get("annotations", {}).get(_DEFAULT_CLASS) == "true")
