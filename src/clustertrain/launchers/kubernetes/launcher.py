@@ -14,6 +14,9 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
+from clustertrain.launchers.kubernetes.first_word import first_word
+from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.validate import validate
 from clustertrain.launchers.kubernetes.view import kubectl_for
 from clustertrain.launchers.launcher import Checked, Echo, Target
@@ -43,6 +46,7 @@ class KubernetesLauncher:
         applied = submit.submit(job, options, echo)
         known = _known(job, job_file, applied)
         echo(submit.what_next(applied, by_name(options.command, known, is_new=True)))
+        echo(first_word(job, Kubectl.of(job.section(Kubernetes))))
         return known
 
     def found(self, job: Job, job_file: str, echo: Echo) -> KnownRun | None:

@@ -1,7 +1,7 @@
 """Checks, renders and applies a job on Kubernetes. It applies the objects that `render` prints.
 
 nodes for GPUs ─▶ manifests ─▶ the operator's rules ─▶ preflight ─▶ check of the code ─▶ dry run, also of the
-pods ─▶ kubectl apply ─▶ the first word of scheduler, quota, queue or operator
+pods ─▶ kubectl apply
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from clustertrain.job.references import names_of
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_code
 from clustertrain.launchers.kubernetes.dry_run import check_admission
-from clustertrain.launchers.kubernetes.first_word import first_word
 from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.pod_layout import with_nodes
@@ -69,7 +68,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     over.
 
     Raises:
-        JobError, StorageError: as `render`; JobError also if the operator refuses the applied RayJob.
+        JobError, StorageError: as `render`.
         ClusterError: kubectl failed, the cluster refuses the job, or an earlier RayJob is not over.
     """
     kubectl = Kubectl.of(job.section(Kubernetes))
@@ -103,7 +102,6 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
     made = kubectl.get(RAYJOBS, job.name)
     # The owner's uid exists only now. Server-side apply replaces the owner that an earlier RayJob has left.
     kubectl("apply", "--server-side", "--filename=-", input=to_json(owned(objects, made)), timeout_s=_APPLY_S)
-    echo(first_word(job, kubectl))
     return _applied(job, made)
 
 
