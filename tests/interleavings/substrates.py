@@ -27,7 +27,7 @@ from schedule import LOST, Schedule, Touches
 from clustertrain.node import processes
 from clustertrain.run import claims, folder
 from clustertrain.staging import lease
-from clustertrain.storage import s3_bucket, s3_client
+from clustertrain.storage import s3_client, s3_objects
 
 _PRIVATE = re.compile(r"/\.[^/]*\.tmp$|/\.probe-|\.jsonl$|\.gone(/|$)|\.condition-")
 _STRETCH = 5.0  # a sleep lasts longer than asked for, as on a busy machine: fewer looks until a deadline
@@ -232,26 +232,16 @@ class S3:
     def get_object(self, *, Key, **_):
         self._point("GET", Key, lambda: [(Key, False)])
         data, metadata = self._found(Key)
-        headers = {"HTTPHeaders": {"content-length": str(len(data))}}
-        return {"Body": io.BytesIO(data), "Metadata": metadata, "ETag": '"e"', "ResponseMetadata": headers}
+        return {"Body": io.BytesIO(data), "Metadata": metadata, "ETag": '"e"', "ContentLength": len(data)}
 
     def head_object(self, *, Key, **_):
         self._point("HEAD", Key, lambda: [(Key, False)])
         data, _ = self._found(Key)
-        return {"ResponseMetadata": {"HTTPHeaders": {"content-length": str(len(data))}}}
+        return {"ContentLength": len(data)}
 
     def delete_object(self, *, Key, **_):
         fate = self._point("DELETE", Key, lambda: self._changes(Key), may_lose=True)
         self.objects.pop(Key, None)
-        return self._answer(fate, {})
-
-    def delete_objects(self, *, Delete, **_):
-        keys = [entry["Key"] for entry in Delete["Objects"]]
-        fate = self._point(
-            "DELETE", " ".join(keys), lambda: [t for key in keys for t in self._changes(key)], may_lose=True
-        )
-        for key in keys:
-            self.objects.pop(key, None)
         return self._answer(fate, {})
 
     def list_objects_v2(self, *, Prefix, Delimiter=None, **_):
@@ -354,7 +344,7 @@ def give_own_time(patch: pytest.MonkeyPatch, spools: Path) -> None:
 
 def serve(patch: pytest.MonkeyPatch, server: S3) -> None:
     """Connect all stores on S3 to this server."""
-    patch.setattr(s3_bucket, "connect", lambda location: server)
+    patch.setattr(s3_objects, "connect", lambda location: server)
 
 
 class NoThread:

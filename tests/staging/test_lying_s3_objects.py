@@ -24,14 +24,9 @@ def get(answers, folder):
 @pytest.mark.parametrize(
     ("answers", "what"),
     [
-        ([PART + b"Content-Range: bytes 3-7/10\r\n\r\nhello"], "it sent the bytes 3-7 of 10, but 0-"),
-        ([PART + b"Content-Range: bytes 0-4/9\r\n\r\nhello"], "it sent the bytes 0-4 of 9, but 0-"),
-        ([PART + b"Content-Range: bytes 0-6/7\r\n\r\nhello"], "its Content-Length is 5"),
-        ([PART + b"Content-Range: bytes 0-4/" + b"9" * 20 + b"\r\n\r\nhello"], "not a range of bytes"),
-        ([PART + b"Content-Range: bytes \xd9\xa0-4/5\r\n\r\nhello"], "not a range of bytes"),
-        ([PART + b"Content-Range: bytes -5-4/5\r\n\r\nhello"], "not a range of bytes"),
-        ([PART + b"Content-Range: \x1b[31m\r\n\r\nhello"], r"'\x1b[31m', not a range of bytes"),
-        ([b'HTTP/1.1 200 OK\r\nConnection: close\r\nETag: "x"\r\n\r\nhello'], "it sent no Content-Length"),
+        ([PART + b"Content-Range: bytes 3-7/10\r\n\r\nhello"], "sent bytes 3-7/10, but bytes 0-"),
+        ([PART + b"Content-Range: bytes 0-4/9\r\n\r\nhello"], "sent bytes 0-4/9, but bytes 0-"),
+        ([PART + b"Content-Range: \x1b[31m\r\n\r\nhello"], r"sent \x1b[31m, but bytes 0-"),
         ([EMPTY % b"416 \x1b"], "HTTP 416"),
         ([EMPTY % b"503 \x1b"], "HTTP 503"),
     ],

@@ -7,10 +7,17 @@ from typing import Any
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.source import CutShort, Stream
-from clustertrain.storage.header_values import validator_of
+from clustertrain.storage.header_values import content_range, validator_of
 from clustertrain.storage.location import Location
-from clustertrain.storage.s3_answers import Nonsense, range_of, size_of, text_of
-from clustertrain.storage.s3_client import code_of, connect, explained, http_status_of, is_transient
+from clustertrain.storage.s3_client import (
+    code_of,
+    connect,
+    explained,
+    http_status_of,
+    is_transient,
+    value_text,
+)
+from clustertrain.units import shortened
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class S3Source:
             return client.get_object(Bucket=self.bucket, Key=self.key, **request)
         except Exception as error:
             if is_transient(error):
-                raise CutShort(_value_text(error)) from error
+                raise CutShort(value_text(error)) from error
             if request and http_status_of(error) in (412, 416):
                 raise _NotThatRange from error
             if http_status_of(error) == 404 and code_of(error) != "NoSuchBucket":
@@ -69,15 +76,20 @@ class S3Source:
         # A date cannot be a condition of a GET, but the caller compares it.
         validator = validator_of(answer.get("ETag")) or str(answer.get("LastModified"))
         body = _Body(answer["Body"])
-        try:
-            if answer.get("ContentRange") is None:  # an empty object, or the server does not support ranges
-                length = size_of(answer)
-                return Stream(body, 0, length, length, validator)
-            ends, total = range_of(answer, offset, end)
-        except Nonsense as error:
+        sent = answer.get("ContentRange")
+        if sent is None:  # an empty object, or the server does not support ranges
+            length = int(answer["ContentLength"])
+            return Stream(body, 0, length, length, validator)
+        first, last, total = content_range(sent) or (-1, -1, 0)
+        if first != offset or last + 1 != (total if end is None else min(end, total)):
             body.close()
-            raise DataError(str(explained(self.location, "GET", self.key, error))) from error
-        return Stream(body, offset, ends, total, validator, splits=_is_etag(validator))
+            requested = f"{offset}-{'' if end is None else end - 1}"
+            raise DataError(
+                f"GET s3://{self.bucket}/{self.key}: the server sent {shortened(sent)}, "
+                f"but bytes {requested} were requested.\n"
+                "Correct the endpoint, or find out what answers there in its place."
+            )
+        return Stream(body, offset, last + 1, total, validator, splits=_is_etag(validator))
 
     def _missing(self, error: Exception) -> DataError:
         what = f"GET s3://{self.bucket}/{self.key}"
@@ -95,8 +107,8 @@ class S3Source:
 
         try:
             found = self._client().list_objects_v2(Bucket=self.bucket, Prefix=f"{self.key}/", MaxKeys=1)
-        except (BotoCoreError, ClientError, ValueError):
-            return False  # no permission to list, or nonsense: report only that the object is missing
+        except (BotoCoreError, ClientError):
+            return False  # no permission to list: report only that the object is missing
         return bool(found.get("KeyCount"))
 
 
@@ -116,7 +128,7 @@ class _Body:
         except Exception as error:
             if not is_transient(error):
                 raise
-            raise CutShort(_value_text(error)) from error
+            raise CutShort(value_text(error)) from error
         return data
 
     def close(self) -> None:
@@ -132,9 +144,3 @@ def _names_no_object(uri: str) -> DataError:
         f"{uri} is a prefix, not an object; a data set on S3 is one object.\n"
         "Pack them into one archive (tar) and set extract: true, or give the key of one object."
     )
-
-
-def _value_text(error: Exception) -> str:
-    if http_status_of(error):
-        return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
-    return f"{type(error).__name__}: {text_of(error)}"

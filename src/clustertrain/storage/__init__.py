@@ -9,9 +9,8 @@ posix.py                a store on a file system
 posix_tree.py           a folder that becomes visible atomically
 s3.py                   a store on S3
 s3_tree.py              a tree of objects that becomes visible atomically
-s3_bucket.py            the requests of a store to its bucket
+s3_objects.py           objects below a prefix: the requests of a store, one method each
 s3_client.py            the client, its retries, and the classification of its errors
-s3_answers.py           what the server answered, checked
 s3_exclusive_create.py  creates an object once, on a server without conditional writes
 """
 

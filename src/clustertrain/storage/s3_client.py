@@ -14,9 +14,12 @@ from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, TypeVar
 
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError, SSLError
+from botocore.exceptions import ConnectionError as NotConnected
+
 from clustertrain.errors import StorageError
 from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
-from clustertrain.storage.s3_answers import text_of
+from clustertrain.units import shortened
 
 _T = TypeVar("_T")
 
@@ -34,7 +37,6 @@ _PASSING_CODES = {
     *("ConditionalRequestConflict", "OperationAborted"),
 }
 _LACKING = 501  # not implemented: permanent
-ANSWERS = (404, 412, 416)  # not errors: the caller handles them
 
 _CAUSES = {
     "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
@@ -71,7 +73,6 @@ def connect(location: Location) -> Any:
 def _client(endpoint: str | None, region: str | None, profile: str | None, addressing: str, pid: int) -> Any:
     import boto3
     from botocore.config import Config
-    from botocore.exceptions import BotoCoreError
 
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
@@ -99,7 +100,7 @@ def persistently(
     key: str,
     request: Callable[[], _T],
     *,
-    answers: Collection[int] = ANSWERS,
+    answers: Collection[int] = (),
     pause: Callable[[float], None] = time.sleep,
 ) -> _T:
     """The answer of a request; transient errors are retried for `retry_s`.
@@ -133,22 +134,25 @@ def persistently(
 
 def http_status_of(error: BaseException) -> int:
     """The HTTP status of botocore's ClientError; 0 for anything else."""
-    response = getattr(error, "response", None)
-    if not isinstance(response, dict):
+    if not isinstance(error, ClientError):
         return 0
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def code_of(error: BaseException) -> str:
     """S3's name of an error, such as "NoSuchKey"; empty if there is none."""
-    response = getattr(error, "response", None)
-    return text_of(response.get("Error", {}).get("Code", ""), 60) if isinstance(response, dict) else ""
+    return shortened(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def value_text(error: BaseException) -> str:
+    """An error for a message, on one line: `HTTP 503 SlowDown`, `TimeoutError: timed out`."""
+    if isinstance(error, ClientError):
+        return f"HTTP {http_status_of(error)} {code_of(error)}".rstrip()
+    return f"{type(error).__name__}: {shortened(str(error).partition(chr(10))[0], 200)}".rstrip(": ")
 
 
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
-    from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError, SSLError
-    from botocore.exceptions import ConnectionError as NotConnected
     from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
@@ -166,53 +170,37 @@ def is_transient(error: BaseException) -> bool:
 
 def explained(location: Location, action: str, key: str, error: BaseException) -> StorageError:
     """The StorageError for a request that failed permanently."""
-    from botocore.exceptions import BotoCoreError, ClientError, SSLError
-
-    bucket, _ = location.bucket_and_key
-    what = f"{action} s3://{bucket}/{key}{_at(location)}"
+    what = _request(location, action, key)
     if isinstance(error, ClientError):
-        status, code = http_status_of(error), code_of(error)
-        message = text_of(error.response.get("Error", {}).get("Message", "")).rstrip(".")
-        cause = _CAUSES.get(code)
-        if cause is None:
-            cause = _CAUSES["AccessDenied"] if status == 403 else "the server does not accept such a request"
+        code = code_of(error)
+        message = shortened(error.response["Error"].get("Message", ""), 200).rstrip(".")
         details = f" ({message})" if message and message != code else ""
-        return StorageError(f"{what} was refused: HTTP {status} {code}{details}.\nLikely cause: {cause}.")
+        denied = http_status_of(error) == 403
+        other = _CAUSES["AccessDenied"] if denied else "the server does not accept such a request"
+        cause = _CAUSES.get(code, other)
+        return StorageError(f"{what} was refused: {value_text(error)}{details}.\nLikely cause: {cause}.")
     if isinstance(error, SSLError):
         return StorageError(
             f"{what}: the server's certificate is not trusted.\n"
             "Correct the endpoint, or set AWS_CA_BUNDLE to the file with your site's CA certificates."
         )
     if isinstance(error, BotoCoreError):  # no credentials, no token, an incomplete profile
-        return StorageError(f"{what} was not sent: {text_of(error).rstrip('.')}.\n{_looked_in()}")
-    if isinstance(error, ValueError | RecursionError):  # boto3 could not read the answer, or s3_answers.py
-        return StorageError(
-            f"{what}: the server's answer is not one of S3: {text_of(error).rstrip('.')}.\n"
-            "Correct the endpoint, or find out what answers there in its place."
-        )
+        reason = shortened(str(error), 200).rstrip(".")
+        return StorageError(f"{what} was not sent: {reason}.\n{_looked_in()}")
     raise error  # not an error of the storage: a bug
 
 
 def _given_up(location: Location, action: str, key: str, error: BaseException) -> StorageError:
-    bucket, _ = location.bucket_and_key
-    message = (
-        f"HTTP {http_status_of(error)} {code_of(error)}".strip()
-        if http_status_of(error)
-        else _first_line(error)
-    )
     return StorageError(
-        f"{action} s3://{bucket}/{key}{_at(location)} did not succeed in {location.retry_s:g} s of retries; "
-        f"the last error was: {message}.\n"
+        f"{_request(location, action, key)} did not succeed in {location.retry_s:g} s of retries; "
+        f"the last error was: {value_text(error)}.\n"
         "Is the server up and reachable from here? Stored files were not changed; run again to continue."
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {text_of(str(error).partition(chr(10))[0])}".rstrip(": ")
-
-
-def _at(location: Location) -> str:
-    return f" at {location.endpoint}" if location.endpoint else ""
+def _request(location: Location, action: str, key: str) -> str:
+    at = f" at {location.endpoint}" if location.endpoint else ""
+    return f"{action} s3://{location.bucket_and_key[0]}/{key}{at}"
 
 
 def _looked_in() -> str:

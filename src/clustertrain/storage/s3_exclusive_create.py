@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 
-from clustertrain.storage.s3_bucket import Bucket, TooLate
+from clustertrain.storage.s3_objects import S3Objects
 
 _DEAD_AFTER_S = 120.0
 _FIRST_PAUSE_S = 0.05
@@ -26,43 +26,49 @@ _LONGEST_PAUSE_S = 2.0
 _LOOKS = 20
 
 
-def create_by_contest(bucket: Bucket, key: str, data: bytes, writer: str) -> bool:
+def create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
     """Write `key` unless it exists; True for at most one of any number of callers."""
     folder, _, name = key.rpartition("/")
-    contest = f"{folder}/.contest-{name}/".lstrip("/")
-    own, pause_s = contest + writer, _FIRST_PAUSE_S
-    while not bucket.exists(key):
+    contest = f"{folder}/.contest-{name}".lstrip("/")
+    own, pause_s = f"{contest}/{writer}", _FIRST_PAUSE_S
+    while not _exists(objects, key):
         begun_at = time.monotonic()
-        bucket.put(own, b"")
+        objects.write_atomic(own, b"")
         try:
-            if _is_alone(bucket, contest, own) and not bucket.exists(key):
-                bucket.put(key, data, writer=writer, before=begun_at + _DEAD_AFTER_S / 4)
+            if _is_alone(objects, contest, own) and not _exists(objects, key):
+                left_s = begun_at + _DEAD_AFTER_S / 4 - time.monotonic()
+                if left_s <= 0:
+                    continue
+                S3Objects(objects.location.with_patience(left_s)).write_atomic(key, data)
                 return True
-        except TooLate:
-            continue
         finally:
-            bucket.delete(own)
+            objects.remove(own)
         _pause(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return False
 
 
-def _is_alone(bucket: Bucket, contest: str, own: str) -> bool:
+def _is_alone(objects: S3Objects, contest: str, own: str) -> bool:
     """Whether `own` is the only candidate of a live owner; the one with the smallest name waits for that."""
     for _ in range(_LOOKS):
-        candidates = dict(bucket.below(contest))
+        candidates = dict(objects.below(contest))
         put_at = candidates.pop(own, None)
         if put_at is None:  # the listing is delayed, so it may also lack the others
             return False
-        dead = [key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S]
-        bucket.delete(*dead)
-        living = candidates.keys() - set(dead)
+        dead = {key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S}
+        for key in dead:
+            objects.remove(key)
+        living = candidates.keys() - dead
         if not living:
             return True
         if own > min(living):
             return False
         _pause(_FIRST_PAUSE_S)
     return False
+
+
+def _exists(objects: S3Objects, key: str) -> bool:
+    return objects.size_or_none(key) is not None
 
 
 def _pause(seconds: float) -> None:

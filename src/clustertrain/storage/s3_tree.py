@@ -10,10 +10,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.storage.s3_bucket import Bucket
+from clustertrain.storage.s3_objects import S3Objects
 
 NEWEST = ".newest"
 PART_BYTES = 16 << 20
@@ -33,9 +35,9 @@ class S3Tree:
 
     handle = "final"
 
-    def __init__(self, bucket: Bucket, key: str, create: Callable[[str, bytes], bool]) -> None:
+    def __init__(self, objects: S3Objects, key: str, create: Callable[[str, bytes], bool]) -> None:
         self.files: dict[str, WrittenFile] = {}
-        self._bucket, self._key, self._create = bucket, key, create
+        self._objects, self._key, self._create = objects, key, create
         self._begun: list[str] = []
 
     @contextmanager
@@ -43,7 +45,7 @@ class S3Tree:
         """A new file of the tree; it is uploaded when the block ends."""
         key = f"{self._key}/{name}"
         self._begun.append(key)
-        upload = Upload(self._bucket, key)
+        upload = Upload(self._objects, key)
         try:
             yield upload
             self.files[name] = upload.finish()
@@ -54,19 +56,20 @@ class S3Tree:
     def commit(self, marker: str, data: bytes) -> None:
         """Put the marker, unless the name is taken or a file of the tree no longer exists."""
         for name in self.files:
-            if not self._bucket.exists(f"{self._key}/{name}"):
-                raise FileNotFoundError(f"{self._key}/{name} was removed while the tree was written")
+            if self._objects.size_or_none(key := f"{self._key}/{name}") is None:
+                raise FileNotFoundError(f"{key} was removed while the tree was written")
         self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
         if not self._create(f"{self._key}/{marker}", data):
-            raise FileExistsError(f"s3://{self._bucket.name}/{self._key} exists already")
+            raise FileExistsError(f"{self._objects.uri(self._key)} exists already")
         self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         parent, _, name = self._key.rpartition("/")
-        self._bucket.put(f"{parent}/{NEWEST}".lstrip("/"), name.encode())
+        self._objects.write_atomic(f"{parent}/{NEWEST}", name.encode())
 
     def abort(self) -> None:
         """Remove the written files, which were never visible."""
         with suppress(StorageError):
-            _impatient(self._bucket).delete(*self._begun)
+            for key in self._begun:
+                _impatient(self._objects).remove(key)
         self._begun.clear()
 
 
@@ -76,14 +79,13 @@ class Upload:
     Memory: one part that is being filled and `PARTS_IN_FLIGHT` that are being uploaded, 80 MiB.
     """
 
-    def __init__(self, bucket: Bucket, key: str) -> None:
-        self._bucket, self._key = bucket, key
-        self._sha256 = hashlib.sha256()
-        self._size_bytes = 0
+    def __init__(self, objects: S3Objects, key: str) -> None:
+        self._objects, self._key = objects, key
+        self._sha256, self._size_bytes = hashlib.sha256(), 0
         self._part = bytearray()
         self._upload_id = ""
-        self._parts: list[Future[str]] = []
-        self._threads: ThreadPoolExecutor | None = None
+        self._parts: list[Future[dict[str, Any]]] = []
+        self._threads = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
         self._given_up = threading.Event()
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
@@ -105,46 +107,37 @@ class Upload:
 
     def finish(self) -> WrittenFile:
         """Complete the upload."""
-        if not self._upload_id:
-            self._bucket.put(self._key, bytes(self._part))
+        if not self._parts:
+            self._objects.write_atomic(self._key, bytes(self._part))
         else:
             if self._part:
                 self._send_part()
-            etags = [part.result() for part in self._parts]
-            self._end_threads()
-            self._bucket.complete_upload(self._key, self._upload_id, etags, self._size_bytes)
+            parts = [part.result() for part in self._parts]
+            self._objects.complete_upload(self._key, self._upload_id, parts, self._size_bytes)
+        self._threads.shutdown()
         return WrittenFile(self._size_bytes, self._sha256.hexdigest())
 
     def abort(self) -> None:
         """End the upload and delete its parts on the server."""
         self._given_up.set()
-        self._end_threads()
+        self._threads.shutdown(cancel_futures=True)
         if self._upload_id:
             with suppress(StorageError):
-                _impatient(self._bucket).abort_upload(self._key, self._upload_id)
+                _impatient(self._objects).abort_upload(self._key, self._upload_id)
 
     def _send_part(self) -> None:
-        if self._threads is None:
-            self._upload_id = self._bucket.begin_upload(self._key)
-            self._threads = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
+        if not self._parts:
+            self._upload_id = self._objects.begin_upload(self._key)
         data, self._part = self._part, bytearray()
-        number = len(self._parts) + 1
-        self._parts.append(
-            self._threads.submit(
-                self._bucket.upload_part, self._key, self._upload_id, number, data, self._pause
-            )
-        )
-        if number >= PARTS_IN_FLIGHT:
-            self._parts[number - PARTS_IN_FLIGHT].result()
+        send = partial(self._objects.upload_part, self._key, self._upload_id, pause=self._pause)
+        self._parts.append(self._threads.submit(send, len(self._parts) + 1, data))
+        if len(self._parts) >= PARTS_IN_FLIGHT:
+            self._parts[-PARTS_IN_FLIGHT].result()
 
     def _pause(self, seconds: float) -> None:
         if self._given_up.wait(seconds):
             raise InterruptedError("the upload was aborted")
 
-    def _end_threads(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
 
-
-def _impatient(bucket: Bucket) -> Bucket:
-    return Bucket(bucket.location.with_patience(_ABORT_S))
+def _impatient(objects: S3Objects) -> S3Objects:
+    return S3Objects(objects.location.with_patience(_ABORT_S))

@@ -1,0 +1,44 @@
+"""An object that is read in several requests: after a cut, only the rest of the same version counts."""
+
+import pytest
+
+from clustertrain.errors import StorageError
+from clustertrain.storage.location import Location
+from clustertrain.storage.s3_objects import S3Objects
+from liars import server
+
+pytestmark = pytest.mark.usefixtures("aws_environment")
+
+HEAD = b'HTTP/1.1 %s\r\nConnection: close\r\nETag: "x"\r\n'
+OK, PART = HEAD % b"200 OK", HEAD % b"206 Part"
+WHOLE = OK + b"Content-Length: 5\r\n\r\nhello"
+
+
+def read_in_two(part):
+    """What is read, and the requests: the connection is lost after the first block."""
+    with server(WHOLE, part) as (url, requests):
+        location = Location("s3://bkt/p", endpoint=url.removesuffix("/f"), region="us-east-1", retry_s=0)
+        blocks = S3Objects(location).blocks("k", block_bytes=3)
+        first = next(blocks)
+        blocks.gi_frame.f_locals["reading"].close()  # what a cut connection does between two blocks
+        return first + b"".join(blocks), requests
+
+
+def test_the_rest_is_requested_of_the_same_version():
+    part = PART + b"Content-Range: bytes 3-4/5\r\nContent-Length: 2\r\n\r\nlo"
+    found, requests = read_in_two(part)
+    assert found == b"hello"
+    assert "Range: bytes=3-" in requests[1]
+    assert 'If-Match: "x"' in requests[1]
+
+
+@pytest.mark.parametrize(
+    ("part", "received_bytes"),
+    [
+        (PART + b"Content-Range: bytes 3-9/10\r\nContent-Length: 7\r\n\r\nloworld", 7),
+        (WHOLE, 5),  # the server ignores the range
+    ],
+)
+def test_a_rest_of_another_length_is_refused(part, received_bytes):
+    with pytest.raises(StorageError, match=f"received {received_bytes} bytes, expected 2"):
+        read_in_two(part)
