@@ -13,10 +13,10 @@ from clustertrain.checkpoints.manifest import MANIFEST, Manifest
 from clustertrain.cli.main import main
 from clustertrain.errors import StorageError
 from clustertrain.job.file import parse_job
+from clustertrain.record_file import decoded
 from clustertrain.run import claims
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.record_file import decoded
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import (
     Beat,

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from clustertrain import record_file
 from clustertrain.errors import EXIT_STORAGE, StorageError
 from clustertrain.job.identity import Change
 from clustertrain.node.processes import this_process
-from clustertrain.run import record_file
+from clustertrain.record_file import decoded, encoded
 from clustertrain.run.folder import RunDir
-from clustertrain.run.record_file import decoded, encoded
 from clustertrain.run.records import (
     Arrival,
     Beat,

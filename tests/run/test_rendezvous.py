@@ -5,9 +5,9 @@ import json
 import pytest
 
 from clustertrain.errors import StorageError
+from clustertrain.record_file import encoded
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.record_file import encoded
 from clustertrain.run.records import Arrival, Rendezvous, SchedulerStart
 from clustertrain.run.rendezvous import arrivals, wait_for_head
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from clustertrain.node.processes import Process
+from clustertrain.record_file import RecordFile
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
-from clustertrain.run.record_file import RecordFile
 from sample_records import sample_claim
 
 # A process of its own, since the loop kills all descendants of its process. Its driver is a program that
@@ -55,7 +55,7 @@ import json, os, subprocess, sys, time
 from clustertrain.node.processes import Process, this_process
 from clustertrain.run.events import EventLog
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.record_file import RecordFile
+from clustertrain.record_file import RecordFile
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 

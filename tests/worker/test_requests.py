@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from clustertrain.record_file import encoded
 from clustertrain.run.folder import RunDir
-from clustertrain.run.record_file import encoded
 from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
 from clustertrain.worker import requests
 from clustertrain.worker.requests import RequestPoller, wait_for_all_s

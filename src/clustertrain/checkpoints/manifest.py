@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import StorageError
+from clustertrain.record_file import json_object, typed
 from clustertrain.storage import Store
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.units import LARGEST_INTEGER, LATEST_S, shortened
+from clustertrain.units import shortened
 from clustertrain.version import __version__
 
 FORMAT_VERSION = 1
@@ -66,7 +67,7 @@ class Manifest:
     reason: str
     written_at: float
     versions: dict[str, str]
-    metrics: dict[str, float]
+    metrics: dict[str, int | float]
     files: dict[str, WrittenFile]
     format_version: int = FORMAT_VERSION
 
@@ -77,11 +78,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The canonical form of this manifest, with a checksum of itself, which detects any change."""
-        return _signed(asdict(self))
-
-
-def _signed(fields: dict[str, Any]) -> bytes:
-    return json.dumps({**fields, _OWN_SHA256: _sha256_of(fields)}, indent=1, sort_keys=True).encode() + b"\n"
+        fields = asdict(self)
+        signed = {**fields, _OWN_SHA256: _sha256_of(fields)}
+        return json.dumps(signed, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def _sha256_of(fields: dict[str, Any]) -> str:
@@ -117,54 +116,24 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     where = shelf.uri(name, MANIFEST)
     data = _manifest_bytes(shelf, name, where)
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointDamaged(f"{where} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointDamaged(f"{where} is not a manifest: it contains {type(value).__name__}.")
-    try:
+        value = json_object(data)
         if value.get("format_version") != FORMAT_VERSION:
             raise _refused_version(where, value)
-        own = {key: item for key, item in value.items() if key != _OWN_SHA256}
-        if _signed(own) != data:
-            raise CheckpointDamaged(f"{where} does not match its own checksum: it was changed.")
-        return _parsed(own)
-    except (TypeError, ValueError, RecursionError) as error:
+        manifest = typed(Manifest, value)
+        _check_files(manifest.files)
+    except (ValueError, RecursionError) as error:
         raise CheckpointDamaged(f"{where} is not a manifest: {shortened(str(error), 200)}") from error
+    if manifest.to_bytes() != data:
+        raise CheckpointDamaged(f"{where} does not match its own checksum: it was changed.")
+    return manifest
 
 
-def _parsed(value: dict[str, Any]) -> Manifest:
-    """
-    Raises:
-        TypeError, ValueError: a field is missing, unknown, or of another type.
-    """
-    manifest = Manifest(**value)
-    for known in fields(manifest):
-        if type(value[known.name]).__name__ != str(known.type).partition("[")[0]:
-            raise TypeError(f"{known.name} is {value[known.name]!r}")
-    if not 0 <= manifest.written_at <= LATEST_S:
-        raise ValueError(f"written_at is {manifest.written_at}, not a time in seconds")
-    for name, version in manifest.versions.items():
-        if type(version) is not str:
-            raise TypeError(f"versions.{name} is {version!r}, not a text")
-    for name, metric in manifest.metrics.items():
-        if type(metric) is not float and (type(metric) is not int or abs(metric) > LARGEST_INTEGER):
-            raise TypeError(f"metrics.{name} is {metric!r}, not a number")
-    return replace(manifest, files=dict(map(_parsed_file, value["files"].items())))
-
-
-def _parsed_file(item: tuple[str, Any]) -> tuple[str, WrittenFile]:
-    file, entry = item
-    if file != Path(file).name or file in ("", "..") or not file.isprintable():
-        raise TypeError(f"files has {file!r}, which is not a plain name")
-    if type(entry) is not dict or entry.keys() != {"size_bytes", "sha256"}:
-        raise TypeError(f"files.{file} has no size and sha256")
-    size_bytes, sha256 = entry["size_bytes"], entry["sha256"]
-    if type(size_bytes) is not int or not 0 <= size_bytes <= LARGEST_INTEGER:
-        raise TypeError(f"files.{file} has the size {size_bytes!r}")
-    if type(sha256) is not str or not _SHA256.fullmatch(sha256):
-        raise TypeError(f"files.{file} has the sha256 {sha256!r}")
-    return file, WrittenFile(size_bytes, sha256)
+def _check_files(files: dict[str, WrittenFile]) -> None:
+    for name, file in files.items():
+        if name != Path(name).name or name in ("", "..") or not name.isprintable():
+            raise ValueError(f"files has {name!r}, which is not a plain name")
+        if file.size_bytes < 0 or not _SHA256.fullmatch(file.sha256):
+            raise ValueError(f"files.{name} has the size {file.size_bytes} and the sha256 {file.sha256!r}")
 
 
 def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> bytes:

@@ -3,7 +3,6 @@
 folder.py        every path of a run, in one object
 stream_names.py  what a stream contains, by the name of its file
 records.py       the contents of its small files, a frozen class for each
-record_file.py   reads and writes such a file, and checks its version
 recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes

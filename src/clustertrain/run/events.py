@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import FiniteFloat
+
+from clustertrain.record_file import json_object, typed
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams import Tail
-from clustertrain.units import LARGEST_INTEGER, LATEST_S
 
 KINDS = {
     "stage": "name, phase, bytes, total_bytes, seconds",
@@ -70,40 +73,34 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
     """The record of a line; none if a full disk cut the line short, or it is no such record. The lines
     around it are still read."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = json_object(line)
+        typed(_Used, value)
+    except ValueError:
         return
-    if isinstance(value, dict) and _is_record(value):
+    if value.get(_NEEDED.get(value["kind"], "kind")) is not None:
         yield value
 
 
-_WHOLE = ("step", "epoch", "restart", "world_size", "redone_steps", "bytes", "total_bytes")
-_NUMBERS = ("seconds", "blocking_s", "write_s")
-_TEXTS = ("name", "phase", "text")
-_NEEDED = {
-    "stage": "phase",
-    "train": "step",
-    "eval": "step",
-}  # the field without which a record means nothing
+_NEEDED = {"stage": "phase", "train": "step", "eval": "step"}
+"""The field without which a record of a kind means nothing."""
 
 
-def _is_record(value: dict[str, Any]) -> bool:
-    """Whether the fields that readers use have their types. Other programs may have written to the file."""
-    kind = value.get("kind")
-    at = value.get("time", -1)
-    if not isinstance(kind, str) or not _is_number(at) or not 0 <= at <= LATEST_S:
-        return False
-    if kind in _NEEDED and value.get(_NEEDED[kind]) is None:
-        return False
-    given = {key: found for key, found in value.items() if found is not None}
-    return (
-        all(isinstance(given.get(key, 0), int) and _is_number(given.get(key, 0)) for key in _WHOLE)
-        and all(_is_number(value.get(key, 0)) for key in _NUMBERS)
-        and all(isinstance(given.get(key, ""), str) for key in _TEXTS)
-        and not any(isinstance(found, int) and abs(found) > LARGEST_INTEGER for found in given.values())
-    )
+@dataclass(frozen=True)
+class _Used:
+    """The fields that readers use. Other programs may have written to the file."""
 
-
-def _is_number(value: object) -> bool:
-    """Whether it is a finite number of at most 64 bits; bool is none here, although it is an int."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_INTEGER
+    kind: str
+    time: FiniteFloat
+    step: int | None = None
+    epoch: int | None = None
+    restart: int | None = None
+    world_size: int | None = None
+    redone_steps: int | None = None
+    bytes: int | None = None
+    total_bytes: int | None = None
+    seconds: FiniteFloat = 0.0
+    blocking_s: FiniteFloat = 0.0
+    write_s: FiniteFloat = 0.0
+    name: str | None = None
+    phase: str | None = None
+    text: str | None = None

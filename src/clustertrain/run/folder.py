@@ -40,8 +40,8 @@ from pathlib import Path
 
 from clustertrain.checkpoints.manifest import Shelf
 from clustertrain.node.processes import Process
+from clustertrain.record_file import RecordFile, RequestFile
 from clustertrain.run import records
-from clustertrain.run.record_file import RecordFile, RequestFile
 from clustertrain.run.spool import spool_folder
 from clustertrain.storage import Location, Store, open_store
 

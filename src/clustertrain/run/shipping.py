@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.errors import StorageError
+from clustertrain.record_file import decoded, encoded
 from clustertrain.run.folder import STREAMS, WHOLE_FILES, Attempt, RunDir
-from clustertrain.run.record_file import decoded, encoded
 from clustertrain.run.streams import part_key
 from clustertrain.storage import Store
 

@@ -1,4 +1,4 @@
-"""A small file of a run that holds one record (records.py). Only this module reads and writes such files.
+"""A small file that holds one record, a frozen dataclass; and the check of JSON against such a class.
 
 A file is JSON with `format_version` and the fields of its record. Files without that key are of version
 1. A field that the record does not have is ignored; one that is missing or of another type is refused.
@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from clustertrain.errors import StorageError
 from clustertrain.storage import Store
 from clustertrain.units import LARGEST_INTEGER, LATEST_S, shortened
@@ -20,9 +18,10 @@ from clustertrain.version import __version__
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from pydantic import TypeAdapter
 
 FORMAT_VERSION = 1
-_TIMES = {"time", "ended_at", "train_s", "train_started", "train_ended"}
+_TIMES = {"time", "ended_at", "train_s", "train_started", "train_ended", "written_at"}
 
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -97,18 +96,47 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
     Raises:
         StorageError: it is of a later version, or not such a record.
     """
-    value = _object(data, where)
-    version = value.get("format_version", FORMAT_VERSION)
-    if not isinstance(version, int) or version < 1:
-        raise _damaged(where, f"format_version is {version!r}, not a positive whole number")
-    if version > FORMAT_VERSION:
+    try:
+        value = json_object(data)
+        version = value.get("format_version", FORMAT_VERSION)
+        if not isinstance(version, int) or version < 1:
+            raise ValueError(f"format_version is {version!r}, not a positive whole number")
+        if version > FORMAT_VERSION:
+            raise StorageError(
+                f"{where} has format {version}, and clustertrain {__version__} reads up to "
+                f"{FORMAT_VERSION}.\nA later version of clustertrain wrote it: use that version here, too."
+            )
+        return typed(kind, value)
+    except ValueError as error:
         raise StorageError(
-            f"{where} has format {version}, and clustertrain {__version__} reads up to {FORMAT_VERSION}.\n"
-            "A later version of clustertrain wrote it: use that version here, too."
-        )
+            f"{where} is damaged: {error}.\n"
+            "clustertrain writes the whole file or nothing, so another program changed it. "
+            "Restore or remove it."
+        ) from None
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """The object that JSON contains; its integers fit into 64 bits. Raises ValueError for anything else."""
+    try:
+        value = json.loads(data, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"it contains {type(value).__name__}, not an object")
+    return value
+
+
+def typed(kind: type[T], value: dict[str, Any]) -> T:
+    """The record with the fields of a JSON object, after a check of their types.
+
+    Raises:
+        ValueError: a field is missing or of another type, or a time is none; the text names the field.
+    """
+    from pydantic import ValidationError  # here, because a save on a machine with torch alone reads nothing
+
     for key in _TIMES & value.keys():
         if isinstance(value[key], int | float) and not 0 <= value[key] <= LATEST_S:
-            raise _damaged(where, f"{key} is {value[key]}, not a time in seconds")
+            raise ValueError(f"{key} is {value[key]}, not a time in seconds")
     # Half of a surrogate pair, as in a file name that is not UTF-8, is valid JSON but cannot be encoded.
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
     try:
@@ -116,18 +144,8 @@ def decoded(kind: type[T], data: bytes, where: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
-        raise _damaged(where, f"{at}: {first['msg']}" if at else first["msg"]) from None
+        raise ValueError(f"{at}: {first['msg']}" if at else first["msg"]) from None
     return record
-
-
-def _object(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data, parse_int=_whole)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(where, f"it is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise _damaged(where, f"it contains {type(value).__name__}, not an object")
-    return value
 
 
 def _whole(digits: str) -> int:
@@ -136,13 +154,8 @@ def _whole(digits: str) -> int:
     return value
 
 
-def _damaged(where: str, what: str) -> StorageError:
-    return StorageError(
-        f"{where} is damaged: {what}.\n"
-        "clustertrain writes the whole file or nothing, so another program changed it. Restore or remove it."
-    )
-
-
 @cache
 def _adapter(kind: type[DataclassInstance]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
     return TypeAdapter(kind)
