@@ -36,6 +36,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
+from clustertrain.training.run import SaveProgress
 
 MIB = 1 << 20
 
@@ -114,9 +115,9 @@ class Ours:
     def save(self, state: dict[str, Any]) -> float:
         """Seconds that the loop waits."""
         self._step += 1
-        progress = {"step": self._step, "epoch": 0, "samples_seen": 0, "world_size": 1}
+        progress = SaveProgress(self._step, 0, samples_seen=0, world_size=1, metrics={}, reason="steps")
         started = time.perf_counter()
-        self._saver.save(state, {**progress, "metrics": {}, "reason": "steps"})
+        self._saver.save(state, progress)
         return time.perf_counter() - started
 
     def finish(self) -> None:

@@ -7,13 +7,14 @@ from clustertrain import session
 from clustertrain.errors import JobError
 from clustertrain.session import Session
 from clustertrain.training.distributed import RankInfo
+from clustertrain.training.run import Requests
 
 
 class StandIn:
     """The part of training.loop.Run that a session uses."""
 
     def __init__(self):
-        self.pending, self.saves, self.logs = (False, False), [], []
+        self.pending, self.saves, self.logs = Requests(), [], []
 
     def phase(self, name, step):
         self.step = step
@@ -64,20 +65,20 @@ def test_saves_are_due_by_the_clock_since_the_last_one(begin):
 
 def test_requests_are_returned_and_a_stop_is_stored(begin):
     run, s = begin()
-    run.pending = (False, True)
-    assert s.step_done(1) == session.StepRequests(stop=False, save=True)
+    run.pending = Requests(save=True)
+    assert s.step_done(1) == Requests(stop=False, save=True)
     assert not s.stopped
-    run.pending = (True, False)
-    assert s.step_done(2) == session.StepRequests(stop=True, save=False)
+    run.pending = Requests(stop=True)
+    assert s.step_done(2) == Requests(stop=True, save=False)
     s.save(step=2, state={})
-    assert run.saves[0][1]["reason"] == "stop"
+    assert run.saves[0][1].reason == "stop"
     assert s.stopped
 
 
 def test_metrics_of_a_checkpoint_are_numbers(begin):
     run, s = begin()
     s.save(step=1, state={}, metrics={"loss": torch.tensor(0.5), "hits": 3})
-    assert run.saves[0][1]["metrics"] == {"loss": 0.5, "hits": 3.0}
+    assert run.saves[0][1].metrics == {"loss": 0.5, "hits": 3.0}
     for wrong in ("x", None, torch.ones(2), {}):
         with pytest.raises(JobError, match=r"session.save got metrics\['loss'\] = .*, which is not a number"):
             s.save(step=2, state={}, metrics={"loss": wrong})

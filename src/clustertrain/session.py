@@ -24,26 +24,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustertrain.errors import JobError
+from clustertrain.training.run import Requests, Run, SaveProgress
 
 if TYPE_CHECKING:
-    from clustertrain.training.distributed import RankInfo, Requests, StopLine
-    from clustertrain.training.run import Run
+    from clustertrain.training.distributed import RankInfo, StopLine
 
 
 _SLOW_STEP_S = 1.0
-
-
-@dataclass(frozen=True)
-class StepRequests:
-    """The requests after a step; every rank gets the same values."""
-
-    stop: bool
-    save: bool
 
 
 class Session:
@@ -110,8 +101,9 @@ class Session:
         restored: dict[str, Any] = owned(state, self.device)
         return restored
 
-    def step_done(self, step: int) -> StepRequests:
-        """Report that `step` is finished; every rank calls it. It waits neither for the GPU nor for a rank.
+    def step_done(self, step: int) -> Requests:
+        """Report that `step` is finished; every rank calls it, and gets the same answer. It waits neither for
+        the GPU nor for a rank.
 
         `save` is true if the job's `checkpoint.every` is due or a save was requested. `stop` is true if a
         stop was requested: save, then return. With several ranks a request counts one step later, unless the
@@ -129,14 +121,12 @@ class Session:
         if save:
             self._saved_at_s = time.monotonic()  # the timer does not ask again before the save
         self._line.broadcast()
-        return StepRequests(stop=stop, save=save)
+        return Requests(stop=stop, save=save)
 
     def _requests(self) -> Requests:
         """Rank 0's requests: its clock decides for all ranks."""
-        from clustertrain.training.distributed import Requests
-
-        since_s = time.monotonic() - self._saved_at_s
-        return Requests(*self._run.requests(), self._every_s is not None and since_s >= self._every_s)
+        is_due = self._every_s is not None and time.monotonic() - self._saved_at_s >= self._every_s
+        return self._run.requests()._replace(save_timer=is_due)
 
     def end(self) -> None:
         """End the exchange of requests, when the function has returned; the worker calls it on every rank."""
@@ -160,14 +150,14 @@ class Session:
         from clustertrain.training.rng import gather_rng
         from clustertrain.training.saving import save_on_all_ranks
 
-        progress = {
-            "step": step,
-            "epoch": 0,
-            "samples_seen": 0,
-            "world_size": self.world_size,
-            "metrics": _numbers(metrics or {}),
-            "reason": "stop" if self._stopped else "steps",
-        }
+        progress = SaveProgress(
+            step=step,
+            epoch=0,
+            samples_seen=0,
+            world_size=self.world_size,
+            metrics=_numbers(metrics or {}),
+            reason="stop" if self._stopped else "steps",
+        )
         self._saved_at_s = time.monotonic()
         whole = {**state, "step": step, "rng_of_ranks": gather_rng(self.rank_info)}
         save_on_all_ranks(self._run, self.rank_info, whole, progress)

@@ -23,6 +23,7 @@ from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import posix
 from clustertrain.storage.posix_tree import PosixTree, WrittenFile, collect_leftovers, remove_tree
+from clustertrain.training.run import SaveProgress
 from kills import killed_at_every_point
 from shelves import shelf_at
 
@@ -30,15 +31,8 @@ FILES = {"model.pt": b"weights" * 40, "training.pt": b"optimizer" * 10}
 
 
 def progress(step, **changes):
-    fields = {
-        "step": step,
-        "epoch": 1,
-        "samples_seen": 8 * step,
-        "world_size": 2,
-        "metrics": {},
-        "reason": "every",
-    }
-    return fields | changes
+    made = SaveProgress(step, epoch=1, samples_seen=8 * step, world_size=2, metrics={}, reason="every")
+    return replace(made, **changes)
 
 
 def writer(folder, attempt=1, restart=0, *, still_newest=lambda: True, **retention):

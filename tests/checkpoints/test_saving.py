@@ -17,6 +17,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
+from clustertrain.training.run import SaveProgress
 from shelves import shelf_at
 
 
@@ -40,7 +41,7 @@ def saver(folder, *, background=True, still_newest=lambda: True):
 
 
 def progress(step):
-    return {"step": step, "epoch": 0, "samples_seen": step, "world_size": 1, "metrics": {}, "reason": "every"}
+    return SaveProgress(step, epoch=0, samples_seen=step, world_size=1, metrics={}, reason="every")
 
 
 def state(value=1.0):

@@ -38,8 +38,8 @@ class FileRun(MemoryRun):
     def save(self, state, progress):
         super().save(state, progress)
         new = folder / "new"
-        new.write_bytes(self.saves.pop(progress["step"]))
-        new.rename(folder / f"{progress['step']:04}.pt")
+        new.write_bytes(self.saves.pop(progress.step))
+        new.rename(folder / f"{progress.step:04}.pt")
 
 saved = sorted(folder.glob("*.pt"))
 run = FileRun(0, saved[-1].read_bytes() if saved else None)

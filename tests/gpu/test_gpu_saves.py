@@ -24,7 +24,7 @@ class FileWriter:
         self.folder = folder
 
     def commit(self, files, progress):
-        folder = self.folder / str(progress["step"])
+        folder = self.folder / str(progress.step)
         folder.mkdir()
         for name, write in files.items():
             with (folder / name).open("wb") as file:

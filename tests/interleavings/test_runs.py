@@ -19,6 +19,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended, write_result
+from clustertrain.training.run import SaveProgress
 from clustertrain.worker.rank import WorkerRun
 from small_job import job
 
@@ -99,14 +100,7 @@ class Start:
         """Returns None at the end, or what ended it before."""
         for step in steps:
             self.lines = [*self.lines, f"{step}-{self.attempt.n}.{self.plan.restart}"]
-            progress = {
-                "step": step,
-                "epoch": 0,
-                "samples_seen": 8,
-                "world_size": 1,
-                "metrics": {},
-                "reason": "steps",
-            }
+            progress = SaveProgress(step, 0, samples_seen=8, world_size=1, metrics={}, reason="steps")
             self.writer.commit({"model.pt": lambda file: file.write(" ".join(self.lines).encode())}, progress)
             self.committed.append(self.lines)
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 from clustertrain import Task
 from clustertrain.training.distributed import destroy_process_group, init_process_group
 from clustertrain.training.loop import train
+from clustertrain.training.run import SaveProgress
 from clustertrain.training.settings import TrainSettings
 from training.tasks import MemoryRun
 
@@ -45,7 +46,7 @@ class Unsaved(MemoryRun):
     def reserve(self, state: dict[str, Any]) -> None:
         """Nothing is kept."""
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Nothing is saved."""
 
 

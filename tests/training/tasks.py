@@ -18,6 +18,7 @@ from clustertrain import Task
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.divided import map_state, whole
 from clustertrain.training.loop import TrainResult, train
+from clustertrain.training.run import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses
@@ -113,7 +114,7 @@ class MemoryRun:
         self.asked = asked
         self.calls = 0
         self.saves: dict[int, bytes] = {}
-        self.progress: list[dict[str, Any]] = []
+        self.progress: list[SaveProgress] = []
         self.logs: list[dict[str, Any]] = []
         self.images_of_steps: dict[int, dict[str, torch.Tensor]] = {}
         self.phases: list[tuple[str, int]] = []
@@ -121,9 +122,9 @@ class MemoryRun:
         self.finished = False
         self.trace = Path("/nowhere")  # its profile
 
-    def requests(self) -> tuple[bool, bool]:
+    def requests(self) -> Requests:
         self.calls += 1
-        return self.asked(self.calls) if self.asked else (False, False)
+        return Requests(*self.asked(self.calls)) if self.asked else Requests()
 
     def restore(self) -> dict[str, Any] | None:
         if self.state is None:
@@ -136,11 +137,11 @@ class MemoryRun:
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
         raise AssertionError("a state in memory is whole")
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         state = map_state(state, lambda path, tensor: whole(tensor))
         file = io.BytesIO()
         torch.save(state, file)
-        self.saves[progress["step"]] = file.getvalue()
+        self.saves[progress.step] = file.getvalue()
         self.progress.append(progress)
 
     def wait_for_write(self, timeout_s: float) -> int | None:

@@ -76,7 +76,7 @@ def stop_at(step, calls):
 def test_a_run_ends_and_saves_after_evaluations_without_an_improvement(ranks, world_size):
     outcomes = ranks(world_size).results(run_task, Scripted(LOSSES), SETTINGS)
     assert {(o.result.step, o.result.finished) for o in outcomes} == {(16, True)}
-    assert (outcomes[0].progress[-1]["step"], outcomes[0].progress[-1]["reason"]) == (16, "end")
+    assert (outcomes[0].progress[-1].step, outcomes[0].progress[-1].reason) == (16, "end")
     text = outcomes[0].result.early_stop
     assert text == (
         "Early stopping at step 16: loss did not improve in 3 evaluations in a row.\n"

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
 from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
+from clustertrain.training.run import SaveProgress
 from clustertrain.training.settings import TrainSettings
 from training.mistaken import Collection
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
@@ -39,12 +40,12 @@ def save_at_call(calls, call=3):
 def test_a_stop_ends_all_ranks_at_the_same_step_with_a_checkpoint(ranks, world_size, step):
     outcomes = ranks(world_size).results(run_task, Plain(), SETTINGS, None, stop_at_call)
     assert {(o.result.step, o.result.finished) for o in outcomes} == {(step, False)}
-    assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(step, "stop")]
+    assert [(p.step, p.reason) for p in outcomes[0].progress] == [(step, "stop")]
 
 
 def test_training_continues_after_a_requested_save(ranks):
     outcomes = ranks(2).results(run_task, Plain(), SETTINGS, None, save_at_call)
-    assert [(p["step"], p["reason"]) for p in outcomes[0].progress] == [(4, "save"), (8, "end")]
+    assert [(p.step, p.reason) for p in outcomes[0].progress] == [(4, "save"), (8, "end")]
     assert outcomes[1].progress == outcomes[0].progress, "the random states of all ranks are gathered by all"
 
 
@@ -76,21 +77,14 @@ def test_buffers_for_saves_are_reserved_once_the_optimizer_has_its_state(ranks):
 )
 def test_saves_come_due(ranks, every, expected):
     outcome = ranks(2).results(run_task, Plain(54), replace(SETTINGS, **every))[0]
-    assert [(p["step"], p["reason"]) for p in outcome.progress] == expected
+    assert [(p.step, p.reason) for p in outcome.progress] == expected
 
 
 def test_progress_and_records_contain_the_position(ranks):
     settings = replace(SETTINGS, log_every=5, steps=None, epochs=1)
     outcome = ranks(2).results(run_task, Plain(50), settings)[0]
     assert outcome.progress == [
-        {
-            "step": 7,
-            "epoch": 1,
-            "samples_seen": 50,
-            "world_size": 2,
-            "metrics": {},
-            "reason": "end",
-        }
+        SaveProgress(step=7, epoch=1, samples_seen=50, world_size=2, metrics={}, reason="end")
     ]
     _, five, seven = outcome.logs  # after the learning rate
     assert (five["step"], five["epoch"], five["epoch_progress"], five["total_steps"]) == (5, 0, 0.8, 7)

@@ -8,9 +8,10 @@ import torch
 from clustertrain.training import saving
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.optimization import Optimization
+from clustertrain.training.run import SaveProgress
 from clustertrain.training.saving import owned, save_on_all_ranks, wait_until_written
 
-PROGRESS = {"step": 7}
+PROGRESS = SaveProgress(7, 0, samples_seen=0, world_size=1, metrics={}, reason="steps")
 
 
 class SlowDisk:

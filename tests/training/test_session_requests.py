@@ -6,6 +6,7 @@ import torch.distributed as dist
 
 from clustertrain import session
 from clustertrain.training.distributed import gloo_group
+from clustertrain.training.run import Requests
 
 
 class Steps:
@@ -18,7 +19,8 @@ class Steps:
         self.step = step
 
     def requests(self):
-        return self.asked.pop(self.step, (False, False)) if self.rank == 0 else (True, True)
+        wanted = self.asked.pop(self.step, (False, False)) if self.rank == 0 else (True, True)
+        return Requests(*wanted)
 
 
 def seen(rank_info, asked, slow_step_s):

@@ -7,6 +7,7 @@ import pytest
 from clustertrain.record_file import encoded
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.training.run import Requests
 from clustertrain.worker import requests
 from clustertrain.worker.requests import RequestPoller, wait_for_all_s
 from fault_proxy import FaultProxy, stall
@@ -16,7 +17,7 @@ def taken_within(poller, seconds=20.0):
     """What `take` gives until it gives something."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        stop, save = poller.take()
+        stop, save, _ = poller.take()
         if stop or save:
             return stop, save
         time.sleep(0.02)
@@ -33,10 +34,10 @@ def attempt(request, tmp_path, monkeypatch):
 
 def test_each_save_request_is_returned_once(attempt):
     with RequestPoller(attempt) as poller:
-        assert poller.take() == (False, False)
+        assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=1.0))
         assert taken_within(poller) == (False, True)
-        assert poller.take() == (False, False)
+        assert poller.take() == Requests()
         attempt.save.write(SaveRequest(time=2.0))
         assert taken_within(poller) == (False, True)
 
@@ -47,7 +48,7 @@ def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
         attempt.restart(0).resize.write(ResizeRequest(4))
         assert taken_within(first) == (True, False)
         assert first.is_resize and not next_.is_resize
-        assert next_.take() == (False, False)
+        assert next_.take() == Requests()
         attempt.stop.write(StopRequest("user"))
         assert taken_within(next_) == (True, False)
         assert not next_.is_resize
@@ -66,7 +67,7 @@ def test_a_request_of_an_earlier_start_is_old_news(attempt):
     with RequestPoller(attempt) as poller:
         attempt.stop.write(StopRequest("user"))
         assert taken_within(poller) == (True, False)
-        assert poller.take() == (True, False)  # a stop stays
+        assert poller.take() == Requests(stop=True)  # a stop stays
 
 
 def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monkeypatch):
@@ -89,7 +90,7 @@ def test_a_hanging_storage_delays_nothing_and_local_requests_still_arrive(moto_s
             proxy.down()
             began = time.monotonic()
             for _ in range(1000):
-                assert poller.take() == (False, False)
+                assert poller.take() == Requests()
             assert time.monotonic() - began < 1
             run.spool.write_atomic(f"{attempt.key}/stop", b"{}")
             assert taken_within(poller) == (True, False)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from clustertrain.checkpoints.manifest import CheckpointName, Shelf
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
+from clustertrain.training.run import SaveProgress
 
 _TIMEOUT = timedelta(days=1)  # the watchdog ends a write without progress much earlier
 
@@ -57,10 +58,10 @@ class PartWriter:
         self._shelf, self._attempt, self._restart, self._group = shelf, attempt, restart, group
 
     def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
     ) -> tuple[CheckpointName, int]:
         """Write the files; as Writer.commit, but an error is raised on rank 0."""
-        name = CheckpointName(progress["step"], self._attempt, self._restart)
+        name = CheckpointName(progress.step, self._attempt, self._restart)
         handle = self._group.begin(None)
         if handle is None:
             return name, 0

@@ -22,6 +22,7 @@ from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
 from clustertrain.checkpoints.write import Commits, Fenced
 from clustertrain.errors import JobError, StorageError
 from clustertrain.training.divided import is_divided, local, map_state
+from clustertrain.training.run import SaveProgress
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
@@ -72,14 +73,14 @@ class Saver:
                 "Raise the limit on locked memory (ulimit -l; docker --ulimit memlock=-1)."
             )
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """`start`, and without `background` wait for the write."""
         self.start(state, progress)
         if not self._background:
             self._join()
             self._raise_if_hopeless()
 
-    def start(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def start(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Copy `state` (live tensors, any device) and begin to write it; returns after the copy.
 
         Raises:
@@ -117,25 +118,25 @@ class Saver:
         self._raise_if_hopeless()
 
     def _write(
-        self, state: dict[str, Any], progress: dict[str, Any], started: float, blocking_s: float | None
+        self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
     ) -> None:
         try:
             name, size_bytes = self._writer.commit(self._files(state), progress)
         except Exception as error:  # noqa: BLE001  nothing catches it in a thread: `check` raises it in the loop
             self._error = error
             self._failures += 1
-            self._on_failed(f"the checkpoint of step {progress['step']} was not written: {error}")
+            self._on_failed(f"the checkpoint of step {progress.step} was not written: {error}")
             return
         self._error = None
         self._failures = 0
         write_s = time.monotonic() - started
         self._on_saved(
-            step=progress["step"],
+            step=progress.step,
             name=str(name),
             bytes=size_bytes,
             blocking_s=write_s if blocking_s is None else blocking_s,
             write_s=write_s,
-            reason=progress["reason"],
+            reason=progress.reason,
         )
 
     def _held(self, state: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
@@ -19,6 +19,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
 from clustertrain.storage.posix_tree import WrittenFile
+from clustertrain.training.run import SaveProgress
 
 
 class Fenced(StorageError):
@@ -29,7 +30,7 @@ class Commits(Protocol):
     """What a save is written with."""
 
     def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
     ) -> tuple[CheckpointName, int]: ...
 
 
@@ -63,20 +64,20 @@ class Writer:
         return name is not None and (name.attempt, name.restart) <= (self.attempt, self.restart)
 
     def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: dict[str, Any]
+        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
     ) -> tuple[CheckpointName, int]:
         """Write the files, then the manifest, make them visible, then prune. Returns the name and size in
         bytes.
 
         Args:
             files: for each file name a function that writes the content to an open file.
-            progress: step, epoch, samples_seen, world_size, metrics, reason.
+            progress: goes into the manifest.
 
         Raises:
             Fenced: a newer attempt or restart has claimed the run; it does not resume from this checkpoint.
             StorageError: the files could not be written; partial files are removed.
         """
-        name = CheckpointName(progress["step"], self.attempt, self.restart)
+        name = CheckpointName(progress.step, self.attempt, self.restart)
         store = self.shelf.store
         handle = None
         try:
@@ -138,18 +139,13 @@ class Writer:
                 "is no longer the newest of this run.\nAnother start has taken over; this one ends."
             )
 
-    def _manifest(self, tree: Tree, progress: dict[str, Any]) -> Manifest:
+    def _manifest(self, tree: Tree, progress: SaveProgress) -> Manifest:
         return Manifest(
-            step=progress["step"],
-            epoch=progress["epoch"],
-            samples_seen=progress["samples_seen"],
-            world_size=progress["world_size"],
+            **asdict(progress),
             job_sha256=self.job_sha256,
             attempt=self.attempt,
             restart=self.restart,
-            reason=progress["reason"],
             written_at=time.time(),
             versions=self.versions,
-            metrics=progress["metrics"],
             files=dict(tree.files),
         )

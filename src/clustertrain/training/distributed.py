@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from clustertrain.errors import ClusterError
+from clustertrain.training.run import Requests
 
 COLLECTIVE_TIMEOUT_S = 1800.0  # a rank that waits longer for the others gives up
 
@@ -94,14 +95,6 @@ def gloo_group() -> Any:
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
     options = default._get_backend(device).options
     return dist.new_group(backend="gloo", timeout=options._timeout)
-
-
-class Requests(NamedTuple):
-    """The requests to the training loop."""
-
-    stop: bool = False
-    save: bool = False
-    save_timer: bool = False  # the time between two saves has passed
 
 
 class StopLine:

@@ -28,7 +28,7 @@ from clustertrain.training.callbacks import call_after_evaluation, call_after_st
 from clustertrain.training.compiling import limit_recompiles
 from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
-from clustertrain.training.distributed import RankInfo, Requests, StopLine
+from clustertrain.training.distributed import RankInfo, StopLine
 from clustertrain.training.early_stop import EarlyStopping
 from clustertrain.training.evaluation import Evaluation, check_reported
 from clustertrain.training.feeding import evaluated_part, loader_of, order_of
@@ -40,7 +40,7 @@ from clustertrain.training.precision import Precision
 from clustertrain.training.refusals import check_loss
 from clustertrain.training.restoring import with_tensors
 from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
-from clustertrain.training.run import Run
+from clustertrain.training.run import Requests, Run, SaveProgress
 from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
@@ -319,7 +319,7 @@ class _Loop:
         """Rank 0's requests: those of the launcher, and its timer between two saves."""
         minutes = self._settings.save_every_minutes
         since_s = time.monotonic() - self._saved_at_s
-        return Requests(*self._run.requests(), minutes is not None and since_s >= 60 * minutes)
+        return self._run.requests()._replace(save_timer=minutes is not None and since_s >= 60 * minutes)
 
     def _log_training(self) -> None:
         self._block_calls.check(self.position.step)
@@ -384,14 +384,14 @@ class _Loop:
                 "meter": self._meter.state(),
                 "position": self.position.as_dict(),
             }
-            progress = {
-                "step": self.position.step,
-                "epoch": self.position.epoch,
-                "samples_seen": self.position.samples_seen,
-                "world_size": self._rank_info.world_size,
-                "metrics": measured,
-                "reason": reason,
-            }
+            progress = SaveProgress(
+                step=self.position.step,
+                epoch=self.position.epoch,
+                samples_seen=self.position.samples_seen,
+                world_size=self._rank_info.world_size,
+                metrics=measured,
+                reason=reason,
+            )
             save_on_all_ranks(self._run, self._rank_info, state, progress)
             self._saved_at_s = time.monotonic()
 

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch
+
+
+class Requests(NamedTuple):
+    """The requests to a training, after a step."""
+
+    stop: bool = False
+    save: bool = False
+    save_timer: bool = False  # the time between two saves has passed
+
+
+@dataclass(frozen=True)
+class SaveProgress:
+    """How far the training is at a save, as the manifest of the checkpoint lists it."""
+
+    step: int
+    epoch: int
+    samples_seen: int
+    world_size: int
+    metrics: Mapping[str, float]  # of an evaluation after this step
+    reason: str  # "steps", "stop", …
 
 
 class Run(Protocol):
@@ -15,8 +37,8 @@ class Run(Protocol):
     rank: int
     saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
 
-    def requests(self) -> tuple[bool, bool]:
-        """(stop, save), as requested since the last call; called on rank 0, once a step."""
+    def requests(self) -> Requests:
+        """The stop and save requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
         """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start.
@@ -30,7 +52,7 @@ class Run(Protocol):
         """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
         step."""
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
 
     def wait_for_write(self, timeout_s: float) -> int | None:

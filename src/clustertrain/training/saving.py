@@ -14,20 +14,20 @@ import torch
 
 from clustertrain.training.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.loading import map_tensors
-from clustertrain.training.run import Run
+from clustertrain.training.run import Run, SaveProgress
 
 _SMALL_BYTES = 4096
 _ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit of the phase
 
 
 def save_on_all_ranks(
-    run: Run, rank_info: RankInfo, state: Mapping[str, Any], progress: dict[str, Any]
+    run: Run, rank_info: RankInfo, state: Mapping[str, Any], progress: SaveProgress
 ) -> None:
     """`run.save` on every rank, after the write of the save before; all ranks call it.
 
     Returns when every rank has copied its state, and without `run.saves_in_background` when it is written.
     """
-    step = progress["step"]
+    step = progress.step
     run.phase("save", step)
     _wait_on_all_ranks(run, rank_info, step)
     run.save(dict(state), progress)

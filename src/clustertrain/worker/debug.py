@@ -26,6 +26,7 @@ from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
 from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
+from clustertrain.training.run import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.gpus import check_gpus
 from clustertrain.worker.local_data import stage_here
@@ -142,8 +143,8 @@ class _NoFiles:
     def __init__(self, screen: Lines) -> None:
         self._screen = screen
 
-    def requests(self) -> tuple[bool, bool]:
-        return False, False
+    def requests(self) -> Requests:
+        return Requests()
 
     def restore(self) -> dict[str, Any] | None:
         return None
@@ -154,7 +155,7 @@ class _NoFiles:
     def reserve(self, state: dict[str, Any]) -> None:
         """Nothing is saved."""
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Nothing is saved."""
 
     def wait_for_write(self, timeout_s: float) -> None:

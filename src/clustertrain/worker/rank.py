@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
 from clustertrain.run.events import EventLog
 from clustertrain.run.step_counter import Reached
+from clustertrain.training.run import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
 from clustertrain.worker.garbage import collect_as_usual
@@ -145,11 +147,11 @@ class WorkerRun:
 
     # -- what the loop calls ---------------------------------------------------------------------
 
-    def requests(self) -> tuple[bool, bool]:
-        """(stop, save), on rank 0, and on each rank of a script; a request for a save is returned once."""
+    def requests(self) -> Requests:
+        """The requests, on rank 0, and on each rank of a script; a request for a save is returned once."""
         if self._saver:
             self._saver.check()
-        return self._requests.take() if self._requests else (False, False)
+        return self._requests.take() if self._requests else Requests()
 
     def stop_exists(self) -> bool:
         """Whether a stop was requested, from the storage itself: the poller may be behind it."""
@@ -178,9 +180,9 @@ class WorkerRun:
             check_host_memory(bytes_on_gpus(state), self._saving_ranks, read_limits())
             self._saver.reserve(state)
 
-    def save(self, state: dict[str, Any], progress: dict[str, Any]) -> None:
-        if self._requests and self._requests.is_resize and progress["reason"] == "stop":
-            progress = {**progress, "reason": "resize"}
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        if self._requests and self._requests.is_resize and progress.reason == "stop":
+            progress = replace(progress, reason="resize")
         if self._saver:
             self._saver.start(state, progress)
 

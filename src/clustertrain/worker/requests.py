@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt, Restart
+from clustertrain.training.run import Requests
 
 POLL_S = 0.2
 POLL_S_ON_S3 = 2.0
@@ -60,11 +61,11 @@ class RequestPoller:
         self._ended.set()
         self._thread.join()
 
-    def take(self) -> tuple[bool, bool]:
-        """(stop, save): whether a stop of this start of the workers was requested, and whether a save was
+    def take(self) -> Requests:
+        """Whether a stop of this start of the workers was requested, and whether a save was
         requested since the last call. Reads no file."""
         save, self._save = self._save, False
-        return bool(self._ends), save
+        return Requests(bool(self._ends), save)
 
     @property
     def is_resize(self) -> bool:

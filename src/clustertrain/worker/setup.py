@@ -119,7 +119,7 @@ def stage_data(per: str) -> None:
                     extract=entry.extract,
                     into=data_folder(attempt.run.data_path, per, plan.job.scratch),
                     on_event=on_event,
-                    should_stop=lambda: requests.take()[0],
+                    should_stop=lambda: requests.take().stop,
                 )
 
 

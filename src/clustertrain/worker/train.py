@@ -200,7 +200,7 @@ def _run_script(run: WorkerRun, job: Job, context: Any) -> Outcome:
         rank=run.rank,
         environment=environment | values | python_variables(job, folders),
         cwd=folders[0],
-        stop_requested=lambda: run.requests()[0],
+        stop_requested=lambda: run.requests().stop,
         grace_s=job.failures.grace_s,
         stop_exists=run.stop_exists,
         stop_in_s=lambda: wait_for_all_s(run.attempt),
