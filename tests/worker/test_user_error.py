@@ -8,7 +8,7 @@ import textwrap
 import pytest
 from torch.utils.data import DataLoader
 
-from clustertrain.worker.error_report import ErrorReport, printable, shortened, user_frames
+from clustertrain.worker.error_report import ErrorReport, first_lines, printable, user_frames
 from clustertrain.worker.user_error import UserCodeFailed, report_of
 
 
@@ -173,7 +173,7 @@ def test_a_message_is_bounded_and_printable():
     assert len(second) < 700
     assert len(ErrorReport("E", "\n".join(map(str, range(99)))).text("rank 0").splitlines()) == 5
     assert ErrorReport("AssertionError", "").text("rank 0") == "rank 0: AssertionError"
-    assert shortened("a\nb\n", 2, 9) == "a\nb"
+    assert first_lines("a\nb\n", 2, 9) == "a\nb"
     assert printable("\tä\n") == "    ä\n"
 
 

@@ -31,7 +31,7 @@ from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.rank_log import start_line
 from clustertrain.run.records import Failure
 from clustertrain.run.step_counter import reached_step
-from clustertrain.worker.error_report import shortened
+from clustertrain.worker.error_report import first_lines
 from clustertrain.worker.gpus import RankGpus, gpus_of_rank
 from clustertrain.worker.lost_peer import died_of_lost_peer, shows_lost_peer
 from clustertrain.worker.script import ScriptFailed
@@ -198,7 +198,7 @@ class Group:
             return self._of_script(rank, error)
         name = type(error).__name__
         if not _is_of_kit(error):
-            text = f"rank {rank}: {name}: {shortened(str(error), 3, 600)}"
+            text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
             failure = self._failure(rank, name, text, recurrence.signature(f"{name}: {error}"))
             return self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
         failure = self._failure(rank, name, str(error), recurrence.signature(f"{name}: {error}"))

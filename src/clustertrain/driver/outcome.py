@@ -10,7 +10,7 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure, Result
 from clustertrain.run.result import ended, failed, stopped
 from clustertrain.run.states import CAUSE_OF_CODE
-from clustertrain.worker.error_report import shortened
+from clustertrain.worker.error_report import first_lines
 
 
 def of_outcome(attempt: Attempt) -> Result:
@@ -35,7 +35,7 @@ def of_error(attempt: Attempt, error: BaseException) -> Result:
     kit = next((e for e in reversed(chain) if isinstance(e, ClusterTrainError)), None)
     if kit is not None:
         return failed(attempt, str(kit), kit.exit_code)
-    what = f"{type(chain[-1]).__name__}: {shortened(str(chain[-1]), lines=2, characters=600)}"
+    what = f"{type(chain[-1]).__name__}: {first_lines(str(chain[-1]), lines=2, characters=600)}"
     text = f"{what}\nThe full traceback is in {attempt.driver_log}."
     return ended(attempt, "failed", "error", text=text)
 

@@ -84,14 +84,14 @@ class ErrorReport:
 
     def _headline(self, lines: int, characters: int) -> str:
         at = f"{self.frames[0]}: " if self.frames else ""
-        message = shortened(self.message, lines, characters).replace("\n", "\n    ")
+        message = first_lines(self.message, lines, characters).replace("\n", "\n    ")
         return f"{at}{self.name}" + (f": {message}" if message else "")
 
     def _in_one_line(self) -> str:
         return self._headline(1, _CAUSE_CHARACTERS)
 
 
-def shortened(text: str, lines: int, characters: int) -> str:
+def first_lines(text: str, lines: int, characters: int) -> str:
     """The beginning of a text, in printable characters, without colors and empty lines."""
     all_lines = [line.rstrip() for line in printable(text).split("\n") if line.strip()]
     shown = "\n".join(all_lines[:lines])

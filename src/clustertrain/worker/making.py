@@ -12,7 +12,7 @@ from clustertrain.job.arguments import unknown_text
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
-from clustertrain.worker.error_report import shortened as first_lines
+from clustertrain.worker.error_report import first_lines
 from clustertrain.worker.user_code import OF_FILES, args_by_name, load_object, parameters_of, place_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from clustertrain.job.arguments import Parameter, Parameters
 from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.model import Job
 from clustertrain.job.source import check_module, script_file, takes_one_argument
-from clustertrain.worker.error_report import shortened
+from clustertrain.worker.error_report import first_lines
 from clustertrain.worker.user_error import report_of
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that while Ray starts
@@ -81,7 +81,7 @@ def _file_of(module: ModuleType) -> str:
 def _import_failure(spec: str, kind: str, error: BaseException) -> str:
     report = report_of(error, str(Path.cwd()))
     where = report.frames[0] if report.frames else f"`code`, the folder {Path.cwd()}"
-    what = f"{report.name}: {shortened(report.message, lines=3, characters=600)}"
+    what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
     return f"{kind}: {spec} does not import: {what}\nAt {where}."
 
 
