@@ -14,7 +14,6 @@ partial_file.py     a partial download with checksums, from which the next proce
 running_hash.py     the sha256 of a file while it grows
 retries.py          how long transient errors are retried
 archive.py          unpacks archives safely
-zip_directory.py    the directory of a zip, a part at a time
 folder_digest.py    the digest of an unpacked folder
 lease.py            one holder among any number of contenders
 """

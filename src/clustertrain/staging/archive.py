@@ -23,15 +23,16 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.folder_digest import Contents
-from clustertrain.staging.zip_directory import directory_parts
 from clustertrain.storage.posix import refused
 
 _CHUNK_BYTES = 1 << 20
 _TAR_BLOCK_BYTES = 512
+_DIRECTORY_BYTES = 256 << 20  # of a zip, which zipfile reads into memory: some two million members
+_TAIL_BYTES = 1 << 17  # of a zip, with its end record and a comment; zipfile reads it without a size
 _PADDING_BYTES = 64 << 20  # zeros after the end mark; tar pads to its record size
 _HEADER_BYTES = 1 << 20  # all headers of one member of a tar, which are kept in memory; real ones are small
 _NAME_BYTES = 255
@@ -201,9 +202,8 @@ class _Unpacking:
             zlib.error,
             lzma.LZMAError,
             EOFError,
-            NotImplementedError,
             ValueError,
-            RuntimeError,
+            RuntimeError,  # also NotImplementedError
             LookupError,  # a header that was cut, or an unknown encoding
             ArithmeticError,
             struct.error,
@@ -251,39 +251,32 @@ def _members(file: IO[bytes], archive: Path) -> Iterator[_Member]:
     file.seek(0)
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         yield from _zip_members(file)
-    elif head[:2] == b"\x1f\x8b":
-        yield from _tar_members(gzip.GzipFile(fileobj=file))
+        return
+    stream: Any = file
+    if head[:2] == b"\x1f\x8b":
+        stream = gzip.GzipFile(fileobj=file)
     elif head[:3] == b"BZh":
-        yield from _tar_members(bz2.BZ2File(file))
+        stream = bz2.BZ2File(file)
     elif head == b"\xfd7zXZ\x00":
-        yield from _tar_members(lzma.LZMAFile(file))  # noqa: SIM115  the caller owns `file`
-    elif _is_plain_tar(file):
-        yield from _tar_members(file)
-    else:
+        stream = lzma.LZMAFile(file)  # noqa: SIM115  the caller owns `file`
+    reader = _BoundedReader(stream, _HEADER_BYTES, "the headers of one of its members are")
+    try:
+        tar = tarfile.TarFile(fileobj=reader, errors="surrogateescape")  # type: ignore[arg-type]
+    except tarfile.ReadError as error:
         raise DataError(
             f"{archive.name} is not a tar, tar.gz, tar.bz2, tar.xz or zip: it starts with {head!r}.\n"
             "Remove extract to use the file as it is, or pack it as one of these."
-        )
-
-
-def _is_plain_tar(file: IO[bytes]) -> bool:
-    """Whether a file starts like a plain tar: its first header has a valid checksum, or the tar is empty."""
-    block = file.read(_TAR_BLOCK_BYTES)
-    file.seek(0)
-    if len(block) == _TAR_BLOCK_BYTES and not any(block):
-        return True
-    try:
-        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except tarfile.TarError:
-        return False
-    return True
+        ) from error
+    with tar:
+        yield from _tar_members(tar, reader)
 
 
 def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
-    for part in directory_parts(file):
-        with zipfile.ZipFile(part) as archive:
-            for info in archive.infolist():
-                yield _zip_member(archive, info)
+    reader = _BoundedReader(file, _DIRECTORY_BYTES, "its directory is")
+    with zipfile.ZipFile(reader) as archive:
+        reader.left_bytes = None
+        for info in archive.infolist():
+            yield _zip_member(archive, info)
 
 
 def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
@@ -298,28 +291,20 @@ def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
     return _Member(name, info.file_size, name.endswith("/"), refusal, partial(archive.open, info))
 
 
-def _tar_members(stream: Any) -> Iterator[_Member]:
-    reader = _BoundedReader(stream)
-    with tarfile.open(fileobj=reader, mode="r:", errors="surrogateescape") as archive:  # type: ignore[call-overload]
-        while (info := archive.next()) is not None:
-            reader.left_bytes = None
-            archive.members.clear()  # otherwise it keeps every header: gigabytes for a million files
-            refusal = None
-            if info.issym() or info.islnk():
-                refusal = "it is a link"
-            elif not (info.isreg() or info.isdir()):
-                refusal = "it is neither a file nor a folder"
-            yield _Member(info.name, info.size, info.isdir(), refusal, partial(_file_in, archive, info))
-            reader.left_bytes = _HEADER_BYTES
+def _tar_members(archive: tarfile.TarFile, reader: _BoundedReader) -> Iterator[_Member]:
+    while (info := archive.next()) is not None:
         reader.left_bytes = None
-        _check_end(reader)
-
-
-def _file_in(archive: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = archive.extractfile(info)
-    if file is None:
-        raise ValueError(f"{info.name!r} has no bytes")
-    return file
+        archive.members.clear()  # type: ignore[attr-defined]  # it keeps every header: gigabytes
+        refusal = None
+        if info.issym() or info.islnk():
+            refusal = "it is a link"
+        elif not (info.isreg() or info.isdir()):
+            refusal = "it is neither a file nor a folder"
+        opened = cast(Callable[[], IO[bytes]], partial(archive.extractfile, info))
+        yield _Member(info.name, info.size, info.isdir(), refusal, opened)
+        reader.left_bytes = _HEADER_BYTES
+    reader.left_bytes = None
+    _check_end(reader)
 
 
 def _check_end(reader: _BoundedReader) -> None:
@@ -340,21 +325,21 @@ def _check_end(reader: _BoundedReader) -> None:
 
 
 class _BoundedReader:
-    """Bounds the headers of a member. tarfile reads as many bytes into memory as a size field requires, and
-    a chain of sparse headers to its end."""
+    """Bounds the headers of a member, and the directory of a zip. tarfile and zipfile read as many bytes into
+    memory as a size field requires, and a chain of sparse headers to its end."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, most_bytes: int, what: str) -> None:
         self._stream = stream
-        self.seek, self.tell = stream.seek, stream.tell
+        self._most_bytes = most_bytes
+        self._what = what
+        self.seek, self.tell, self.seekable = stream.seek, stream.tell, stream.seekable
         self.last_read = b""
-        self.left_bytes: int | None = _HEADER_BYTES  # None while the bytes of a member are read
+        self.left_bytes: int | None = most_bytes  # None while the bytes of a member are read
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = _TAIL_BYTES) -> bytes:
         most_bytes = _CHUNK_BYTES if self.left_bytes is None else self.left_bytes
         if not 0 <= size <= most_bytes:
-            raise ValueError(
-                f"the headers of one of its members are longer than {_HEADER_BYTES} bytes, or negative"
-            )
+            raise ValueError(f"{self._what} longer than {self._most_bytes} bytes, or negative")
         self.last_read = self._stream.read(size)
         if self.left_bytes is not None:
             self.left_bytes -= len(self.last_read)
