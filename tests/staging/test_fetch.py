@@ -160,8 +160,8 @@ def test_permanent_errors_are_not_retried(web, folder, status, remedy):
 
 def test_a_closed_port_is_given_up_after_bounded_tries(folder, monkeypatch):
     tries = []
-    real = sources.HttpSource.open
-    monkeypatch.setattr(sources.HttpSource, "open", lambda *args: tries.append(1) or real(*args))
+    real = sources.HttpSource.read_range
+    monkeypatch.setattr(sources.HttpSource, "read_range", lambda *args: tries.append(1) or real(*args))
     with serving() as web:
         url = web.url
     with pytest.raises(DataError, match="refused"):

@@ -146,7 +146,6 @@ def test_the_whole_download_has_a_time_limit(folder):
 
 
 def test_a_body_without_a_length_does_not_fill_the_disk(folder, monkeypatch):
-    monkeypatch.setattr(fetch_module, "_LOOK_EVERY_BYTES", 1000)
     monkeypatch.setattr(fetch_module, "_KEPT_FREE_BYTES", 1 << 62)
     answer = endless(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"400\r\n" + b"x" * 1024 + b"\r\n")
     with server(answer) as (url, _), pytest.raises(StorageError, match="sends no length"):

@@ -11,16 +11,15 @@ import sys
 import tarfile
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
 from clustertrain.errors import DataError
 from clustertrain.staging import fetch as fetch_module
-from clustertrain.staging import parallel_ranges as spans
-from clustertrain.staging import partial_file as part_module
 from clustertrain.staging import retries
 from clustertrain.staging.fetch import open_source
-from clustertrain.staging.partial_file import PIECE_BYTES, Part, read_progress
+from clustertrain.staging.partial_file import Part, read_progress
 from clustertrain.staging.retries import TRIES
 from clustertrain.staging.stage import StagingInterrupted, stage
 from clustertrain.storage.location import Location
@@ -35,14 +34,12 @@ PIECE = 1 << 17
 CHILD = """
 import json, sys
 from pathlib import Path
-from clustertrain.staging import fetch, parallel_ranges, partial_file, retries
+from clustertrain.staging import fetch, retries
 from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 options = json.loads(sys.argv[1])
 retries.BACKOFF_S = 0.01
-for module in (fetch, partial_file, parallel_ranges):
-    module.PIECE_BYTES = options["piece"]
-parallel_ranges.SPAN_BYTES = options["piece"]
+fetch.PART_BYTES = options["piece"]
 path = stage(
     "d", Location(**options["location"]), sha256=None, extract=False, into=Path(options["into"]),
     on_event=lambda event: print(json.dumps(event), flush=True),
@@ -54,9 +51,7 @@ print(json.dumps({"path": str(path)}), flush=True)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """24 pieces, so that eight streams have something to do, in a file that is quickly made."""
-    for module in (fetch_module, part_module, spans):
-        monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
-    monkeypatch.setattr(spans, "SPAN_BYTES", PIECE)
+    monkeypatch.setattr(fetch_module, "PART_BYTES", PIECE)
     monkeypatch.setattr(retries, "BACKOFF_S", 0.01)
 
 
@@ -358,7 +353,7 @@ def test_a_part_with_gaps_is_completed_by_a_server_that_is_read_from_the_front(
 ):
     web.accepts_ranges = False
     web.answers = [Answer(ignores_range=not supports_ranges)] * 50
-    with Part(tmp_path, '"one"', len(BODY)) as part:
+    with closing(Part(tmp_path, '"one"', len(BODY))) as part:
         for index in (0, 2, 3, 7):
             part.write(index * PIECE, BODY[index * PIECE : (index + 1) * PIECE])
     location = Location(f"{web.url}/f")
@@ -411,40 +406,40 @@ def test_each_cut_on_the_web_is_retried(web, into):
 def test_pieces_in_any_order_become_the_file(tmp_path):
     order = list(range(0, len(BODY), PIECE))
     random.Random(4).shuffle(order)
-    with Part(tmp_path, '"v"', len(BODY)) as part:
+    with closing(Part(tmp_path, '"v"', len(BODY))) as part:
         for at in order:
             part.write(at, BODY[at : at + 1000])
             part.write(at + 1000, BODY[at + 1000 : at + PIECE])
         assert part.is_complete
-        assert part.gaps(PIECE) == []
         assert part.sha256(lambda *_: None) == SHA256
     assert part.path.read_bytes() == BODY
 
 
 def test_gaps_are_what_is_missing(tmp_path):
-    with Part(tmp_path, '"v"', 3 * PIECE + 5) as part:
+    end = 3 * PIECE + 5
+    with closing(Part(tmp_path, '"v"', end)) as part:
         part.write(0, BODY[:100])
         part.write(PIECE, BODY[PIECE : 2 * PIECE])
-        end = 3 * PIECE + 5
-        assert part.gap() == (100, PIECE)
-        assert part.gaps(PIECE) == [(100, PIECE), (2 * PIECE, 3 * PIECE), (3 * PIECE, end)]
-        assert part.gaps(10 * PIECE) == [(100, PIECE), (2 * PIECE, end)]
+        assert part.gaps() == [(100, PIECE), (2 * PIECE, end)]
         part.write(100, BODY[100:PIECE])
-        assert part.gap() == (2 * PIECE, None)
-        assert part.frontier == 2 * PIECE
+        assert part.gaps() == [(2 * PIECE, end)]
+        assert part.size_bytes == 2 * PIECE
+    with closing(Part(tmp_path, '"v"')) as part:
+        part.write(5, b"x")
+        assert part.gaps() == [(0, 5), (6, None)]
 
 
 @pytest.mark.parametrize("torn", [0, 1, 2])
-def test_only_bytes_that_match_the_checksum_of_their_piece_are_used(tmp_path, torn):
-    with Part(tmp_path, '"v"', len(BODY)) as part:
+def test_only_bytes_that_match_their_checksum_are_used(tmp_path, torn):
+    with closing(Part(tmp_path, '"v"', len(BODY))) as part:
         for index in range(3):
             part.write(index * PIECE, BODY[index * PIECE : index * PIECE + 5000])
     data = bytearray((tmp_path / "download").read_bytes())
     data[torn * PIECE + 4000] ^= 1
     (tmp_path / "download").write_bytes(data)
-    with Part.resume(tmp_path, lambda *_: None) as again:
+    with closing(Part.resume(tmp_path, lambda *_: None)) as again:
         assert again.size_bytes == 10_000
-        assert again.gap()[0] == (0 if torn == 0 else 5000)
+        assert again.gaps()[0][0] == (0 if torn == 0 else 5000)
     assert read_progress(tmp_path).size_bytes == 10_000
 
 
@@ -460,8 +455,13 @@ def test_a_part_of_another_version_is_another_file(tmp_path):
     new.close()
 
 
-def test_a_piece_has_eight_mebibytes_by_default():
-    assert PIECE_BYTES == 8 << 20
+def test_a_stream_that_was_abandoned_writes_nothing_more(tmp_path):
+    part = Part(tmp_path, '"v"', len(BODY))
+    part.write(0, BODY[:10])
+    part.close()
+    part.write(10, BODY[10:20])
+    assert (tmp_path / "download").read_bytes() == BODY[:10]
+    assert read_progress(tmp_path).size_bytes == 10
 
 
 # ---------------------------------------------------------------------------------------------- memory

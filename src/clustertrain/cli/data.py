@@ -103,7 +103,7 @@ def _state(each: DataSet) -> tuple[str, str, str, str]:
     if not parts:
         return "absent", "-", uri, "-"
     most = max(parts, key=lambda part: part.size_bytes)
-    total = size_text(most.header.total_bytes) if most.header.total_bytes is not None else "?"
+    total = size_text(most.total_bytes) if most.total_bytes is not None else "?"
     return "partial", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
 
 

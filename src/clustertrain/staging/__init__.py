@@ -1,19 +1,17 @@
 """Staging: each data set is fetched once, verified, and published atomically.
 
-stage.py            stage(), the entry point: one process fetches the data set, the others wait
-entry.py            paths and keys of staged data sets
-marker.py           the record of a staged data set
-source.py           the protocol of a source: bytes that can be opened at any offset
-local_file.py       sources: paths and file://
-http.py             sources: http(s)://
-timed_http.py       connections on which a server has a limited time
-s3.py               sources: s3://
-fetch.py            downloads one file
-parallel_ranges.py  several ranges of one file in parallel
-partial_file.py     a partial download with checksums, from which the next process resumes
-running_hash.py     the sha256 of a file while it grows
-retries.py          how long transient errors are retried
-archive.py          unpacks archives safely
-folder_digest.py    the digest of an unpacked folder
-lease.py            one holder among any number of contenders
+stage.py          stage(), the entry point: one process fetches the data set, the others wait
+entry.py          paths and keys of staged data sets
+marker.py         the record of a staged data set
+source.py         the protocol of a source: bytes that can be opened at any offset
+local_file.py     sources: paths and file://
+http.py           sources: http(s)://
+timed_http.py     connections on which a server has a limited time
+s3.py             sources: s3://
+fetch.py          downloads one file, in several streams where its source has ranges
+partial_file.py   a partial download with checksums, from which the next process resumes
+retries.py        how long transient errors are retried
+archive.py        unpacks archives safely
+folder_digest.py  the digest of an unpacked folder
+lease.py          one holder among any number of contenders
 """

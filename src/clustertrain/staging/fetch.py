@@ -1,27 +1,37 @@
 """Fetches one file from its source to the disk: hashed during the write, resumed after a cut or a kill.
 
 The bytes are collected in a `Part` (partial_file.py). A source that serves any range of one version is read
-by several streams in parallel (parallel_ranges.py), any other source by one stream from start to end.
+by several streams in parallel, any other source by one stream from start to end. The calling thread hashes
+what has no gaps.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
-from clustertrain.staging.parallel_ranges import SourceChanged, fetch_spans
-from clustertrain.staging.partial_file import PIECE_BYTES, Part, Tick
+from clustertrain.staging.partial_file import Part, Tick
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked, read_some
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
 
-_LOOK_EVERY_BYTES = 64 << 20
+STREAMS = 8
+PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
+_TICK_EVERY_S = 0.1
+_LEAVE_AFTER_S = 1.0
 _KEPT_FREE_BYTES = 1 << 30
+
+
+class SourceChanged(CutShort):
+    """A server that sent ranges sent one of another version, or another range."""
 
 
 def open_source(location: Location) -> Source:
@@ -118,68 +128,128 @@ class _Fetching:
             self._tick(self.part.size_bytes, None)
 
     def _transfer(self) -> None:
-        """One try: request the first missing bytes, then the other ones."""
-        start, end = self.part.gap()
-        if self._source.supports_ranges:  # the answer for one piece contains the total length
-            piece_end = (start // PIECE_BYTES + 1) * PIECE_BYTES
-            end = piece_end if end is None else min(end, piece_end)
-        stream = self._source.open(start, self.part.validator, end)
-        with ExitStack() as opened:
-            opened.callback(stream.body.close)
-            if stream.offset not in (start, 0):
-                self.begin(None, None)
-                raise CutShort(f"requested bytes from {start} on, but the server started at {stream.offset}")
-            known = (self.part.validator, self.part.total_bytes or stream.total_bytes)
-            is_same = stream.offset == start and (stream.validator, stream.total_bytes) == known
-            if not is_same and stream.offset:
-                self.begin(None, None)
-                raise CutShort(f"its size changed from {known[1]} to {stream.total_bytes} bytes")
-            if not is_same or self.part.size_bytes == 0:
-                self.begin(stream.validator, stream.total_bytes)
-            elif self.part.total_bytes is None:
-                self.part.total_bytes = stream.total_bytes
+        """One try: the first gap; from a source with ranges its first part, then the rest in parallel."""
+        start, end = self.part.gaps()[0]
+        end = None if end == self.part.total_bytes else end
+        if self._source.supports_ranges:  # the answer for one part contains the total length
+            end = _least(start + PART_BYTES, end)
+        with closing(self._source.read_range(start, end, self.part.validator)) as stream:
+            self._use_version_of(stream, start)
             _check_space(self.part, self._uri)
-            if stream.splits and not self._in_order and self.part.missing_bytes > PIECE_BYTES:
-                opened.pop_all()  # from here on the thread that reads the stream closes it
-                self._split(stream)
-            else:
-                self._read_in_order(stream)
-
-    def _split(self, stream: Stream) -> None:
-        try:
-            fetch_spans(self._source, self.part, stream, uri=self._uri, tick=self._tick)
-        except SourceChanged as changed:
-            self._in_order = changed.is_same
-            raise CutShort(str(changed)) from changed
-
-    def _read_in_order(self, stream: Stream) -> None:
-        part, at, look_at = self.part, stream.offset, _LOOK_EVERY_BYTES
-        ends = [end for end in (part.gap()[1], stream.end) if end is not None]
-        end = min(ends, default=None)
-        while data := read_some(stream.body, CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - at)):
-            part.write(at, data)
-            at += len(data)
-            self._tick(part.size_bytes, stream.total_bytes)
-            if end is None and at >= look_at:
-                look_at = at + _LOOK_EVERY_BYTES
-                _check_rest(part, self._uri)
+            splits = stream.splits and not self._in_order
+            most = stream.offset + PART_BYTES if splits else None
+            end = _least(most, self.part.gaps()[0][1] if self.part.gaps() else None, stream.end)
+            for _ in self._written(stream, stream.offset, end):
+                self.part.hash_more()
+                self._tick(self.part.size_bytes, stream.total_bytes)
+                if end is None:
+                    _check_rest(self.part, self._uri)
         if end is None:
-            part.end_here()
-        elif at < end:
-            raise CutShort(f"{at} of {stream.total_bytes} bytes were received")
-        if isinstance(self._source, FileSource) and self._source.validator() != stream.validator:
+            self.part.end_here()
+        elif splits:
+            self._fetch_in_parallel()
+
+    def _use_version_of(self, stream: Stream, start: int) -> None:
+        """Begin again if a stream is not what was requested, or of another version."""
+        if stream.offset not in (start, 0):
             self.begin(None, None)
-            raise CutShort(f"{self._source.path} changed while it was copied")
+            raise CutShort(f"requested bytes from {start} on, but the server started at {stream.offset}")
+        known = (self.part.validator, self.part.total_bytes or stream.total_bytes)
+        is_same = stream.offset == start and (stream.validator, stream.total_bytes) == known
+        if not is_same and stream.offset:
+            self.begin(None, None)
+            raise CutShort(f"its size changed from {known[1]} to {stream.total_bytes} bytes")
+        if not is_same or self.part.size_bytes == 0:
+            self.begin(stream.validator, stream.total_bytes)
+        elif self.part.total_bytes is None:
+            self.part.total_bytes = stream.total_bytes
+
+    def _written(self, stream: Stream, at: int, end: int | None) -> Iterator[int]:
+        """Reads and writes up to `end`; yields the offset reached after each write."""
+        while end is None or at < end:
+            data = stream.read(CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - at))
+            if not data:
+                if end is None:
+                    return
+                raise CutShort(f"{at} of {stream.total_bytes} bytes were received")
+            self.part.write(at, data)
+            at += len(data)
+            yield at
+
+    def _fetch_in_parallel(self) -> None:
+        """Fetch what is missing of a file of known length in several streams, each with its own retries.
+
+        The first permanent error, or an exception of `tick`, ends all of them. A stream that waits for a
+        server at that time is abandoned: it writes nothing more, and ends with its timeout. (A
+        ThreadPoolExecutor would wait for it at the exit of Python.)
+        """
+        spans = deque(self._spans())
+        is_over, errors = threading.Event(), list[Exception]()
+
+        def work() -> None:
+            try:
+                while spans and not is_over.is_set():
+                    self._fill(*spans.popleft(), is_over)
+            except IndexError:
+                return  # another stream took the last one
+            except Exception as error:  # noqa: BLE001  the waiting thread raises it
+                errors.append(error)
+                is_over.set()
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(STREAMS, len(spans)))]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    self._tick(self.part.size_bytes, self.part.total_bytes)
+                    if not self.part.hash_more():
+                        thread.join(_TICK_EVERY_S)
+        finally:
+            is_over.set()
+            ends = time.monotonic() + _LEAVE_AFTER_S
+            for thread in threads:
+                thread.join(max(0.0, ends - time.monotonic()))
+        if errors:
+            raise errors[0]
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        for start, gap_end in self.part.gaps():
+            end = gap_end or start
+            for at in range(start, end, PART_BYTES):
+                yield at, min(at + PART_BYTES, end)
+
+    def _fill(self, at: int, end: int, is_over: threading.Event) -> None:
+        part = self.part
+        retries = Retries(self._source, self._uri, part.size_bytes)
+        while at < end and not is_over.is_set():
+            try:
+                with closing(self._source.read_range(at, end, part.validator)) as stream:
+                    if stream.offset != at or stream.validator != part.validator:
+                        self._in_order = stream.validator == part.validator
+                        what = "the server no longer sends ranges"
+                        raise SourceChanged(what if self._in_order else "it changed during the download")
+                    for reached in self._written(stream, at, end):
+                        at = reached
+                        if is_over.is_set():
+                            return
+            except SourceChanged:
+                raise
+            except CutShort as cut:
+                is_over.wait(retries.pause_s(cut, part.size_bytes))
+
+
+def _least(*ends: int | None) -> int | None:
+    return min((end for end in ends if end is not None), default=None)
 
 
 def _check_space(part: Part, uri: str) -> None:
     """Check, before the first byte of a transfer, that the file fits on the disk."""
-    if part.total_bytes is None:
-        return
     free_bytes = shutil.disk_usage(part.path.parent).free
-    if part.missing_bytes > free_bytes:
+    missing_bytes = (part.total_bytes or 0) - part.size_bytes
+    if missing_bytes > free_bytes:
         raise StorageError(
-            f"{masked(uri)} does not fit: {part.missing_bytes} bytes are missing, "
+            f"{masked(uri)} does not fit: {missing_bytes} bytes are missing, "
             f"{free_bytes} are free at {part.path.parent.parent}.\n"
             "Free space there, or store the data elsewhere."
         )

@@ -1,23 +1,20 @@
 """A file of a web server as a source: `http://` or `https://`, opened at any byte of a known version.
 
 urllib3 makes the connections. Ranges, If-Range and redirects are here, because a server may send anything:
-each value of an answer is checked before it is used, sent back or printed.
+each value of an answer is checked before it is used, sent back or printed. timed_http.py limits their time.
 """
 
 from __future__ import annotations
 
 import http.client
-import io
 import re
-import ssl
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Timeout, make_headers
 from urllib3.exceptions import (
@@ -31,8 +28,8 @@ from urllib3.exceptions import (
 from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
-from clustertrain.staging.source import CutShort, Stream, masked
-from clustertrain.staging.timed_http import PART_BYTES, Clock, clock_of, timed
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream, masked
+from clustertrain.staging.timed_http import PART_BYTES, clock_of, timed
 from clustertrain.storage.header_values import content_range, length_of, validator_of
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import duration_text, shortened, size_text
@@ -45,6 +42,7 @@ _DECODED = {"gzip", "x-gzip", "deflate"}
 _ANY_HEADER = zlib.MAX_WBITS | 32  # of gzip or of zlib
 _MOST_RATIO, _RATIO_FROM_BYTES = 200, 64 << 20
 _COMPRESSED_NAME = re.compile(r"\.(gz|tgz|z|svgz)$", re.IGNORECASE)
+_UNTRUSTED = re.compile(r"certificate verify failed: ([^(]*[^(\s.])")
 _YOURSELF = "Download it yourself, and use the path as the URI."
 
 
@@ -61,13 +59,19 @@ class HttpSource:
     retry_s: None = None
     supports_ranges: bool = False
 
-    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         if validator and (offset or end):
             last = "" if end is None else end - 1
             answer = self._get({"Range": f"bytes={offset}-{last}", "If-Range": validator})
-            if (stream := self._part(answer, offset, validator, end)) is not None:
-                return stream
-            answer.close()  # the range of another version; request the whole file
+            if answer.status in (200, 203):
+                return self._whole(answer)
+            if _ends_at(answer, offset, validator):
+                return Stream(lambda _: b"", answer.close, offset, offset, offset, validator)
+            if (found := _range_of(answer, end, validator)) is not None:
+                first, end, total_bytes = found
+                splits = _is_strong(validator)
+                return Stream(self._reader(answer), answer.close, first, end, total_bytes, validator, splits)
+            answer.close()  # not that range, or of another version; request the whole file
         answer = self._get({})
         if answer.status in (206, 416):
             answer.close()
@@ -77,50 +81,44 @@ class HttpSource:
             )
         return self._whole(answer)
 
-    def _part(self, answer: BaseHTTPResponse, offset: int, validator: str, end: int | None) -> Stream | None:
-        """The requested range, or the whole file; None for anything else."""
-        now, asked = _validator(answer), answer.headers.get("Content-Range", "")
-        if answer.status == 416:  # no bytes from the offset on: the file is complete, or it has changed
-            total = re.fullmatch(r"bytes \*/([0-9]{1,19})", asked)
-            if total is None or int(total[1]) != offset or now not in (None, validator):
-                return None
-            answer.close()
-            return Stream(io.BytesIO(), offset, offset, offset, validator)
-        if answer.status != 206:
-            return self._whole(answer)
-        found = content_range(asked)
-        if found is None or now not in (None, validator) or "Content-Encoding" in answer.headers:
-            return None
-        first, last, total_bytes = found
-        if last + 1 != (end or total_bytes):
-            return None
-        body = _Body(self, answer)
-        return Stream(body, first, last + 1, total_bytes, validator, _is_strong(validator))
-
     def _whole(self, answer: BaseHTTPResponse) -> Stream:
         is_chunked = "chunked" in answer.headers.get("Transfer-Encoding", "").lower()
         length = None if is_chunked else answer.headers.get("Content-Length")
         total_bytes = None if length is None else length_of(length)
+        encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
         what = None
         if length is None and not is_chunked:
             what = "the server sends no length, so a cut could not be detected"
         elif length is not None and total_bytes is None:
             what = f"its Content-Length is {shortened(length)!r}, not a number of bytes"
-        encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
-        decode = encoding in _DECODED and not _COMPRESSED_NAME.search(urlsplit(self.url).path)
-        if encoding not in ("", "identity", *_DECODED):
+        elif encoding not in ("", "identity", *_DECODED):
             what = f"the server sends it in the encoding {shortened(encoding)!r}, although none was requested"
         if what is not None:
             answer.close()
             raise DataError(f"{masked(self.url)}: {what}.\n{_YOURSELF}")
-        body = _Body(self, answer)
-        if decode:  # its length is that of the encoded bytes, which the caller cannot count
+        read = self._reader(answer)
+        if encoding in _DECODED and not _COMPRESSED_NAME.search(urlsplit(self.url).path):
+            # its length is that of the encoded bytes, which the caller cannot count
             answer.enforce_content_length = True  # type: ignore[attr-defined]
-            return Stream(_Decompressed(body, self.url), 0, None, None, None)
+            content = _decompressed(read, self.url)
+            return Stream(lambda _: next(content, b""), answer.close, 0, None, None, None)
         now = _validator(answer)
         ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
         splits = ranges and total_bytes is not None and _is_strong(now)
-        return Stream(body, 0, total_bytes, total_bytes, now, splits)
+        return Stream(read, answer.close, 0, total_bytes, total_bytes, now, splits)
+
+    def _reader(self, answer: BaseHTTPResponse) -> Callable[[int], bytes]:
+        """A function that reads the body of an answer, and gives up a server that is too slow."""
+        clock = clock_of(answer)
+
+        def read(size: int) -> bytes:
+            self.left_s()
+            with self.explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
+                data = answer.read1(size, decode_content=False) or b""
+            clock.renew(len(data))
+            return data
+
+        return read
 
     def _get(self, headers: dict[str, str]) -> BaseHTTPResponse:
         """The answer with the file, a range of it, or 416, after any redirects."""
@@ -141,8 +139,8 @@ class HttpSource:
     def _request(self, url: str, headers: dict[str, str]) -> BaseHTTPResponse:
         wait_s = min(ANSWER_S, self.left_s())
         fixed = {"User-Agent": "clustertrain", "Accept-Encoding": "identity", "Connection": "close"}
-        with self.explained(url):
-            encoded = _encoded(url)
+        with self.explained(url, f"did not answer within {ANSWER_S:g} s"):
+            encoded = parse_url(url)._replace(fragment=None).url
             return timed(_manager(encoded)).request(
                 "GET",
                 encoded,
@@ -203,8 +201,8 @@ class HttpSource:
         return left_s
 
     @contextmanager
-    def explained(self, url: str, clock: Clock | None = None) -> Iterator[None]:
-        """Turns the errors of a request, or with `clock` of its body, into CutShort and DataError."""
+    def explained(self, url: str, silence: str) -> Iterator[None]:
+        """Turns the errors of a request into CutShort and DataError; `silence` is what a timeout means."""
         try:
             yield
         except InvalidHeader as error:  # two lengths that differ
@@ -213,73 +211,61 @@ class HttpSource:
             reason = shortened(str(error), 200)
             raise DataError(f"{masked(url)} is not a URL: {reason}.\nCorrect the address.") from error
         except (HTTPError, OSError, http.client.HTTPException) as error:
-            if (untrusted := _certificate_error(error)) is not None:
+            if (untrusted := _UNTRUSTED.search(str(error))) is not None:
                 raise DataError(
-                    f"{masked(url)}: its certificate is not trusted: {untrusted.verify_message}.\n"
+                    f"{masked(url)}: its certificate is not trusted: {shortened(untrusted[1], 200)}.\n"
                     "Correct the address, or set SSL_CERT_FILE to the file with your site's CA certificates."
                 ) from error
             self.left_s()
-            raise CutShort(_reason(error, clock)) from error
+            if isinstance(error, ReadTimeoutError):
+                raise CutShort(f"the server {silence}") from error
+            original = error.original_error if isinstance(error, ProxyError) else error
+            name = "" if isinstance(original, HTTPError) else f"{type(original).__name__}: "
+            raise CutShort(shortened(f"{name}{original}", 200)) from error
 
 
-class _Body:
-    """The body of an answer, under its clock."""
-
-    def __init__(self, source: HttpSource, answer: BaseHTTPResponse) -> None:
-        self._source = source
-        self._answer = answer
-        self._clock = clock_of(answer)
-
-    def read1(self, size: int, /) -> bytes:
-        self._clock.start(self._source.left_s())
-        with self._source.explained(self._source.url, self._clock):
-            data = self._answer.read1(size, decode_content=False) or b""
-        self._clock.stop(len(data))
-        return data
-
-    def close(self) -> None:
-        self._answer.close()
+def _ends_at(answer: BaseHTTPResponse, offset: int, validator: str) -> bool:
+    """Whether the answer says that the file of this version has no byte from the offset on."""
+    is_end = answer.status == 416 and answer.headers.get("Content-Range") == f"bytes */{offset}"
+    return is_end and _validator(answer) in (None, validator)
 
 
-class _Decompressed:
+def _range_of(answer: BaseHTTPResponse, end: int | None, validator: str) -> tuple[int, int, int] | None:
+    """(start, end, total) of the range in an answer, if it reaches `end` and is of this version."""
+    found = content_range(answer.headers.get("Content-Range", ""))
+    is_encoded = "Content-Encoding" in answer.headers
+    if answer.status != 206 or found is None or is_encoded or _validator(answer) not in (None, validator):
+        return None
+    first, last, total_bytes = found
+    return (first, last + 1, total_bytes) if last + 1 == (end or total_bytes) else None
+
+
+def _decompressed(read: Callable[[int], bytes], url: str) -> Iterator[bytes]:
     """The content of a body in gzip or deflate. urllib3 takes the end of a body for the end of the compressed
     stream; here the stream has to end by itself, with its checksum."""
-
-    def __init__(self, body: _Body, url: str) -> None:
-        self._body = body
-        self._url = url
-        self._stream = zlib.decompressobj(_ANY_HEADER)
-        self._rest = b""
-        self._received_bytes = self._content_bytes = 0
-
-    def read1(self, size: int, /) -> bytes:
-        content = b""
-        while not content:
-            if not self._rest:
-                self._rest = self._body.read1(size)
-                self._received_bytes += len(self._rest)
-            is_over = not self._rest
-            if self._stream.eof:
-                if is_over:
-                    return b""
-                self._stream = zlib.decompressobj(_ANY_HEADER)  # the next member of the gzip
-            try:
-                content = self._stream.decompress(self._rest, size)
-            except zlib.error as error:
-                raise CutShort(f"its compressed body (gzip or deflate) is damaged: {error}") from error
-            self._rest = self._stream.unconsumed_tail or self._stream.unused_data
-            if is_over and not content and not self._stream.eof:
-                raise CutShort(f"its compressed body ends too early, after {self._received_bytes} bytes")
-        self._content_bytes += len(content)
-        if self._content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * self._received_bytes):
+    stream, data = zlib.decompressobj(_ANY_HEADER), read(CHUNK_BYTES)
+    received_bytes, content_bytes = len(data), 0
+    while data or not stream.eof:
+        if stream.eof:
+            stream = zlib.decompressobj(_ANY_HEADER)  # the next member of the gzip
+        try:
+            content = stream.decompress(data, CHUNK_BYTES)
+        except zlib.error as error:
+            raise CutShort(f"its compressed body (gzip or deflate) is damaged: {error}") from error
+        if not data and not content and not stream.eof:
+            raise CutShort(f"its compressed body ends too early, after {received_bytes} bytes")
+        content_bytes += len(content)
+        if content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * received_bytes):
             raise DataError(
-                f"{masked(self._url)}: its first {size_text(self._received_bytes)} decompress to more than "
-                f"{size_text(self._content_bytes)}; {_MOST_RATIO} times as much is the limit.\n{_YOURSELF}"
+                f"{masked(url)}: its first {size_text(received_bytes)} decompress to more than "
+                f"{size_text(content_bytes)}; {_MOST_RATIO} times as much is the limit.\n{_YOURSELF}"
             )
-        return content
-
-    def close(self) -> None:
-        self._body.close()
+        if content:
+            yield content
+        data = stream.unconsumed_tail or stream.unused_data
+        if not data:
+            data = read(CHUNK_BYTES)
+            received_bytes += len(data)
 
 
 def _manager(url: str) -> PoolManager:
@@ -292,38 +278,6 @@ def _manager(url: str) -> PoolManager:
         proxy = f"http://{proxy}"
     user = parse_url(proxy).auth
     return ProxyManager(proxy, proxy_headers=make_headers(proxy_basic_auth=unquote(user)) if user else None)
-
-
-def _encoded(url: str) -> str:
-    """The URL as a request contains it: spaces and letters of its path and query percent-encoded."""
-    parts = urlsplit(url)
-    path, query = (
-        quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", text), safe="/%:@!$&'()*+,;=~?")
-        for text in (parts.path, parts.query)
-    )
-    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    return urlunsplit((parts.scheme.lower(), host, path or "/", query, ""))
-
-
-def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
-    """The refused certificate behind an error of urllib3, if there is one."""
-    seen: list[Any] = [error]
-    for each in seen:
-        if isinstance(each, ssl.SSLCertVerificationError):
-            return each
-        if isinstance(each, HTTPError) and len(seen) < 8:
-            seen += [inner for inner in each.args if isinstance(inner, Exception)]
-    return None
-
-
-def _reason(error: Exception, clock: Clock | None) -> str:
-    if isinstance(error, ReadTimeoutError):
-        if clock is None:
-            return f"the server did not answer within {ANSWER_S:g} s"
-        return f"the server sent less than {size_text(PART_BYTES)} in {clock.limit_s:g} s"
-    original = error.original_error if isinstance(error, ProxyError) else error
-    name = "" if isinstance(original, HTTPError) else f"{type(original).__name__}: "
-    return shortened(f"{name}{original}", 200)
 
 
 def _is_strong(validator: str | None) -> bool:

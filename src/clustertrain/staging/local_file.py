@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clustertrain.errors import DataError
 from clustertrain.regular_file import NotAFile, open_file
-from clustertrain.staging.source import Stream
+from clustertrain.staging.source import CutShort, Stream
 from clustertrain.storage.posix import refused
 
 
@@ -20,7 +20,7 @@ class FileSource:
     retry_s: None = None
     supports_ranges: bool = False
 
-    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         try:
             file = open_file(self.path)
         except NotAFile as error:
@@ -28,21 +28,25 @@ class FileSource:
         except OSError as error:
             raise missing(self.path, error) from error
         found = os.fstat(file.fileno())
-        now = self._validator(found)
+        now = _version(found)
         offset = offset if now == validator else 0
         file.seek(offset)
-        return Stream(file, offset, found.st_size, found.st_size, now)
 
-    def validator(self) -> str:
-        """The validator that `open` would return now."""
-        try:
-            return self._validator(self.path.stat())
-        except OSError as error:
-            raise missing(self.path, error) from error
+        def read(size: int) -> bytes:
+            try:
+                data = file.read1(size)
+                is_same = _version(self.path.stat()) == now
+            except OSError as error:
+                raise CutShort(f"{type(error).__name__}: {error}") from error
+            if not is_same:
+                raise CutShort(f"{self.path} changed while it was copied")
+            return data
 
-    @staticmethod
-    def _validator(found: os.stat_result) -> str:
-        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+        return Stream(read, file.close, offset, found.st_size, found.st_size, now)
+
+
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
 
 def missing(path: Path, error: OSError) -> DataError:

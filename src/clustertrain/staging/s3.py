@@ -40,7 +40,7 @@ class S3Source:
     def retry_s(self) -> float:
         return self.location.retry_s
 
-    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         last = "" if end is None else end - 1
         request = {"Range": f"bytes={offset}-{last}"}
         if _is_etag(validator):
@@ -49,7 +49,7 @@ class S3Source:
             answer = self._get(request)
         except _NotThatRange:
             if offset:
-                return self.open(0, None)  # the object has changed
+                return self.read_range(0, None, None)  # the object has changed
             answer = self._get({})  # an empty object has no ranges
         return self._stream(answer, offset, end)
 
@@ -75,11 +75,21 @@ class S3Source:
     def _stream(self, answer: Any, offset: int, end: int | None) -> Stream:
         # A date cannot be a condition of a GET, but the caller compares it.
         validator = validator_of(answer.get("ETag")) or str(answer.get("LastModified"))
-        body = _Body(answer["Body"])
+        body = answer["Body"]
+
+        def read(size: int) -> bytes:
+            try:
+                data: bytes = body.read(size)
+            except Exception as error:
+                if not is_transient(error) and not isinstance(error, OSError):
+                    raise
+                raise CutShort(value_text(error)) from error
+            return data
+
         sent = answer.get("ContentRange")
         if sent is None:  # an empty object, or the server does not support ranges
             length = int(answer["ContentLength"])
-            return Stream(body, 0, length, length, validator)
+            return Stream(read, body.close, 0, length, length, validator)
         first, last, total = content_range(sent) or (-1, -1, 0)
         if first != offset or last + 1 != (total if end is None else min(end, total)):
             body.close()
@@ -89,7 +99,7 @@ class S3Source:
                 f"but bytes {requested} were requested.\n"
                 "Correct the endpoint, or find out what answers there in its place."
             )
-        return Stream(body, offset, last + 1, total, validator, splits=_is_etag(validator))
+        return Stream(read, body.close, offset, last + 1, total, validator, splits=_is_etag(validator))
 
     def _missing(self, error: Exception) -> DataError:
         what = f"GET s3://{self.bucket}/{self.key}"
@@ -114,25 +124,6 @@ class S3Source:
 
 class _NotThatRange(Exception):
     """The object changed (412), or has nothing from there on (416)."""
-
-
-class _Body:
-    """The body of an answer; its transient errors become CutShort."""
-
-    def __init__(self, body: Any) -> None:
-        self._body = body
-
-    def read1(self, size: int, /) -> bytes:
-        try:
-            data: bytes = self._body.read(size)
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            raise CutShort(value_text(error)) from error
-        return data
-
-    def close(self) -> None:
-        self._body.close()
 
 
 def _is_etag(validator: str | None) -> bool:

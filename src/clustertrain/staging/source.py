@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -19,26 +20,20 @@ class CutShort(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Body(Protocol):
-    """A body that can be read once, from start to end."""
-
-    def read1(self, size: int, /) -> bytes:
-        """At most `size` bytes; waits only for the first one. Empty at the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class Stream:
     """The bytes of a source from `offset` up to `end` (None: up to the end of the source).
 
-    `validator` identifies the version of the bytes. It is None if the source has no versions; then a cut
-    transfer restarts. `splits`: the source serves any range of this version, so that several streams may read
-    it in parallel.
+    Attributes:
+        read: returns at most as many bytes as given, after the first one has arrived; none at the end. Raises
+            CutShort if the connection broke or timed out.
+        validator: identifies the version of the bytes. It is None if the source has no versions; then a cut
+            transfer restarts.
+        splits: the source serves any range of this version, so that several streams may read it in parallel.
     """
 
-    body: Body
+    read: Callable[[int], bytes]
+    close: Callable[[], None]
     offset: int
     end: int | None
     total_bytes: int | None
@@ -59,7 +54,7 @@ class Source(Protocol):
         """Whether ranges are known to be supported before the first answer."""
         ...
 
-    def open(self, offset: int, validator: str | None, end: int | None = None) -> Stream:
+    def read_range(self, offset: int, end: int | None, validator: str | None) -> Stream:
         """A stream from `offset` on if the version is still `validator`, from 0 otherwise. `end` is the
         offset at which the caller will stop reading; the stream may end before or after it.
 
@@ -68,18 +63,6 @@ class Source(Protocol):
             DataError: a permanent error: the file does not exist or access is refused.
         """
         ...
-
-
-def read_some(body: Body, most_bytes: int) -> bytes:
-    """The next bytes; empty at the end.
-
-    Raises:
-        CutShort: the connection broke or timed out.
-    """
-    try:
-        return body.read1(most_bytes)
-    except OSError as error:
-        raise CutShort(f"{type(error).__name__}: {error}") from error
 
 
 def masked(uri: str) -> str:

@@ -15,7 +15,7 @@ from clustertrain.errors import DataError
 from clustertrain.job.model import Job
 from clustertrain.staging.fetch import open_source
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked, read_some
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked
 from clustertrain.storage.location import Location
 from clustertrain.training.shards import set_opener
 from clustertrain.training.tar_shard import open_local
@@ -62,6 +62,7 @@ class _Remote(io.RawIOBase):
         self._validator: str | None = None
         self._total_bytes: int | None = None
         self._stream: Stream | None = None
+        self._rest = b""
         self._ended = False
 
     def readable(self) -> bool:
@@ -83,7 +84,8 @@ class _Remote(io.RawIOBase):
     def _next(self, most_bytes: int) -> bytes:
         if self._stream is None:
             self._stream = self._opened()
-        data = read_some(self._stream.body, most_bytes)
+        data = self._rest or self._stream.read(most_bytes)
+        data, self._rest = data[:most_bytes], data[most_bytes:]  # a decompressed body sends its own sizes
         if not data:
             total = self._total_bytes
             if total is not None and self._at < total:
@@ -93,12 +95,12 @@ class _Remote(io.RawIOBase):
         return data
 
     def _opened(self) -> Stream:
-        stream = self._source.open(self._at, self._validator)
+        stream = self._source.read_range(self._at, None, self._validator)
         known = (self._validator, self._total_bytes)
         if self._at == 0:
             self._validator, self._total_bytes = stream.validator, stream.total_bytes
         elif (stream.validator, stream.total_bytes) != known or stream.validator is None:
-            stream.body.close()
+            stream.close()
             raise DataError(
                 f"{masked(self._uri)} was cut after {self._at} bytes, and the server cannot continue there: "
                 "it has another version, or names none.\n"
@@ -107,21 +109,21 @@ class _Remote(io.RawIOBase):
         try:
             self._skip(stream, self._at - stream.offset)
         except CutShort:
-            stream.body.close()
+            stream.close()
             raise
         return stream
 
     def _skip(self, stream: Stream, count: int) -> None:
         """Read `count` bytes again, from a server that only sends whole files."""
         while count > 0:
-            data = read_some(stream.body, min(CHUNK_BYTES, count))
+            data = stream.read(min(CHUNK_BYTES, count))
             if not data:
                 raise CutShort(f"{self._at - count} of {self._total_bytes} bytes were received")
             count -= len(data)
 
     def _drop(self) -> None:
         if self._stream is not None:
-            self._stream.body.close()
+            self._stream.close()
             self._stream = None
 
     def close(self) -> None:
