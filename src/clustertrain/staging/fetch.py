@@ -201,7 +201,7 @@ class _Fetching:
             thread.start()
         try:
             for thread in threads:
-                while thread.is_alive():
+                while thread.is_alive() and not errors:
                     self._tick(self.part.size_bytes, self.part.total_bytes)
                     if not self.part.hash_more():
                         thread.join(_TICK_EVERY_S)
