@@ -34,6 +34,7 @@ class LanguageModel(Task):
     def model(self):
         model = GPT(self.layers, self.width, self.heads, self.context)
         self.speed.flops_per_token = flops_per_token(model)
+        model.head.register_forward_hook(self.speed.see_logits)
         return model
 
     def train_data(self, data):
@@ -154,8 +155,10 @@ class Speed:
         """Count the tokens of a training batch; in an evaluation there are no gradients."""
         if torch.is_grad_enabled():
             self.device, self.tokens = tokens.device, self.tokens + tokens.numel()
-            if torch.is_autocast_enabled(tokens.device.type):
-                self.format = torch.get_autocast_dtype(tokens.device.type)
+
+    def see_logits(self, head, inputs, logits):
+        """The number format of the matrix products: that of autocast with DDP, or FSDP's own."""
+        self.format = logits.dtype
 
     def after_step(self, step):
         """Every rank calls it; rank 0 prints. A start is measured from its second step on, when the model is

@@ -119,6 +119,72 @@ def test_hybrid_and_activation_checkpointing_change_no_loss(ranks):
     assert low != _logged(ranks(2).results(_short, BatchNormalized(54), full)[0], "train")
 
 
+class Watched(Normalized):
+    """Records in which dtype the second layer and the loss compute, and whether autocast is on."""
+
+    def __init__(self, n):
+        super().__init__(n)
+        self.seen = set()
+
+    def model(self):
+        model = super().model()
+        model[3].register_forward_pre_hook(lambda module, inputs: self.see("layer", inputs[0]))
+        return model
+
+    def see(self, where, tensor):
+        self.seen.add((where, tensor.dtype, torch.is_autocast_enabled("cpu")))
+
+    def loss(self, model, batch):
+        outputs = model(batch[0])
+        self.see("loss", outputs)
+        return nn.functional.cross_entropy(outputs, batch[1])
+
+    def eval_step(self, model, batch):
+        outputs = model(batch[0])
+        self.see("loss", outputs)
+        return nn.functional.cross_entropy(outputs, batch[1]), outputs, batch[1]
+
+
+def _seen(rank_info, settings):
+    task = Watched(54)
+    run_task(rank_info, task, replace(settings, steps=2, eval_every_steps=2, precision="bf16"))
+    return task.seen
+
+
+def test_in_bf16_fsdp_converts_and_autocast_is_off(ranks):
+    bf16, fp32 = torch.bfloat16, torch.float32
+    for seen in ranks(2).results(_seen, replace(SETTINGS, strategy="fsdp", fsdp_blocks=("Linear",))):
+        assert seen == {("layer", bf16, False), ("loss", fp32, False)}
+    assert {autocast for _, _, autocast in ranks(2).results(_seen, SETTINGS)[0]} == {True}
+
+
+class Table(Normalized):
+    """A buffer of fp32 meets a weight of bf16 in one block; autocast would convert it."""
+
+    def model(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(6, 3)
+                self.register_buffer("table", torch.ones(6))
+
+            def forward(self, x):
+                return nn.functional.linear(x + self.table, self.layer.weight)
+
+        return nn.Sequential(Net())
+
+    def blocks(self, model):
+        return [model[0]]
+
+
+def test_two_dtypes_in_one_block_are_refused_before_the_first_step(ranks):
+    settings = replace(SETTINGS, strategy="fsdp", precision="bf16")
+    for answer in ranks(2).call(run_task, Table(54), settings):
+        assert isinstance(answer, JobError), answer
+        assert "FSDP cannot run Table.model() in bf16: " in str(answer) and "BFloat16" in str(answer)
+        assert "such as self.table.to(x.dtype), or set train.precision: fp32." in str(answer)
+
+
 KNOBS = {
     "recomputed blocks": {"activation_checkpointing": "blocks", "fsdp_blocks": ("Linear",)},
     "recomputed operations": {"activation_checkpointing": "operations", "fsdp_blocks": ("Linear",)},

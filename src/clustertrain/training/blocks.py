@@ -218,7 +218,8 @@ def _check_parameters(model: nn.Module, blocks: list[Block]) -> None:
 
 @contextmanager
 def naming_block(task: Task) -> Iterator[None]:
-    """Inside, around the first pass: an error that comes from FSDP becomes one that names the rule.
+    """Inside, around the first pass: an error that comes from FSDP, or from its bf16 in place of autocast,
+    becomes one that names the rule.
 
     Raises:
         JobError: in place of FSDP's error.
@@ -226,6 +227,13 @@ def naming_block(task: Task) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, AssertionError, AttributeError, ValueError, NotImplementedError) as error:
+        if "BFloat16" in str(error):
+            raise JobError(
+                f"FSDP cannot run {type(task).__name__}.model() in bf16: {str(error).splitlines()[0][:300]}\n"
+                "Parameters and inputs of a block are bf16, without autocast: a buffer, or a tensor that "
+                "forward() makes, has another dtype.\n"
+                "Convert it, such as self.table.to(x.dtype), or set train.precision: fp32."
+            ) from error
         if not any(word in str(error) for word in _OF_FSDP):
             raise
         raise JobError(

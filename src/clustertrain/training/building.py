@@ -38,13 +38,24 @@ if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
     _SYNC_BUFFERS = "forward_sync_buffers"
 
 
+def divides(settings: TrainSettings, rank_info: RankInfo) -> bool:
+    """Whether the model is divided among the ranks."""
+    return settings.strategy == "fsdp" and rank_info.world_size > 1
+
+
+def autocast_of(settings: TrainSettings, rank_info: RankInfo) -> str:
+    """The precision for autocast. FSDP converts parameters and inputs itself, and autocast would convert some
+    of them back."""
+    return "fp32" if divides(settings, rank_info) else settings.precision
+
+
 def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
         JobError: it is not a module, has no trainable parameters, or its normalization cannot be converted.
     """
-    is_divided = settings.strategy == "fsdp" and rank_info.world_size > 1
+    is_divided = divides(settings, rank_info)
     with FileMemory() if is_divided else nullcontext():
         model = task.model()
     name = f"{type(task).__name__}.model()"
@@ -103,7 +114,7 @@ def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: Rank
 
     Raises: as `shard_model`.
     """
-    if settings.strategy == "ddp" or rank_info.world_size == 1:
+    if not divides(settings, rank_info):
         return ""
     from clustertrain.training.sharding import shard_model  # it imports much of torch.distributed
 

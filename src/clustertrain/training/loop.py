@@ -16,6 +16,7 @@ from torch import nn
 
 from clustertrain.training.block_calls import BlockCalls
 from clustertrain.training.building import (
+    autocast_of,
     exchange_if,
     load_datasets,
     load_weights,
@@ -75,7 +76,7 @@ def train(
     """
     state = run.restore()
     run.phase("first_step", Position.of(state).step)
-    precision = Precision(settings.precision, rank_info.device)
+    precision = Precision(autocast_of(settings, rank_info), rank_info.device)
     limit_recompiles(settings, note=partial(_note, run, Position.of(state)))
     seed_all(settings.seed, rank=0)  # the same weights, and the same synthetic data, on all ranks
     model = make_model(task, settings, rank_info)
@@ -138,8 +139,7 @@ def train(
         first = next(batches)
         flops = settle_buckets(task, wrapped, model, first[1], precision=precision, device=rank_info.device)
         loop.watch.count_flops(model, first, precision, counted=flops)
-        notes = sharding, kernels_in_use(rank_info.device)
-        loop.begin(state, warnings=(order.limit_text, difference), notes=notes)
+        loop.begin(state, (order.limit_text, difference), (sharding, kernels_in_use(rank_info.device)))
         state = None  # every rank has read the whole checkpoint into host memory
         finished = loop.steps(chain([first], batches))
     end, skipped = loop.position, precision.scaler.skipped_steps

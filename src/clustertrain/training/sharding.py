@@ -6,6 +6,8 @@ whole parameters, and frees them afterwards.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -42,8 +44,10 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
     blocks = find_blocks(task, model, settings)
     text = listed_blocks(model, blocks)
     mesh = _mesh(settings, rank_info)
-    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = bf16 if settings.precision == "bf16" else MixedPrecisionPolicy()
+    policy = of_model = MixedPrecisionPolicy()
+    if settings.precision == "bf16":
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        of_model = replace(policy, output_dtype=torch.float32)  # the loss is computed in fp32
     try:
         if settings.precision == "bf16":  # its running values are fp32, and so must be its weights
             for module in list(model.modules()):
@@ -61,7 +65,7 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
                 module.compile(**options_of(settings))
             reshards = settings.fsdp_reshards and block.name != last  # its backward pass comes next
             fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(model, mesh=mesh, mp_policy=of_model)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise JobError(
             f"FSDP cannot shard {type(task).__name__}.model(): {error}\n"
