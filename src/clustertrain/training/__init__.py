@@ -19,6 +19,7 @@ kernels.py       TF32 and cuDNN's algorithms on GPUs, channels last
 building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
 sharding.py      FSDP: the model divided among the ranks
 file_memory.py   a model larger than the memory is built in files
+initializing.py  initial weights by the task, block by block
 divided.py       tensors that are divided among ranks
 blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses
 recomputing.py   activation checkpointing, by blocks or operations

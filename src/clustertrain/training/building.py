@@ -20,6 +20,7 @@ from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.divided import is_sharded
 from clustertrain.training.feeding import size_of
 from clustertrain.training.file_memory import FileMemory
+from clustertrain.training.initializing import Initialization, without_parameters
 from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
@@ -53,10 +54,12 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is not a module, has no trainable parameters, or its normalization cannot be converted.
+        JobError: it is not a module, has no trainable parameters, its normalization cannot be converted, or
+            the task does not initialize a parameter.
     """
     is_divided = divides(settings, rank_info)
-    with FileMemory() if is_divided else nullcontext():
+    initializes = type(task).init_weights is not Task.init_weights
+    with without_parameters() if initializes else FileMemory() if is_divided else nullcontext():
         model = task.model()
     name = f"{type(task).__name__}.model()"
     if not isinstance(model, nn.Module):
@@ -75,6 +78,7 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if settings.channels_last:
         to_channels_last(model)
     if not is_divided:
+        Initialization(task, model, settings.seed, rank_info.device).fill(model)
         model.to(rank_info.device)  # FSDP moves it block by block
     return model.train()  # a pretrained model is often in evaluation mode
 

@@ -76,7 +76,10 @@ def _rehearse(
     precision = Precision(settings.precision, rank_info.device)
     seed_all(settings.seed, rank=0)
     with refusing(
-        task, "model", remedy="Correct the model; `args` of the job are the arguments of the task."
+        task,
+        "model",
+        "init_weights",
+        remedy="Correct the model; `args` of the job are the arguments of the task.",
     ):
         model = make_model(task, settings, rank_info)
         if settings.strategy == "fsdp" and world_size > 1:

@@ -7,6 +7,7 @@ whole parameters, and frees them afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from clustertrain.errors import ClusterError, JobError
 from clustertrain.training.blocks import find_blocks, listed_blocks
 from clustertrain.training.compiling import check_compiler, options_of
 from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.initializing import Initialization
 from clustertrain.training.recomputing import recomputing
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import Task
@@ -33,7 +35,8 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
         its blocks and their sizes in a sentence.
 
     Raises:
-        JobError: FSDP cannot shard it in its blocks, or torch is too old for a setting.
+        JobError: FSDP cannot shard it in its blocks, the task does not initialize a parameter, or torch is
+            too old for a setting.
         ClusterError: `hybrid`, and the nodes have different numbers of ranks; or no compiler.
     """
     if settings.find_unused_parameters and not hasattr(FSDPModule, _UNUSED):
@@ -44,38 +47,45 @@ def shard_model(task: Task, model: nn.Module, settings: TrainSettings, rank_info
     blocks = find_blocks(task, model, settings)
     text = listed_blocks(model, blocks)
     mesh = _mesh(settings, rank_info)
+    initialization = Initialization(task, model, settings.seed, rank_info.device)
     policy = of_model = MixedPrecisionPolicy()
     if settings.precision == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         of_model = replace(policy, output_dtype=torch.float32)  # the loss is computed in fp32
-    try:
-        if settings.precision == "bf16":  # its running values are fp32, and so must be its weights
-            for module in list(model.modules()):
-                if isinstance(module, _BatchNorm) and module is not model:
-                    fully_shard(module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
-        in_order = [name for name, _ in model.named_modules()]
-        last = max((block.name for block in blocks), key=in_order.index, default="")
-        for block in blocks:
-            module = block.module
-            if isinstance(module, FSDPModule):
-                continue
-            module = recomputing(model, module, settings.activation_checkpointing)
-            if settings.compile:
-                check_compiler(rank_info.device)
-                module.compile(**options_of(settings))
-            reshards = settings.fsdp_reshards and block.name != last  # its backward pass comes next
-            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
-        fully_shard(model, mesh=mesh, mp_policy=of_model)
-    except (ValueError, NotImplementedError, AssertionError) as error:
-        raise JobError(
-            f"FSDP cannot shard {type(task).__name__}.model(): {error}\n"
-            "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
-        ) from error
+        for module in list(model.modules()):
+            if isinstance(module, _BatchNorm) and module is not model:  # as its running values are fp32
+                initialization.fill(module)
+                _divide(task, module, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+    in_order = [name for name, _ in model.named_modules()]
+    last = max((block.name for block in blocks), key=in_order.index, default="")
+    for block in blocks:
+        module = block.module
+        if isinstance(module, FSDPModule):
+            continue
+        initialization.fill(module)
+        module = recomputing(model, module, settings.activation_checkpointing)
+        if settings.compile:
+            check_compiler(rank_info.device)
+            module.compile(**options_of(settings))
+        reshards = settings.fsdp_reshards and block.name != last  # its backward pass comes next
+        _divide(task, module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
+    initialization.fill(model)
+    _divide(task, model, mesh=mesh, mp_policy=of_model)
     if settings.find_unused_parameters:
         getattr(model, _UNUSED)(True)
     for buffer in model.buffers():
         dist.broadcast(buffer, src=0)  # DDP does this for itself
     return f"FSDP ({settings.shard}, {rank_info.world_size} ranks): {text}"
+
+
+def _divide(task: Task, module: nn.Module, **options: Any) -> None:
+    try:
+        fully_shard(module, **options)
+    except (ValueError, NotImplementedError, AssertionError) as error:
+        raise JobError(
+            f"FSDP cannot shard {type(task).__name__}.model(): {error}\n"
+            "Name other blocks in train.fsdp.blocks or Task.blocks(), or set train.strategy: ddp."
+        ) from error
 
 
 def _mesh(settings: TrainSettings, rank_info: RankInfo) -> DeviceMesh:

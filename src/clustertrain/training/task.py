@@ -52,6 +52,14 @@ class Task:
             f"{type(self).__name__} has no model(); a Task needs one that returns an nn.Module."
         )
 
+    def init_weights(self, module: nn.Module, name: str) -> None:
+        """Set the module's own parameters, those of `module.parameters(recurse=False)`, in place.
+
+        Only if a task overrides it: `model()` is then built without memory for parameters, and what it writes
+        into them is lost. This method is called for each module that has some, those inside it first, on the
+        rank's device and without gradients; `name` is its name in the model. See docs/fsdp.md, Memory.
+        """
+
     def blocks(self, model: nn.Module) -> Iterable[nn.Module] | None:
         """For train.strategy: fsdp, the modules of the model whose parameters are gathered together, such as
         `model.layers`. None: found by their size. `train.fsdp.blocks` of the job file overrides them."""
