@@ -253,7 +253,9 @@ def test_workers_that_do_not_spread_evenly(workers, nodes, arithmetic, remedy):
     assert f"for example {remedy} " in text  # its whole last line
 
 
-@pytest.mark.parametrize("setting", [{"normalization": "sync"}, {"precision": "fp16"}])
+@pytest.mark.parametrize(
+    "setting", [{"normalization": "sync"}, {"precision": "fp16"}, {"memory_snapshot": True}]
+)
 def test_what_needs_a_gpu_is_refused_without_one(setting):
     train = TASK["train"] | setting
     text = refusal(**TASK | {"train": train})

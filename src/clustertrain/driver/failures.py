@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from clustertrain.driver import recurrence
 from clustertrain.driver.diagnosis import Diagnosis, diagnose
-from clustertrain.driver.gpu_diagnosis import diagnose_gpu
+from clustertrain.driver.gpu_diagnosis import SNAPSHOT, diagnose_gpu
 from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
@@ -289,12 +289,14 @@ class Group:
         )
         if found is None:
             return failure
+        snapshot = SNAPSHOT.search(message)
+        text = f"{found.text}\n{snapshot[0]}" if snapshot else found.text
         if found.retry_after_s is None:
-            return replace(failure, cause=found.cause, text=found.text, fatal=True)
+            return replace(failure, cause=found.cause, text=text, fatal=True)
         return replace(
             failure,
             cause=found.cause,
-            text=found.text,
+            text=text,
             transient=found.retry_after_s > 0,
             retry_after_s=found.retry_after_s,
             broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",

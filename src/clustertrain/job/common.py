@@ -256,6 +256,13 @@ def _check_device(train: Train, resources: Resources) -> None:
             "train",
             "normalization",
         )
+    if train.memory_snapshot:
+        raise Refused(
+            "true with 0 GPUs per worker\nit shows the memory of a GPU\n"
+            "set resources.gpus_per_worker, or remove the key",
+            "train",
+            "memory_snapshot",
+        )
     if train.precision == "fp16":
         raise Refused(
             "fp16 with 0 GPUs per worker\nfp16 needs a GPU\n"

@@ -190,9 +190,9 @@ the likely cause.
 If a run with the job's name exists, starting the job continues that run. These keys identify a run: `task`,
 `function`, `script` or `module`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the
 section `train`, except for its keys `epochs`, `steps`, `early_stop`, `log_every`, `log`, `eval_every`,
-`compare_weights_every`, `loader_workers`, `metrics`, `profile` and `sanity`. Everything else may change
-between attempts; more `epochs` or `steps` continue a finished run, and a larger `early_stop.patience`
-continues a run that ended by early stopping.
+`compare_weights_every`, `loader_workers`, `metrics`, `profile`, `memory_snapshot` and `sanity`. Everything
+else may change between attempts; more `epochs` or `steps` continue a finished run, and a larger
+`early_stop.patience` continues a run that ended by early stopping.
 
 If one of the keys that identify the run has changed:
 

@@ -250,6 +250,10 @@ class Train(Section):
     profile: Profile | None = None
     """Records a few steps in a file per worker, in the run's folder; the log shows where."""
 
+    memory_snapshot: StrictBool = False
+    """If a GPU is out of memory, write what it held and the last 100,000 allocations, with their lines of
+    code: a file in the run's folder, which the message names. It costs each allocation a few microseconds."""
+
     limit_batches: Count | None = None
     """For debugging: at most this many optimizer steps per epoch, and batches per worker and evaluation. The
     results are then not those of the whole data, so a run with another value is another run."""

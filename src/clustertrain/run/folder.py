@@ -15,6 +15,7 @@
             failure.json          the failure that ended it; outcome.json: the report of rank 0 at its end
             reached, resize       the last finished step; a request to change the number of workers
             stacks/, profile/     which ranks have written their stacks; the ranks' profiles
+            memory/               what the memory of a rank's GPU held when it was exhausted
             nccl/                 <rank>.log: NCCL's lines; nccl_trace_rank_<rank>: its last collectives
           heartbeat.json          a counter that changes while the driver lives
           stop, save              requests; the file exists if the request was made
@@ -50,7 +51,7 @@ RENDEZVOUS = "rendezvous.json"
 STREAMS = ("*.jsonl", "logs/*.log", "logs/*/*.log")
 """The files in the folder of an attempt that grow, as patterns of Path.glob."""
 _TENSORBOARD = "tensorboard"
-WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/profile/rank-*")
+WHOLE_FILES = (f"{_TENSORBOARD}/*", "restarts/*/reached", "restarts/*/*/rank-*")
 """The files there that are rewritten in place."""
 
 _NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
@@ -116,6 +117,10 @@ class Restart:
 
     def profile_key(self, rank: int) -> str:
         return f"{self.key}/profile/rank-{rank}.pt.trace.json.gz"  # TensorBoard looks for such names
+
+    def memory_key(self, rank: int) -> str:
+        """What the memory of a rank's GPU held when it was exhausted."""
+        return f"{self.key}/memory/rank-{rank}.pickle"
 
     def flight_record_key(self, rank: int) -> str:
         """What torch's flight recorder has of a rank, in a file that is named as `torchfrtrace` needs it."""

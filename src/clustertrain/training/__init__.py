@@ -43,6 +43,7 @@ step_times.py    the time of a step: waiting for data, computing, exchanging gra
 stragglers.py    names a rank that is much slower than the others
 flops.py         floating-point operations of a step, and the share of a GPU's peak
 profiling.py     a profile of a few steps, a file per rank
+memory_snapshot.py  what a GPU's memory held when it was exhausted
 distributed.py   ranks, collectives, and requests on which all ranks agree
 precision.py     fp32, bf16, fp16 with its loss scaling
 consistency.py   every rank has the same model: at the start, and at saves with its optimizer's state

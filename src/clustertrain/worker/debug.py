@@ -26,6 +26,7 @@ from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
 from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
+from clustertrain.training.memory_snapshot import memory_snapshot
 from clustertrain.training.run import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 from clustertrain.worker.gpus import check_gpus
@@ -69,8 +70,9 @@ def debug(job: Job) -> None:
                 return
             settings = _settings(job)
             use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-            task = make_task(check_task(job.task or ""), job)
-            train(task, settings, rank_info, run, data)
+            with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, run.memory):
+                task = make_task(check_task(job.task or ""), job)
+                train(task, settings, rank_info, run, data)
     except bdb.BdbQuit:
         raise KeyboardInterrupt from None
 
@@ -172,6 +174,10 @@ class _NoFiles:
 
     def profile(self) -> tuple[Path, str]:
         path = Path.cwd() / "debug.pt.trace.json.gz"
+        return path, str(path)
+
+    def memory(self) -> tuple[Path, str]:
+        path = Path.cwd() / "debug.memory.pickle"
         return path, str(path)
 
     def finish(self) -> None:

@@ -214,8 +214,14 @@ class WorkerRun:
             self._reached.set(step)
 
     def profile(self) -> tuple[Path, str]:
-        run, key = self.attempt.run, self.attempt.restart(self.plan.restart).profile_key(self.rank)
-        return run.local_path(key), run.store.uri(key)
+        return self._file(self.attempt.restart(self.plan.restart).profile_key(self.rank))
+
+    def memory(self) -> tuple[Path, str]:
+        """The file for this rank's memory snapshot, and the place where people find it."""
+        return self._file(self.attempt.restart(self.plan.restart).memory_key(self.rank))
+
+    def _file(self, key: str) -> tuple[Path, str]:
+        return self.attempt.run.local_path(key), self.attempt.run.store.uri(key)
 
     def finish(self) -> None:
         if self._saver:

@@ -23,6 +23,7 @@ from clustertrain.run.records import Outcome
 from clustertrain.training.distributed import RankInfo
 from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
+from clustertrain.training.memory_snapshot import memory_snapshot
 from clustertrain.training.settings import EarlyStop, TrainSettings
 from clustertrain.worker.group_watch import GroupWatch
 from clustertrain.worker.making import make_task
@@ -88,8 +89,9 @@ def _rank_info(context: Any) -> RankInfo:
 def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
     settings, rank_info = settings_of(job), _rank_info(context)
     use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-    task = make_task(check_task(job.task or ""), job)
-    result = train(task, settings, rank_info, run, dict(worker_state.data))
+    with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, run.memory):
+        task = make_task(check_task(job.task or ""), job)
+        result = train(task, settings, rank_info, run, dict(worker_state.data))
     return Outcome(
         result.finished,
         result.step,
