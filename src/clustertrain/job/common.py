@@ -256,13 +256,10 @@ def _check_device(train: Train, resources: Resources) -> None:
             "train",
             "normalization",
         )
-    if train.memory_snapshot:
-        raise Refused(
-            "true with 0 GPUs per worker\nit shows the memory of a GPU\n"
-            "set resources.gpus_per_worker, or remove the key",
-            "train",
-            "memory_snapshot",
-        )
+    for key, why in (("memory_snapshot", "it shows the memory of a GPU"), ("float8", "CPUs have no float8")):
+        if getattr(train, key):
+            remedy = "set resources.gpus_per_worker, or remove the key"
+            raise Refused(f"true with 0 GPUs per worker\n{why}\n{remedy}", "train", key)
     if train.precision == "fp16":
         raise Refused(
             "fp16 with 0 GPUs per worker\nfp16 needs a GPU\n"

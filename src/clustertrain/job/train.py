@@ -170,6 +170,10 @@ class Train(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the forward pass; weights stay fp32. fp16 scales the loss and needs a GPU."""
 
+    float8: StrictBool = False
+    """Multiply the inputs, weights and gradients of large linear layers in float8, by torchao, on GPUs from
+    Ada and Hopper on. Needs `precision: bf16` and the extra `float8`: see [float8](gpu.md#float8)."""
+
     matmul: Literal["tf32", "highest"] = "tf32"
     """Matrix products and convolutions of fp32 numbers on GPUs: `tf32` rounds the factors to 10 bits of
     mantissa and uses the tensor cores, `highest` computes in fp32. CPUs always do. `tf32` is the default,
@@ -291,6 +295,16 @@ class Train(Section):
                 "name steps from 1 to train.steps, or train longer",
                 "profile",
                 "steps",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _float8_has_bf16(self) -> Train:
+        if self.float8 and self.precision != "bf16":
+            raise Refused(
+                f"true with precision {self.precision}\nother operations than the products are in bf16\n"
+                "set precision: bf16, or remove the key",
+                "float8",
             )
         return self
 

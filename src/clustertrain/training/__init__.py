@@ -20,6 +20,7 @@ building.py      the model on its device and in DDP or FSDP, with its final grad
 sharding.py      FSDP: the model divided among the ranks
 file_memory.py   a model larger than the memory is built in files
 initializing.py  initial weights by the task, block by block
+float8.py        large matrix products in 8 bits
 divided.py       tensors that are divided among ranks
 blocks.py        the blocks of a model that FSDP gathers together, and what FSDP refuses
 recomputing.py   activation checkpointing, by blocks or operations

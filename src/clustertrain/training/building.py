@@ -20,6 +20,7 @@ from clustertrain.training.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.divided import is_sharded
 from clustertrain.training.feeding import size_of
 from clustertrain.training.file_memory import FileMemory
+from clustertrain.training.float8 import to_float8
 from clustertrain.training.initializing import Initialization, without_parameters
 from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
@@ -54,8 +55,9 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
 
     Raises:
-        JobError: it is not a module, has no trainable parameters, its normalization cannot be converted, or
-            the task does not initialize a parameter.
+        JobError: it is not a module, has no trainable parameters, its normalization or its layers for float8
+            cannot be converted, or the task does not initialize a parameter.
+        ClusterError: the GPU has no float8.
     """
     is_divided = divides(settings, rank_info)
     initializes = type(task).init_weights is not Task.init_weights
@@ -77,6 +79,8 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     model = convert(model, settings.normalization, rank_info.device)
     if settings.channels_last:
         to_channels_last(model)
+    if settings.float8:
+        to_float8(model, rank_info.device)
     if not is_divided:
         Initialization(task, model, settings.seed, rank_info.device).fill(model)
         model.to(rank_info.device)  # FSDP moves it block by block

@@ -40,6 +40,7 @@ class TrainSettings:
     global_batch_size: int | None = None  # samples per optimizer step: batch_size × world_size × accumulate
     seed: int = 0
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    float8: bool = False  # large matrix products
     matmul: Literal["tf32", "highest"] = "tf32"  # products of fp32 numbers on GPUs
     cudnn: Literal["measured", "default", "deterministic"] = "measured"  # its choice of algorithms
     channels_last: bool = False

@@ -117,6 +117,7 @@ def settings_of(job: Job) -> TrainSettings:
         global_batch_size=train.global_batch_size,
         seed=train.seed,
         precision=train.precision,
+        float8=train.float8,
         matmul=train.matmul,
         cudnn=train.cudnn,
         channels_last=train.channels_last,
