@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OPTIONAL = ("kubernetes", "mlflow", "wandb", "webdataset")  # imported by the code where they are installed
+OPTIONAL = ("float8", "kubernetes", "mlflow", "wandb", "webdataset")  # imported where installed
 # Parts of a dependency, which it pins itself.
 BROUGHT_BY = {
     "botocore": "boto3",
