@@ -103,7 +103,7 @@ def _state(each: DataSet) -> tuple[str, str, str, str]:
     if not parts:
         return "absent", "-", uri, "-"
     most = max(parts, key=lambda part: part.size_bytes)
-    total = size_text(most.total_bytes) if most.total_bytes is not None else "?"
+    total = size_text(most.header.total_bytes) if most.header.total_bytes is not None else "?"
     return "partial", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
 
 
@@ -190,8 +190,8 @@ def _difference(entry: Entry) -> tuple[str | None, int]:
     try:
         marker = entry.marker()
         if marker.contents is not None:
-            return _folder_difference(path, marker.contents), marker.size_bytes
-        return _file_difference(path, marker.size_bytes, marker.sha256), marker.size_bytes
+            return _folder_difference(path, marker.contents), marker.bytes
+        return _file_difference(path, marker.bytes, marker.sha256), marker.bytes
     except FileNotFoundError as error:
         return f"{error.filename} does not exist", 0
     except OSError as error:

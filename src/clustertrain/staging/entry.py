@@ -108,7 +108,7 @@ class Entry:
         """The data set, if it is staged completely. Two file system operations, no lease, no network."""
         path = self.content(self.folder)
         try:
-            size_bytes = self.marker().size_bytes
+            size_bytes = self.marker().bytes
             found_bytes = path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None

@@ -19,11 +19,12 @@ import re
 import threading
 import time
 import uuid
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from clustertrain.errors import StorageError
 from clustertrain.node.processes import Process, this_process
+from clustertrain.record_file import json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.storage.posix import again_when_stale, create_exclusive, refused
 
@@ -37,45 +38,36 @@ class LeaseLost(StorageError):
 
 
 @dataclass(frozen=True)
-class _Record:
-    """The content of a lease's file.
+class _Record(Process):
+    """The content of a lease's file: the process that holds the lease, and its renewals.
 
     Attributes:
-        holder: the process that holds the lease.
         token: a unique name of this holder.
         counter: grows with each renewal.
         released: whether the holder released the lease.
     """
 
-    holder: Process
     token: str
-    counter: int = 0
-    released: bool = False
+    counter: int
+    released: bool
 
     def to_bytes(self) -> bytes:
         """Always the same length, so that it completely overwrites an older record."""
-        of_lease = {"token": self.token, "counter": self.counter, "released": self.released}
-        return json.dumps(asdict(self.holder) | of_lease).encode().ljust(_RECORD_BYTES - 1) + b"\n"
+        return json.dumps(asdict(self)).encode().ljust(_RECORD_BYTES - 1) + b"\n"
 
     @classmethod
     def parse(cls, data: bytes) -> _Record | None:
         """None for bytes that were read during a renewal, or that are no record."""
         try:
-            value = json.loads(data)
-            holder = Process(*(value[each.name] for each in fields(Process)))
-            record = cls(holder, value["token"], value["counter"], value["released"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            record = typed(cls, json_object(data))
+        except (ValueError, RecursionError):
             return None
-        return record if record._is_typed() else None
-
-    def _is_typed(self) -> bool:
-        values = (*astuple(self.holder), self.token, self.counter, self.released)
-        return tuple(map(type, values)) == (str, int, int, str, int, bool) and 0 < self.holder.pid < 2**31
+        return record if 0 < record.pid < 2**31 else None
 
     @property
     def is_over(self) -> bool:
         """Whether the holder released the lease, or ended on this machine."""
-        return self.released or (self.holder.is_here and self.holder.is_gone)
+        return self.released or (self.is_here and self.is_gone)
 
 
 class Lease:
@@ -173,7 +165,7 @@ class Contender:
         if numbers and not self._is_over(numbers[-1]):
             return None
         number = numbers[-1] + 1 if numbers else 1
-        record = _Record(this_process(), token=uuid.uuid4().hex)
+        record = _Record(**asdict(this_process()), token=uuid.uuid4().hex, counter=0, released=False)
         path = self._path(number)
         if not create_exclusive(path, record.to_bytes()):
             return None

@@ -1,20 +1,18 @@
-"""READY.json: the record of a staged data set. Only this module reads and writes it; it checks every type."""
+"""READY.json: the record of a staged data set. Only this module reads and writes it."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from clustertrain.errors import DataError
+from clustertrain.record_file import encoded, json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.staging.folder_digest import Contents
-from clustertrain.units import LARGEST_INTEGER, LATEST_S, shortened
+from clustertrain.units import shortened
 
-_T = TypeVar("_T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -25,30 +23,35 @@ class Marker:
     Attributes:
         uri: its source, without what may be a secret.
         sha256: of the file that was fetched.
-        size_bytes: of the file, or of all unpacked files.
+        bytes: of the file, or of all unpacked files.
+        extract: whether the file was unpacked.
         written_at: in unix seconds.
-        contents: of an unpacked archive; None for a file.
+        files: their number, of an unpacked archive.
+        digest: of an unpacked archive (folder_digest.py).
     """
 
     uri: str
     sha256: str
-    size_bytes: int
+    bytes: int
+    extract: bool
     written_at: float
-    contents: Contents | None = None
+    files: int = -1
+    digest: str = ""
+
+    @classmethod
+    def of_archive(cls, uri: str, sha256: str, contents: Contents, written_at: float) -> Marker:
+        digest = f"{contents.digest:064x}"
+        return cls(uri, sha256, contents.size_bytes, True, written_at, contents.files, digest)
+
+    @property
+    def contents(self) -> Contents | None:
+        """Of an unpacked archive; None for a file."""
+        return Contents(self.files, self.bytes, int(self.digest, 16)) if self.extract else None
 
     def write(self, path: Path) -> None:
         """Write the file, which does not exist yet, and sync it."""
-        value: dict[str, Any] = {
-            "uri": self.uri,
-            "sha256": self.sha256,
-            "bytes": self.size_bytes,
-            "extract": self.contents is not None,
-            "written_at": self.written_at,
-        }
-        if self.contents is not None:
-            value |= {"files": self.contents.files, "digest": f"{self.contents.digest:064x}"}
         with path.open("xb") as file:
-            file.write(json.dumps(value, indent=1).encode() + b"\n")
+            file.write(encoded(self))
             file.flush()
             os.fsync(file.fileno())
 
@@ -60,43 +63,20 @@ def read_marker(path: Path) -> Marker:
         DataError: it is not such a file.
     """
     try:
-        value = json.loads(read_file(path))
-        return _parsed(value)
-    except (ValueError, TypeError, RecursionError) as error:
+        marker = typed(Marker, json_object(read_file(path)))
+        _check(marker)
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged: {shortened(str(error), 200)}.\n"
             "Remove that folder; the data is then fetched again."
         ) from error
+    return marker
 
 
-def _parsed(value: Any) -> Marker:
-    if not isinstance(value, dict):
-        raise TypeError(f"it contains {type(value).__name__}, not an object")
-    size_bytes, contents = _count(value, "bytes"), None
-    if _typed(value, "extract", bool):
-        contents = Contents(_count(value, "files"), size_bytes, int(_sha256(value, "digest"), 16))
-    written_at = _typed(value, "written_at", float)
-    if not 0 <= written_at <= LATEST_S:
-        raise ValueError(f"written_at is {written_at}, not a time in seconds")
-    return Marker(_typed(value, "uri", str), _sha256(value, "sha256"), size_bytes, written_at, contents)
-
-
-def _count(value: dict[str, Any], key: str) -> int:
-    found = _typed(value, key, int)
-    if not 0 <= found <= LARGEST_INTEGER:
-        raise ValueError(f"{key} is {found}, not a number of {key}")
-    return found
-
-
-def _sha256(value: dict[str, Any], key: str) -> str:
-    found = _typed(value, key, str)
-    if not _SHA256.fullmatch(found):
-        raise ValueError(f"{key} is {found!r}, not a sha256")
-    return found
-
-
-def _typed(value: dict[str, Any], key: str, kind: type[_T]) -> _T:
-    found = value.get(key)
-    if type(found) is not kind:
-        raise TypeError(f"{key} is {'missing' if key not in value else repr(found)}")
-    return found
+def _check(marker: Marker) -> None:
+    for name in ("bytes", "files") if marker.extract else ("bytes",):
+        if getattr(marker, name) < 0:
+            raise ValueError(f"{name} is {getattr(marker, name)}, not a number of {name}")
+    for name in ("sha256", "digest") if marker.extract else ("sha256",):
+        if not _SHA256.fullmatch(getattr(marker, name)):
+            raise ValueError(f"{name} is {getattr(marker, name)!r}, not a sha256")

@@ -10,6 +10,7 @@ match their crc32. Download libraries record which parts were received, without 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -18,16 +19,19 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from clustertrain.record_file import json_object, typed
 from clustertrain.regular_file import read_file
 from clustertrain.storage.posix import refused
 
 _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 4096
 _PIECE_BYTES = 8 << 20
+_WRITEBACK_BYTES = 32 << 20
+_SYNC_FILE_RANGE_WRITE = 2
 _PIECE = struct.Struct("<QQI")
 
 Tick = Callable[[int, int | None], None]
@@ -36,17 +40,18 @@ work."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The content of a progress file.
-
-    Attributes:
-        validator: the version of the source.
-        total_bytes: None if the source did not give its length.
-        pieces: (offset, length, crc32) of each piece.
-    """
+class Header:
+    """The version of the source, and its length if it gave one."""
 
     validator: str
     total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The content of a progress file; `pieces` has (offset, length, crc32) of each piece."""
+
+    header: Header
     pieces: list[tuple[int, int, int]]
 
     @property
@@ -58,14 +63,11 @@ def read_progress(folder: Path) -> Progress | None:
     """The content of the progress file in a folder, if there is something to resume from."""
     try:
         data = read_file(folder / "progress")
-        header = json.loads(data[:_HEADER_BYTES])
-        validator, total_bytes = header["validator"], header["total_bytes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if type(validator) is not str or type(total_bytes) not in (int, type(None)) or (total_bytes or 0) < 0:
+        header = typed(Header, json_object(data[:_HEADER_BYTES]))
+    except (OSError, ValueError, RecursionError):
         return None
     entries = data[_HEADER_BYTES : len(data) - (len(data) - _HEADER_BYTES) % _PIECE.size]
-    found = Progress(validator, total_bytes, [piece for piece in _PIECE.iter_unpack(entries) if piece[1]])
+    found = Progress(header, [piece for piece in _PIECE.iter_unpack(entries) if piece[1]])
     return found if found.size_bytes else None
 
 
@@ -121,13 +123,15 @@ class Part:
             self._file = self.path.open("r+b" if resumes else "x+b", buffering=0)
             if validator is not None:
                 self._log = self._new_progress.open("wb", buffering=0)
-                header = json.dumps({"validator": validator, "total_bytes": total_bytes}).encode()
+                header = json.dumps(asdict(Header(validator, total_bytes))).encode()
                 self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
                 if not resumes:
                     self._new_progress.replace(self._progress)
-        except OSError as error:
+        except BaseException as error:
             self.close()
-            raise refused(self.path, "written", error) from error
+            if isinstance(error, OSError):
+                raise refused(self.path, "written", error) from error
+            raise
 
     @property
     def _new_progress(self) -> Path:
@@ -139,7 +143,7 @@ class Part:
         found = read_progress(folder)
         if found is None or not (folder / "download").is_file():
             return None
-        part = cls(folder, found.validator, found.total_bytes, resumes=True)
+        part = cls(folder, found.header.validator, found.header.total_bytes, resumes=True)
         try:
             for offset, length, crc in found.pieces:
                 if part._matches(offset, length, crc, tick):
@@ -157,7 +161,8 @@ class Part:
 
     def _matches(self, at: int, length: int, crc: int, tick: Tick) -> bool:
         end, found = at + length, 0
-        if self.total_bytes is not None and end > self.total_bytes:
+        present_bytes = self.path.stat().st_size
+        if end > min(present_bytes, present_bytes if self.total_bytes is None else self.total_bytes):
             return False
         while at < end:
             data = self._read(at, end)
@@ -256,7 +261,16 @@ class Part:
             raise refused(self.path, "read", error) from error
         self._hash.update(data)
         self._hashed_bytes += len(data)
+        if self._hashed_bytes % _WRITEBACK_BYTES < len(data):
+            self._start_writeback()
         return True
+
+    def _start_writeback(self) -> None:
+        """Start the write-back of the hashed bytes, so that the sync at the end has less to write."""
+        assert self._file is not None, "a closed part is not hashed"
+        begin = max(0, self._hashed_bytes - _WRITEBACK_BYTES - _CHUNK_BYTES)
+        place = ctypes.c_longlong(begin), ctypes.c_longlong(self._hashed_bytes - begin)
+        ctypes.CDLL(None).sync_file_range(self._file.fileno(), *place, _SYNC_FILE_RANGE_WRITE)
 
     def sha256(self, tick: Tick) -> str:
         """The sha256 of the bytes before the first gap."""

@@ -168,11 +168,10 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
     """Create the folder in its final form: the content, then the marker."""
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    size_bytes, contents = part.size_bytes, None
+    contents = None
     if entry.extract:
         try:
             contents = extract_archive(part.path, entry.content(whole), tick=tick)
-            size_bytes = contents.size_bytes
         except DataError:
             part.delete_progress()  # this archive is unusable; the next start downloads it again
             raise
@@ -181,8 +180,12 @@ def _arrange(entry: Entry, part: Part, whole: Path, tick: Tick) -> None:
         part.path.chmod(0o644)
         os.link(part.path, entry.content(whole))  # it also stays at its old path, for a resume after a kill
     _sync_file_system(whole)  # one call, because there may be a million files
-    uri = masked(entry.location.uri)
-    Marker(uri, part.sha256(tick), size_bytes, time.time(), contents).write(whole / MARKER)
+    uri, sha256 = masked(entry.location.uri), part.sha256(tick)
+    if contents is None:
+        marker = Marker(uri, sha256, part.size_bytes, False, time.time())
+    else:
+        marker = Marker.of_archive(uri, sha256, contents, time.time())
+    marker.write(whole / MARKER)
     part.delete_progress()
 
 
