@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -57,32 +58,30 @@ def test_an_empty_file(web, folder, framing):
     assert get(f"{web.url}/f", folder) == b""
 
 
-def test_a_cut_is_resumed_where_it_happened(web, folder):
-    web.answers = [Answer(cut_after=100_000), Answer(cut_after=50_000)]
+CUT = Answer(cut_after=100_000)
+
+
+@pytest.mark.parametrize(
+    ("server", "answers", "ranges"),
+    [
+        ({}, [CUT, Answer(cut_after=50_000)], ["bytes=100000-", "bytes=150000-"]),
+        ({"etag": None, "last_modified": "Wed, 21 Oct 2015 07:28:00 GMT"}, [CUT], ["bytes=100000-"]),
+        ({"etag": None}, [CUT], [None]),
+        ({"etag": 'W/"weak"'}, [CUT], [None]),
+        ({}, [CUT, Answer(ignores_range=True)], ["bytes=100000-"]),
+        ({}, [CUT, Answer(shift=7)], ["bytes=100000-", None]),
+        ({}, [Answer(says_length=len(BODY) + 1)], [f"bytes={len(BODY)}-", None]),  # the missing byte
+    ],
+    ids=["etag", "date", "no version", "weak version", "no ranges", "another range", "never reached"],
+)
+def test_a_cut_is_resumed_only_with_proof_that_it_is_the_same(web, folder, server, answers, ranges):
+    for name, value in server.items():
+        setattr(web, name, value)
+    web.answers = [replace(answer) for answer in answers]
     assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert web.ranges == [None, "bytes=100000-", "bytes=150000-"]
-    assert web.conditions == [None, '"one"', '"one"']
-
-
-def test_by_date_where_there_is_no_etag(web, folder):
-    web.etag, web.last_modified = None, "Wed, 21 Oct 2015 07:28:00 GMT"
-    web.answers = [Answer(cut_after=100_000)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert web.ranges == [None, "bytes=100000-"]
-
-
-@pytest.mark.parametrize("etag", [None, 'W/"weak"'])
-def test_without_proof_that_it_is_the_same_it_begins_again(web, folder, etag):
-    web.etag = etag
-    web.answers = [Answer(cut_after=100_000)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert web.ranges == [None, None]
-
-
-def test_a_server_that_ignores_ranges(web, folder):
-    web.answers = [Answer(cut_after=100_000), Answer(ignores_range=True)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY
-    assert web.ranges == [None, "bytes=100000-"]
+    assert web.ranges == [None, *ranges]
+    condition = web.etag or web.last_modified
+    assert web.conditions == [condition if asked else None for asked in web.ranges]
 
 
 def test_a_file_that_changes_between_two_tries(web, folder):
@@ -112,16 +111,6 @@ def test_the_checksum_distinguishes_two_versions_with_one_etag(web, folder):
         web.files["/f"] = real[::-1]
 
     assert get(f"{web.url}/f", folder, hashlib.sha256(real[::-1]).hexdigest(), tick=change) == real[::-1]
-
-
-def test_a_range_that_begins_elsewhere(web, folder):
-    web.answers = [Answer(cut_after=100_000), Answer(shift=7)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY
-
-
-def test_a_length_that_is_never_reached(web, folder):
-    web.answers = [Answer(says_length=len(BODY) + 1)]
-    assert get(f"{web.url}/f", folder, SHA256) == BODY  # the missing byte is requested again
 
 
 def test_a_server_that_always_cuts_at_one_place(web, folder):

@@ -151,18 +151,18 @@ class _Fetching:
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
         """Begin again if a stream is not what was requested, or of another version."""
-        if stream.offset not in (start, 0):
+        part, now = self.part, (stream.validator, stream.total_bytes)
+        is_same = now == (part.validator, part.total_bytes or stream.total_bytes)
+        if part.size_bytes and stream.offset == start and is_same:
+            part.total_bytes = stream.total_bytes
+        elif stream.offset == 0:
+            self.begin(*now)
+        else:
             self.begin(None, None)
-            raise CutShort(f"requested bytes from {start} on, but the server started at {stream.offset}")
-        known = (self.part.validator, self.part.total_bytes or stream.total_bytes)
-        is_same = stream.offset == start and (stream.validator, stream.total_bytes) == known
-        if not is_same and stream.offset:
-            self.begin(None, None)
-            raise CutShort(f"its size changed from {known[1]} to {stream.total_bytes} bytes")
-        if not is_same or self.part.size_bytes == 0:
-            self.begin(stream.validator, stream.total_bytes)
-        elif self.part.total_bytes is None:
-            self.part.total_bytes = stream.total_bytes
+            raise CutShort(
+                f"byte {start} of {part.total_bytes} was requested, but the server began at byte "
+                f"{stream.offset} of {stream.total_bytes}"
+            )
 
     def _written(self, stream: Stream, at: int, end: int | None) -> Iterator[int]:
         """Reads and writes up to `end`; yields the offset reached after each write."""
