@@ -123,8 +123,8 @@ def test_a_change_after_a_checkpoint_is_refused_with_the_command_that_accepts_it
 def test_a_mistyped_change_after_a_checkpoint_is_a_mistake_and_not_a_change_to_accept(job):
     attempt = ended(job(args={"lr": 0.1}))
     commits(attempt.run, 120)
-    with pytest.raises(JobError, match=r"did you mean 'lr'") as caught:
-        begun(job(args={"lrr": 0.1}))
+    with pytest.raises(JobError, match=r"Did you mean 'T'") as caught:
+        begun(job(task="m:Tt"))
     assert "--accept-changes" not in str(caught.value)
 
 

@@ -92,6 +92,16 @@ MISTAKES = {
         {"args": {"widht": 3}},
         ["args: Digits does not take 'widht'; did you mean 'width'?", "It takes: width (int)", "mine.py:8"],
     ),
+    "an argument that is missing": (
+        "class Digits(Task):\n    def __init__(self, lr: float): ...",
+        {},
+        ["args: Digits needs lr (float), which is missing.", "Add it: args: {lr: …}", "mine.py:"],
+    ),
+    "an argument of another type": (
+        "",
+        {"args": {"width": "wide"}},
+        ['args: width is "wide" (text), but Digits declares width: int.', "Change the value", "mine.py:8"],
+    ),
     "an init that fails": (
         "class Digits(Task):\n    def __init__(self, n): self.n = n.size",
         {"args": {"n": 3}},

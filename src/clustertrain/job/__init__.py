@@ -12,11 +12,10 @@ values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value
 wording.py      the text of an error: the place, the value, the rule, the nearest valid key
-arguments.py    `args` against the parameters of a task: names, and values of simple types
 references.py   ${CLUSTERTRAIN_…} in args and env, which the worker replaces
 start_environment.py  which variables of `env` a process has from its start; hides the GPUs of a job without
 code_folders.py  the folders of `code`, and their places in a copy of all of them
-source.py       the user's code as text: the module, the class or function, its parameters
+source.py       the user's code as text: the file, its syntax, the name in it
 identity.py     which keys decide what is computed, and their hash
 reference.py    docs/job-file.md and the JSON schema, from the models
 loggers.py      the variables and the servers of the loggers in `train.log`

@@ -1,7 +1,7 @@
-"""The user's code as text: the module, the class or function, its parameters, without an import.
+"""The user's code as text: the file, its syntax and the name in it, without an import.
 
-It needs no torch and takes milliseconds, so it comes before every other check of the code. What the text does
-not show (a base class in another module, `from x import *`, an installed package) is left to the import in
+It needs no torch and takes milliseconds, so it comes before every other check of the code. The arguments, and
+what the text does not show (`from x import *`, an installed package), are left to the import in
 worker/check.py.
 """
 
@@ -10,28 +10,26 @@ from __future__ import annotations
 import ast
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from importlib.util import find_spec
+from importlib.util import decode_source, find_spec
 from itertools import islice
 from pathlib import Path
+from symtable import symtable
 
 from clustertrain.errors import JobError
-from clustertrain.job.arguments import EMPTY, Parameter, Parameters
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
 
-_MOST_FILES = 2000  # in the search for a similar name: `code` may contain a whole environment
-_OWN_BASES = ("Task", "clustertrain.Task")
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+_MOST_FOLDERS = 2000  # in the search for a similar name: `code` may contain a whole environment
 
 
 def check_source(job: Job) -> None:
     """Check the code of a job as far as its text shows it.
 
     Raises:
-        JobError: the file is missing or is not Python; it does not define the name; the class does not take
-            the args, or the function does not take one argument. Names file and line, and the nearest name.
+        JobError: a file is missing or is not Python, or does not define the name. Names file and line, and
+            the nearest name.
     """
     folders = [Path(folder) for folder in job.code]
     for folder in folders:
@@ -39,39 +37,16 @@ def check_source(job: Job) -> None:
             remedy = "Give the folder of your code, relative to the job file."
             raise JobError(f"code: {folder} is not a folder.\n{remedy}")
     if job.script:
-        script = script_file(folders, job.script)
-        if job.interpreter is None:  # a newer Python has syntax that this one does not know
-            parsed(script, f"script: {job.script}")
-        return
-    if job.module:
+        _check_syntax(script_file(folders, job.script), f"script: {job.script}", job)
+    elif job.module:
         check_module(folders, job)
-        return
-    kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
-    _check_parts(folders, job)
-    what, (module_name, _, attribute) = f"{kind}: {spec}", spec.partition(":")
-    path = module_file(folders, module_name)
-    if path is None:
-        _check_installed(folders, job, what, module_name)
-        return
-    tree = parsed(path, what)
-    definition = _definition(tree, attribute, what, path)
-    if isinstance(definition, ast.ClassDef) and isinstance(job.args, dict):
-        parameters = _parameters_of_class(definition, tree, path)
-        if parameters is not None:
-            parameters.check(job.args)
-    elif isinstance(definition, Function) and job.function and not definition.decorator_list:
-        _check_one_argument(definition, what, path)
-
-
-def _check_parts(folders: Sequence[Path], job: Job) -> None:
-    """Check that the loss and the metrics of the job file exist, if they are of the user's own code."""
+    else:
+        kind, spec = ("task", job.task or "") if job.task else ("function", job.function or "")
+        _check_name(folders, job, f"{kind}: {spec}", *spec.split(":"))
     for keys, part in job.train.parts if job.train is not None else ():
-        what, (module, _, name) = f"{'.'.join(keys)}: {part.class_}", part.class_.rpartition(".")
+        module, _, name = part.class_.rpartition(".")
         try:
-            if (path := module_file(folders, module)) is None:
-                _check_installed(folders, job, what, module)
-            else:
-                _definition(parsed(path, what), name, what, path)
+            _check_name(folders, job, f"{'.'.join(keys)}: {part.class_}", module, name)
         except JobError as error:
             raise JobError(str(error), (*keys, "class")) from None
 
@@ -100,11 +75,10 @@ def check_module(folders: Sequence[Path], job: Job) -> None:
         JobError: it is neither below `code` nor installed; it is a package; it is not Python.
     """
     module, what = job.module or "", f"module: {job.module}"
-    path, main = module_file(folders, module), module_file(folders, f"{module}.__main__")
+    path, main = _module_file(folders, module), _module_file(folders, f"{module}.__main__")
     file = path if path is not None and path.name != "__init__.py" else main
     if file is not None:
-        if job.interpreter is None:
-            parsed(file, what)
+        _check_syntax(file, what, job)
     elif path is not None:
         modules = sorted(f"{module}.{each.stem}" for each in path.parent.glob("*.py") if each != path)
         has = f"Name one of its modules: {', '.join(modules[:8])}." if modules else "Name a module."
@@ -113,37 +87,53 @@ def check_module(folders: Sequence[Path], job: Job) -> None:
         _check_installed(folders, job, what, module)
 
 
-def module_file(folders: Sequence[Path], module_name: str) -> Path | None:
+def _check_name(folders: Sequence[Path], job: Job, what: str, module: str, name: str) -> None:
+    """Check that a module exists, and defines or imports the name."""
+    path = _module_file(folders, module)
+    if path is None:
+        _check_installed(folders, job, what, module)
+        return
+    source = _check_syntax(path, what, job)
+    symbols = symtable(source, str(path), "exec").get_symbols()
+    names = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
+    if name in names or "__getattr__" in names or _imports_all(source):
+        return
+    defined = [each.get_name() for each in symbols if each.is_namespace() and each.get_name()[0] != "_"]
+    has = f"It has: {', '.join(defined[:8])}." if defined else "It defines no class and no function."
+    raise JobError(f"{what} names {name!r}, which {path} does not have.\n{_near(name, defined)}{has}")
+
+
+def _imports_all(source: str) -> bool:
+    nodes = ast.walk(ast.parse(source))
+    return any(isinstance(node, ast.alias) and node.name == "*" for node in nodes)
+
+
+def _module_file(folders: Sequence[Path], module: str) -> Path | None:
     """The file of a module below the first folder of the code that has it; None if none has."""
-    for folder in folders:
-        stem = folder.joinpath(*module_name.split("."))
-        for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
-            if path.is_file():
-                return path
-    return None
+    stems = [folder.joinpath(*module.split(".")) for folder in folders]
+    files = (file for stem in stems for file in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")))
+    return next((file for file in files if file.is_file()), None)
 
 
-def parsed(path: Path, what: str) -> ast.Module:
-    """The syntax tree of a file.
+def _check_syntax(path: Path, what: str, job: Job) -> str:
+    """The text of a file. That for another interpreter may have a syntax that this Python does not know.
 
     Raises:
         JobError: it is not Python; names line and column.
     """
     try:
+        source = decode_source(read_file(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the user's code, such as an invalid escape sequence
-            tree = ast.parse(read_file(path), str(path))
-            compile(tree, str(path), "exec", dont_inherit=True)  # `return` outside a function, for example
+            if job.interpreter is None:
+                compile(source, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         place = f"{path}:{error.lineno or 1}:{error.offset or 1}"
-        raise JobError(f"{what} is not valid Python: {error.msg}\nAt {place}{_quoted(error.text)}") from None
+        quoted = f": {error.text.strip()}" if error.text and error.text.strip() else "."
+        raise JobError(f"{what} is not valid Python: {error.msg}\nAt {place}{quoted}") from None
     except (ValueError, OSError) as error:
         raise JobError(f"{what} cannot be read: {error}\nAt {path}.") from None
-    return tree
-
-
-def _quoted(line: str | None) -> str:
-    return f": {line.strip()}" if line and line.strip() else "."
+    return source
 
 
 def _near(name: str, known: list[str]) -> str:
@@ -151,31 +141,27 @@ def _near(name: str, known: list[str]) -> str:
     return f"Did you mean '{near[0]}'? " if near else ""
 
 
-def _check_installed(folders: Sequence[Path], job: Job, what: str, module_name: str) -> None:
+def _check_installed(folders: Sequence[Path], job: Job, what: str, module: str) -> None:
     """A module that is not below `code` may be installed, here or where the job runs."""
-    top = module_name.partition(".")[0]
+    top = module.partition(".")[0]
     is_below = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
     has_own_packages = any(section.has_own_packages for section in job.launcher_sections.values())
     if not is_below and (_is_installed(top) or job.image or has_own_packages or job.interpreter):
         return
     modules = [
-        ".".join(path.relative_to(folder).with_suffix("").parts)
+        ".".join(Path(parent, file).relative_to(folder).with_suffix("").parts)
         for folder in folders
-        for path in islice(_python_files(folder), _MOST_FILES)
+        for parent, _, files in islice(os.walk(folder), _MOST_FOLDERS)
+        for file in files
+        if file.endswith(".py")
     ]
     have = "has" if len(folders) == 1 else "have"
-    where = f"{' and '.join(map(str, folders))} {have} no {module_name.replace('.', '/')}.py"
+    where = f"{' and '.join(map(str, folders))} {have} no {module.replace('.', '/')}.py"
     raise JobError(
-        f"{what}: there is no module {module_name}.\n"
+        f"{what}: there is no module {module}.\n"
         f"{where}, and no installed package has this name.\n"
-        f"{_near(module_name, modules)}A module is named by its path below `code`, with dots, without .py."
+        f"{_near(module, modules)}A module is named by its path below `code`, with dots, without .py."
     )
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
-    """Those of the first folders; a folder that cannot be listed, such as those of /proc, is left out."""
-    for parent, _, files in islice(os.walk(folder), _MOST_FILES):
-        yield from (Path(parent, file) for file in files if file.endswith(".py"))
 
 
 def _is_installed(top: str) -> bool:
@@ -183,117 +169,3 @@ def _is_installed(top: str) -> bool:
         return find_spec(top) is not None
     except (ImportError, ValueError):
         return False
-
-
-def _definition(tree: ast.Module, name: str, what: str, path: Path) -> ast.AST | None:
-    """The class or function of that name; None if the name is there, but its definition is not.
-
-    Raises:
-        JobError: the module does not have the name; names the nearest one.
-    """
-    names: dict[str, ast.AST | None] = {}
-    for node in _top_level(tree.body):
-        if isinstance(node, ast.ClassDef | Function):
-            names[node.name] = node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            if any(alias.name == "*" for alias in node.names):
-                return None
-            names |= {(alias.asname or alias.name).partition(".")[0]: None for alias in node.names}
-        else:
-            stored = (n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-            names |= {each.id: None for each in stored}
-    if name in names or "__getattr__" in names:
-        return names.get(name)
-    defined = [each for each, node in names.items() if node is not None and not each.startswith("_")]
-    has = f"It has: {', '.join(defined[:8])}." if defined else "It defines no class and no function."
-    raise JobError(f"{what} names {name!r}, which {path} does not have.\n{_near(name, defined)}{has}")
-
-
-def _top_level(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements of a module, with those inside `if`, `try`, `with` and loops."""
-    found: list[ast.stmt] = []
-    for node in body:
-        found.append(node)
-        if not isinstance(node, ast.ClassDef | Function):
-            for field in ("body", "orelse", "finalbody"):
-                found += _top_level(getattr(node, field, []))
-            for handler in getattr(node, "handlers", []):
-                found += _top_level(handler.body)
-    return found
-
-
-def _parameters_of_class(cls: ast.ClassDef, tree: ast.Module, path: Path) -> Parameters | None:
-    """What the `__init__` of a class takes; None if this file does not show it."""
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    owner, seen = cls.name, set()
-    while cls.name not in seen:
-        seen.add(cls.name)
-        if cls.decorator_list or cls.keywords or len(cls.bases) != 1:
-            return None  # a dataclass, a metaclass, several bases
-        methods = {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
-        if "__new__" in methods:
-            return None
-        if (init := methods.get("__init__")) is not None:
-            return None if init.decorator_list else _parameters(owner, init, path)
-        base = ast.unparse(cls.bases[0])
-        if base in classes:
-            cls = classes[base]
-        else:
-            place = f"{path}:{cls.lineno}"
-            return Parameters(owner, place, ()) if base in _OWN_BASES and _is_kits(base, tree) else None
-    return None
-
-
-def _is_kits(base: str, tree: ast.Module) -> bool:
-    """Whether this name is imported from clustertrain."""
-    return any(
-        (isinstance(node, ast.ImportFrom) and node.module == "clustertrain" and base == "Task")
-        or (isinstance(node, ast.Import) and base.startswith("clustertrain."))
-        for node in tree.body
-    )
-
-
-def _parameters(owner: str, init: ast.FunctionDef, path: Path) -> Parameters:
-    spec = init.args
-    positional = [*spec.posonlyargs, *spec.args]
-    defaults = [*[None] * (len(positional) - len(spec.defaults)), *spec.defaults]
-    pairs = list(zip(positional, defaults, strict=True))[max(1, len(spec.posonlyargs)) :]  # without self
-    pairs += list(zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
-    by_name = [
-        Parameter(
-            argument.arg,
-            EMPTY if argument.annotation is None else _annotation_text(argument.annotation),
-            _default(default),
-        )
-        for argument, default in pairs
-    ]
-    return Parameters(owner, f"{path}:{init.lineno}", by_name, takes_any=spec.kwarg is not None)
-
-
-def _annotation_text(node: ast.expr) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value  # an annotation in quotes
-    return ast.unparse(node)
-
-
-def _default(node: ast.expr | None) -> object:
-    if node is None:
-        return EMPTY
-    return None if isinstance(node, ast.Constant) and node.value is None else ...
-
-
-def _check_one_argument(function: Function, what: str, path: Path) -> None:
-    spec = function.args
-    positional = [*spec.posonlyargs, *spec.args]
-    needed = len(positional) - len(spec.defaults)
-    needs_names = any(default is None for default in spec.kw_defaults)
-    if needs_names or needed > 1 or not (positional or spec.vararg):
-        raise JobError(takes_one_argument(what, ast.unparse(spec), f"{path}:{function.lineno}"))
-
-
-def takes_one_argument(what: str, parameters: str, where: str) -> str:
-    """The message for a function that cannot be called with `args` as its one argument."""
-    return (
-        f"{what} takes ({parameters}), but it is called with one argument, the job's `args`.\n"
-        f"Write it as: def train(config)\nAt {where}."
-    )

@@ -32,7 +32,7 @@ def job_changes(
 
     Raises:
         JobError: the run has a checkpoint, and the changes need consent or another kind of entry point; or
-            the changed job does not fit its code (`check_source`).
+            the changed job names what its code does not have (`check_source`).
     """
     keys = identity_difference(old, new)
     if not keys:

@@ -12,6 +12,7 @@ group_watch.py    names a rank of a script that makes no process group while oth
 lost_peer.py      whether an exception only shows that another rank is gone
 script_command.py  the command and the variables of that process
 user_code.py      imports and checks the user's task or function; errors name the line
+arguments.py      `args` against the parameters of a task: names, and values of simple types
 making.py         creates the task of a job: its args, its loss and metrics by name
 user_error.py     an exception of the user's code, as it is sent to the driver
 error_report.py   class, text, causes and user's frames of an exception, and the message made of them

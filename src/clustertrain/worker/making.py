@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clustertrain.errors import ClusterTrainError, JobError
-from clustertrain.job.arguments import unknown_text
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
+from clustertrain.worker.arguments import unknown_text
 from clustertrain.worker.error_report import first_lines
-from clustertrain.worker.user_code import OF_FILES, args_by_name, load_object, parameters_of, place_of
+from clustertrain.worker.user_code import OF_FILES, args_of, load_object, place_of
 
 if TYPE_CHECKING:
     from clustertrain.training.task import Task
@@ -33,8 +33,7 @@ def make_task(cls: type[Task], job: Job) -> Task:
     from clustertrain.worker.shard_source import read_shards_of
 
     read_shards_of(job)
-    args = args_by_name(job)
-    parameters_of(cls).check(args)
+    args = args_of(cls, job)
     try:
         task = cls(**args)
     except (ClusterTrainError, *OF_THE_MACHINE):

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 import sys
-import typing
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from clustertrain import variables
 from clustertrain.errors import JobError
-from clustertrain.job.arguments import Parameter, Parameters
 from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.model import Job
-from clustertrain.job.source import check_module, script_file, takes_one_argument
+from clustertrain.job.source import check_module, script_file
+from clustertrain.worker.arguments import check_args
 from clustertrain.worker.error_report import first_lines
 from clustertrain.worker.user_error import report_of
 
@@ -115,7 +114,7 @@ def check_code(job: Job) -> None:
         JobError: it is missing or does not import, or does not take the job's args; names the line.
     """
     if job.task:
-        parameters_of(check_task(job.task)).check(args_by_name(job))
+        args_of(check_task(job.task), job)
     elif job.function:
         check_function(job.function)
     elif job.interpreter:
@@ -146,28 +145,22 @@ def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
         signature.bind({})
     except TypeError:
         parameters = str(signature).partition(" -> ")[0][1:-1]
-        raise JobError(takes_one_argument(f"function: {spec}", parameters, _defined_at(function))) from None
+        raise JobError(
+            f"function: {spec} takes ({parameters}), but it is called with one argument, the job's `args`.\n"
+            f"Write it as: def train(config)\nAt {_defined_at(function)}."
+        ) from None
     return function
 
 
-def parameters_of(cls: type[Task]) -> Parameters:
-    """What the `__init__` of a task takes."""
-    signature = inspect.signature(cls)
-    try:
-        hints = typing.get_type_hints(cls.__init__)
-    except Exception:  # noqa: BLE001  an annotation may be any expression
-        hints = {}
-    named = [
-        each
-        for each in signature.parameters.values()
-        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
-    ]
-    return Parameters(
-        cls.__name__,
-        _defined_at(cls.__init__) if _has_source(cls.__init__) else _defined_at(cls),
-        [Parameter(each.name, hints.get(each.name, each.annotation), each.default) for each in named],
-        takes_any=any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()),
-    )
+def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
+    """The `args` of a job for its task.
+
+    Raises:
+        JobError: the task does not take them.
+    """
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    check_args(cls, args, _defined_at(cls.__init__ if _has_source(cls.__init__) else cls))
+    return args
 
 
 def _defined_at(thing: Any) -> str:
@@ -184,8 +177,3 @@ def _defined_at(thing: Any) -> str:
 def _has_source(function: Any) -> bool:
     """Whether it is a function from a file; the `__init__` of a dataclass, for example, is not."""
     return hasattr(function, "__code__") and not function.__code__.co_filename.startswith("<")
-
-
-def args_by_name(job: Job) -> dict[str, Any]:
-    """The `args` of a task or function."""
-    return dict(job.args) if isinstance(job.args, dict) else {}

@@ -8,7 +8,7 @@ from typing import Any, Literal, Optional, Union
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.job.arguments import EMPTY, Parameter, Parameters, annotation_of, fits
+from clustertrain.worker.arguments import EMPTY, check_args, fits
 
 FIT = [
     (3, int),
@@ -64,42 +64,25 @@ def test_a_value_that_does_not_fit(value, annotation):
     assert not fits(value, annotation)
 
 
-@pytest.mark.parametrize(
-    ("text", "annotation"),
-    [
-        ("int", int),
-        ("float | None", float | None),
-        ("Optional[int]", Optional[int]),  # noqa: UP045
-        ("typing.Literal['a', -1]", Literal["a", -1]),
-        ("list[dict[str, int]]", list[dict[str, int]]),
-        ("pathlib.Path", Path),
-        ("torch.dtype", EMPTY),
-        ("print('called')", EMPTY),
-        ("[x for x in y]", EMPTY),
-        ("int[", EMPTY),
-        ("int[3]", EMPTY),
-    ],
-)
-def test_an_annotation_in_the_text_of_a_file(text, annotation, capsys):
-    assert annotation_of(text) == annotation
-    assert capsys.readouterr().out == ""
+class Digits:
+    def __init__(self, lr: float, width: int = 64, depth: "int" = None): ...  # noqa: RUF013  as people write it
 
 
-DIGITS = Parameters(
-    "Digits",
-    "digits.py:7",
-    [Parameter("lr", float), Parameter("width", int, 64), Parameter("depth", "int", None)],
-)
+class Plain: ...
 
 
-def refused(args, parameters=DIGITS):
+class Open:
+    def __init__(self, **rest): ...
+
+
+def refused(args, cls=Digits):
     with pytest.raises(JobError) as caught:
-        parameters.check(args)
+        check_args(cls, args, "digits.py:7")
     return str(caught.value).splitlines()
 
 
 def test_args_that_fit():
-    DIGITS.check({"lr": 1, "width": 3, "depth": None})
+    check_args(Digits, {"lr": 1, "width": 3, "depth": None}, "digits.py:7")
 
 
 def test_an_unknown_name_has_the_nearest_one_and_all_others():
@@ -109,8 +92,8 @@ def test_an_unknown_name_has_the_nearest_one_and_all_others():
         "At digits.py:7.",
     ]
     assert refused({"lr": 0.1, "momentum": 0.9})[0] == "args: Digits does not take 'momentum'."
-    assert refused({"a": 1}, Parameters("Plain", "p.py:1", ()))[1] == "It takes no arguments."
-    Parameters("Open", "p.py:1", (), takes_any=True).check({"a": 1})
+    assert refused({"a": 1}, Plain)[1] == "It takes no arguments."
+    check_args(Open, {"a": 1}, "p.py:1")
 
 
 def test_a_missing_name():
