@@ -13,6 +13,6 @@ region.py       the moving lines at the bottom of a terminal
 display.py      what a supervisor shows: events, and the output of rank 0
 rank_output.py  what the user's code prints on rank 0, from its log as it grows
 gpus.py         which GPU each rank has
-printed.py      the output of a program as a terminal shows it: finished lines, and those that may change
+printed.py      the lines of a program's output, without what changes a terminal
 wait.py         `submit --wait`: prints each change of state, until the run has ended
 """

@@ -226,8 +226,8 @@ def _empty(attempt: Attempt, key: str) -> JobError:
 
 
 def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
-    """What a rank or the driver printed, as a terminal shows it: a progress bar is one line, in its last
-    state. While the process runs, the state of a bar is a line from time to time."""
+    """What a rank or the driver printed: a progress bar is one line, in its last state. While the process
+    runs, the state of a bar is a line from time to time."""
     tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
     while True:
         going_on = lives(attempt)
@@ -236,7 +236,6 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
             yield from _separated(printed.feed(data))
         if not going_on:
             break
-        yield from _separated(printed.feed(b""))
         if time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
             shown_at = time.monotonic()
             yield from printed.open
@@ -274,6 +273,5 @@ def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
 
 
 def _prefixed(name: str, line: bytes) -> str:
-    printed = Printed(_WHOLE_LINES)
-    states = [*printed.feed(line + b"\n"), *printed.open]
-    return f"{name.removesuffix('.log')} | {states[-1] if states else ''}"
+    (shown,) = Printed(_WHOLE_LINES).feed(line + b"\n")
+    return f"{name.removesuffix('.log')} | {shown}"

@@ -38,7 +38,7 @@ class RankOutput:
                     self._log = self._logs.setdefault(host, _Log(self._attempt, host))
 
     def new(self) -> tuple[list[str], list[str]]:
-        """The lines that were finished since the last call, and those that may still change."""
+        """The lines that were finished since the last call, and the one that may still change."""
         return ([], []) if self._log is None else self._log.new()
 
     def rest(self) -> list[str]:
@@ -68,7 +68,7 @@ class _Log:
         lines: list[str] = []
         while data := self._new_bytes(at_once=True):
             lines += self._of_output(self._printed.feed(data))
-        return [*lines, *self._of_output([*self._printed.feed(b""), *self._printed.open])]
+        return [*lines, *self._of_output(self._printed.open)]
 
     def _new_bytes(self, *, at_once: bool = False) -> bytes:
         is_elsewhere = self._attempt.run.is_spooled and not self._path.exists()

@@ -1,4 +1,4 @@
-"""The moving lines at the bottom of a terminal: those of the user's code, and below them the kit's own."""
+"""The moving lines at the bottom of a terminal: that of the user's code, and below it the kit's own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from rich.console import RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
-_MOST_LINES = 8
-
 
 class Region(Progress):
-    """A Progress below the unfinished lines of an output. Lines are cut at the edge of the terminal."""
+    """A Progress below the unfinished line of an output, which is cut at the edge of the terminal."""
 
     unfinished: Sequence[str] = ()
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        for line in self.unfinished[-_MOST_LINES:]:
+        for line in self.unfinished:
             yield Text(line, no_wrap=True, overflow="ellipsis")
         yield self.make_tasks_table(self.tasks)

@@ -1,8 +1,8 @@
 """The display of a run in progress: a bar on a terminal, plain lines elsewhere.
 
 Both take the records of the streams; `line_of` decides for both which records become a line, and its text.
-Both take the output of rank 0 as well: lines that are finished, and lines that may still change; these move
-on a terminal, and are printed from time to time elsewhere.
+Both take the output of rank 0 as well: lines that are finished, and the one that may still change; it moves
+on a terminal, and is printed from time to time elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Screen(Protocol):
     def show(self, records: Iterable[Record]) -> None: ...
 
     def output(self, lines: Sequence[str], unfinished: Sequence[str]) -> None:
-        """Show new lines of rank 0's output, and the present state of those that are not finished."""
+        """Show new lines of rank 0's output, and the present state of the one that is not finished."""
 
     def echo(self, text: str) -> None: ...
 
