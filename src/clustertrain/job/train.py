@@ -222,9 +222,8 @@ class Train(Section):
     find_unused_parameters: StrictBool = False
     """DDP detects parameters that a forward pass did not use. This costs a graph traversal per step."""
 
-    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """Exchange gradients with fewer bytes: `fp16` and `bf16` halve them, `powersgd` approximates each matrix
-    by two thin ones after the first 100 steps. The log shows the bytes of a step."""
+    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
+    """Exchange gradients in this number format: half of the bytes."""
 
     lr: LearningRate = LearningRate()
     """How the learning rate follows the batch size."""

@@ -48,6 +48,5 @@ memory_snapshot.py  what a GPU's memory held when it was exhausted
 distributed.py   ranks, collectives, and requests on which all ranks agree
 precision.py     fp32, bf16, fp16 with its loss scaling
 consistency.py   every rank has the same model: at the start, and at saves with its optimizer's state
-compression.py   gradients exchanged with fewer bytes
 rng.py           random states: seeding, saving, restoring
 """

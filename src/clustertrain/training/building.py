@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,6 +35,7 @@ from clustertrain.training.task import Task
 from clustertrain.training.unused import AwaitedGradients
 
 SETTLING_PASSES = 2
+_COMPRESSION = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
 # DDP's parameter has another name since torch 2.13, which warns of the old one.
 _SYNC_BUFFERS = "broadcast_buffers"
 if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
@@ -103,7 +105,7 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
     if rank_info.world_size == 1:
         return module
     buffers: dict[str, Any] = {} if settings.ddp_broadcast_buffers else {_SYNC_BUFFERS: False}
-    return DistributedDataParallel(
+    wrapped = DistributedDataParallel(
         module,
         device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
@@ -112,6 +114,9 @@ def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankI
         static_graph=settings.ddp_static_graph,
         **buffers,
     )
+    if settings.gradient_compression != "none":
+        wrapped.register_comm_hook(None, _COMPRESSION[settings.gradient_compression])
+    return wrapped
 
 
 def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:

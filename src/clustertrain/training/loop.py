@@ -27,7 +27,6 @@ from clustertrain.training.building import (
 )
 from clustertrain.training.callbacks import call_after_evaluation, call_after_step
 from clustertrain.training.compiling import limit_recompiles
-from clustertrain.training.compression import Compression
 from clustertrain.training.consistency import check_same_model, check_same_weights
 from clustertrain.training.distributed import RankInfo, StopLine
 from clustertrain.training.early_stop import EarlyStopping
@@ -129,7 +128,6 @@ def train(
         model=model,
         wrapped=wrapped,
         precision=precision,
-        compression=Compression(settings, wrapped, rank_info),
         order=order,
         optimization=optimization,
         evaluation=evaluation,
@@ -168,7 +166,6 @@ class _Loop:
         model: nn.Module,
         wrapped: nn.Module,
         precision: Precision,
-        compression: Compression,
         order: TrainOrder,
         optimization: Optimization,
         evaluation: Evaluation | None,
@@ -179,7 +176,7 @@ class _Loop:
         self._order, self._optimization, self._evaluation = order, optimization, evaluation
         self.position = order.settle(order.start)
         self.metrics: dict[str, float] = {}
-        self._early_stopping, self._compression = early_stopping, compression
+        self._early_stopping = early_stopping
         self._evaluation_due = False  # a stop request came before it
         self._awaited = AwaitedGradients(task, model, wrapped)
         self._block_calls = BlockCalls(model, rank_info)
@@ -205,8 +202,6 @@ class _Loop:
             self._load_rest(state)
 
     def _load_rest(self, state: dict[str, Any]) -> None:
-        if text := self._compression.load(state.get("compression")):
-            self._log("note", text=text)
         self.metrics = dict(state["metrics"])
         self._evaluation_due = state.get("evaluation_due", False)
         self._meter.load(state["meter"])
@@ -329,9 +324,7 @@ class _Loop:
             self.metrics = {"loss": loss}
         if self._rank_info.rank != 0:
             return
-        record |= self._compression.figures() | self._precision.scaler.figures()
-        if text := self._compression.note():
-            self._log("note", text=text)
+        record |= self._precision.scaler.figures()
         if self._optimization.grad_norm is not None:
             record["grad_norm"] = self._optimization.grad_norm.item()
         self._log(
@@ -377,7 +370,6 @@ class _Loop:
             state = {
                 **self._tensors(),
                 "rng_of_ranks": gather_rng(self._rank_info),
-                "compression": self._compression.state(),
                 "metrics": self.metrics,
                 "early_stop": self._early_stopping.state(),
                 "evaluation_due": self._evaluation_due,

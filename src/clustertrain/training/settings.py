@@ -61,7 +61,7 @@ class TrainSettings:
     ddp_static_graph: bool = False
     ddp_broadcast_buffers: bool = True
     find_unused_parameters: bool = False
-    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    gradient_compression: Literal["none", "fp16", "bf16"] = "none"
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     lr_base_batch_size: int | None = None  # None: one rank's batch
     warmup_steps: int = 0
