@@ -623,7 +623,6 @@ TRAIN = merged(
         log_every=COUNTS,
         loader_workers=st.integers(0, 1024) | st.just("auto"),
         matmul=st.sampled_from(["tf32", "highest"]),
-        channels_last=st.booleans(),
         early_stop=merged(
             st.fixed_dictionaries(
                 {"metric": PRINTABLE, "mode": st.sampled_from(["min", "max"]), "patience": COUNTS}

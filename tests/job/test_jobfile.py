@@ -492,7 +492,6 @@ def change(load, *sets: str, text: str = TASK) -> list[str]:
         ("train.precision=bf16", 'train.precision: "fp32" → "bf16"'),
         ("train.lr.scaling=linear", 'train.lr.scaling: "none" → "linear"'),
         ("train.matmul=highest", 'train.matmul: "tf32" → "highest"'),
-        ("train.channels_last=true", "train.channels_last: false → true"),
         ("train.accumulate=2", "train.accumulate: 1 → 2"),
         ("train.clip_norm=1", "train.clip_norm: null → 1.0"),
         ("train.compile=true", "train.compile: false → true"),
@@ -557,7 +556,6 @@ def test_every_key_of_train_is_decided():
         "activation_checkpointing",
         "matmul",
         "cudnn",
-        "channels_last",
     }
     assert set(
         Job.model_validate(
@@ -634,7 +632,6 @@ def test_a_job_file_is_a_regular_file(tmp_path, make):
         (("strategy=fsdp", "precision=fp16"), "train.precision: is fp16, and strategy is fsdp\n"),
         (("strategy=fsdp", "gradient_compression=bf16"), "train.gradient_compression: is bf16, and strategy"),
         (("strategy=fsdp", "compare_weights_every=5"), "train.compare_weights_every: is 5, and strategy is"),
-        (("strategy=fsdp", "channels_last=true"), "train.channels_last: is True, and strategy is fsdp\n"),
     ],
 )
 def test_what_fsdp_does_not_support_is_refused(refusal, load, keys, message):

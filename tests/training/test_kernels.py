@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from clustertrain.training.distributed import RankInfo
-from clustertrain.training.kernels import kernels_in_use, to_channels_last, use_fast_kernels
+from clustertrain.training.kernels import kernels_in_use, use_fast_kernels
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Classify, Plain, run_task
 
@@ -72,20 +72,6 @@ def test_what_a_task_sets_stays():
     run_task(RankInfo(0, 0, 1, torch.device("cpu")), Precise(), TrainSettings(steps=1, batch_size=2))
     assert kernels_in_use(GPU).startswith("fp32 numbers: matrix products in fp32, convolutions in TF32")
     assert kernels()[2] is False
-
-
-def test_convolutions_have_their_channels_last_with_the_same_values():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
-    volumes = nn.Conv3d(3, 4, 3)
-    x = torch.rand(2, 3, 3, 3)
-    before, weights = model(x), [p.clone() for p in model.parameters()]
-    for each in (model, volumes):
-        to_channels_last(each)
-    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert volumes.weight.is_contiguous(memory_format=torch.channels_last_3d)
-    assert all(torch.equal(a, b) for a, b in zip(weights, model.parameters(), strict=True))
-    assert model[0](x).is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(model(x), before)
 
 
 def test_the_default_optimizer_is_fused_on_a_gpu_only():

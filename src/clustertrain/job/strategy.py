@@ -33,9 +33,6 @@ class Fsdp(Section):
     """With `accumulate`, exchange gradients in each backward pass. With `false` only in the last one of a
     step: fewer transfers, and each worker needs the memory for all gradients."""
 
-    activation_checkpointing: StrictBool = False
-    """The same as `activation_checkpointing: blocks` of `train`."""
-
 
 class Ddp(Section):
     """How DDP exchanges gradients, for `strategy: ddp`. The defaults are torch's."""

@@ -185,10 +185,6 @@ class Train(Section):
     uses the fastest, `default` does not try, `deterministic` uses only those whose results are the same each
     time. A task may set something else in `__init__` or `model`."""
 
-    channels_last: StrictBool = False
-    """Store the weights of convolutions with the channels last, the layout of the GPUs' tensor cores. The
-    outputs of convolutions then have it as well. Not with `strategy: fsdp`."""
-
     accumulate: Count = 1
     """Forward and backward passes per optimizer step."""
 
@@ -327,7 +323,6 @@ class Train(Section):
                 bool(self.compare_weights_every),
                 "0: no two workers have the same weights",
             ),
-            "channels_last": (self.channels_last, "false: FSDP divides contiguous weights only"),
         }
         for key, (is_unfit, remedy) in unfit.items():
             if is_unfit:

@@ -15,7 +15,7 @@ streaming.py     an IterableDataset: read by every rank, split among them
 feeding.py       how each kind of data is read: map-style, shards, stream
 loading.py       from sample ids to a batch on the device
 loader_processes.py  how many loader processes a rank starts by itself
-kernels.py       TF32 and cuDNN's algorithms on GPUs, channels last
+kernels.py       TF32 and cuDNN's algorithms on GPUs
 building.py      the model on its device and in DDP or FSDP, with its final gradient buckets
 sharding.py      FSDP: the model divided among the ranks
 file_memory.py   a model larger than the memory is built in files

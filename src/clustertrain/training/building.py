@@ -23,7 +23,6 @@ from clustertrain.training.feeding import size_of
 from clustertrain.training.file_memory import FileMemory
 from clustertrain.training.float8 import to_float8
 from clustertrain.training.initializing import Initialization, without_parameters
-from clustertrain.training.kernels import to_channels_last
 from clustertrain.training.loading import map_tensors
 from clustertrain.training.normalizing import convert
 from clustertrain.training.precision import Precision
@@ -79,8 +78,6 @@ def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.M
     if isinstance(task.criterion, nn.Module):
         task.criterion.to(rank_info.device)  # the weights of the classes, for example
     model = convert(model, settings.normalization, rank_info.device)
-    if settings.channels_last:
-        to_channels_last(model)
     if settings.float8:
         to_float8(model, rank_info.device)
     if not is_divided:

@@ -1,11 +1,8 @@
-"""Which kernels a GPU uses, and the memory layout that they read fastest."""
+"""Which kernels a GPU uses."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
-
-_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def use_fast_kernels(matmul: str, cudnn: str, device: torch.device) -> None:
@@ -45,11 +42,3 @@ def kernels_in_use(device: torch.device) -> str:
         f"fp32 numbers: matrix products in {products}, convolutions in {convolutions} (train.matmul); "
         f"cuDNN's algorithms: {'deterministic' if deterministic else measured} (train.cudnn)"
     )
-
-
-def to_channels_last(model: nn.Module) -> None:
-    """Store the weights of convolutions in 2 and 3 dimensions with the channels last, in place; their outputs
-    then have this layout as well. Values and shapes stay the same."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if (layout := _LAYOUTS.get(tensor.dim())) is not None:
-            tensor.data = tensor.data.contiguous(memory_format=layout)

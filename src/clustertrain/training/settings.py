@@ -43,7 +43,6 @@ class TrainSettings:
     float8: bool = False  # large matrix products
     matmul: Literal["tf32", "highest"] = "tf32"  # products of fp32 numbers on GPUs
     cudnn: Literal["measured", "default", "deterministic"] = "measured"  # its choice of algorithms
-    channels_last: bool = False
     accumulate: int = 1  # forward and backward passes per optimizer step
     clip_norm: float | None = None
     compile: bool = False

@@ -120,7 +120,6 @@ def settings_of(job: Job) -> TrainSettings:
         float8=train.float8,
         matmul=train.matmul,
         cudnn=train.cudnn,
-        channels_last=train.channels_last,
         accumulate=train.accumulate,
         clip_norm=train.clip_norm,
         compile=train.compile is not None,
@@ -133,9 +132,7 @@ def settings_of(job: Job) -> TrainSettings:
         fsdp_blocks=train.fsdp.blocks,
         fsdp_reshards=train.fsdp.reshard_after_forward,
         fsdp_exchanges_every_pass=train.fsdp.exchange_every_pass,
-        activation_checkpointing="blocks"
-        if train.fsdp.activation_checkpointing
-        else train.activation_checkpointing,
+        activation_checkpointing=train.activation_checkpointing,
         ddp_bucket_cap_mb=train.ddp.bucket_cap_mb,
         ddp_static_graph=train.ddp.static_graph,
         ddp_broadcast_buffers=train.ddp.broadcast_buffers,
