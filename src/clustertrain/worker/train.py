@@ -10,13 +10,14 @@ import os
 import sys
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
 from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
+from clustertrain.job.sections import Section
 from clustertrain.job.strategy import Compile
 from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
@@ -103,59 +104,39 @@ def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
 
 
 def settings_of(job: Job) -> TrainSettings:
-    """The loop's settings, from the job's `train:` and `checkpoint:`."""
+    """The loop's settings, from the job's `train:` and `checkpoint:`. A setting has the name of its key,
+    after the name of the section that the key is in: `lr_scaling` is `lr: {scaling: …}`."""
     train = job.train
     if train is None:
         raise JobError(
             "The section train is missing.\nA task needs it, for example train: {epochs: 3, batch_size: 32}."
         )
-    compiling = train.compile or Compile()
-    return TrainSettings(
-        epochs=train.epochs,
-        steps=train.steps,
-        batch_size=train.batch_size,
-        global_batch_size=train.global_batch_size,
-        seed=train.seed,
-        precision=train.precision,
-        float8=train.float8,
-        matmul=train.matmul,
-        cudnn=train.cudnn,
-        accumulate=train.accumulate,
-        clip_norm=train.clip_norm,
-        compile=train.compile is not None,
-        compile_dynamic=compiling.dynamic,
-        compile_mode=compiling.mode,
-        recompile_limit=compiling.recompile_limit,
-        normalization=train.normalization,
-        strategy=train.strategy,
-        shard=train.fsdp.shard,
-        fsdp_blocks=train.fsdp.blocks,
-        fsdp_reshards=train.fsdp.reshard_after_forward,
-        fsdp_exchanges_every_pass=train.fsdp.exchange_every_pass,
-        activation_checkpointing=train.activation_checkpointing,
-        ddp_bucket_cap_mb=train.ddp.bucket_cap_mb,
-        ddp_static_graph=train.ddp.static_graph,
-        ddp_broadcast_buffers=train.ddp.broadcast_buffers,
-        find_unused_parameters=train.find_unused_parameters,
-        gradient_compression=train.gradient_compression,
-        lr_scaling=train.lr.scaling,
-        lr_base_batch_size=train.lr.base_batch_size,
-        warmup_steps=train.lr.warmup_steps,
-        log_every=train.log_every,
-        eval_every_steps=train.eval_every.steps,
-        eval_every_epochs=train.eval_every.epochs,
-        early_stop=EarlyStop(**train.early_stop.model_dump()) if train.early_stop else None,
-        compare_weights_every=train.compare_weights_every,
-        loader_workers=train.loader_workers,
-        cpus=job.resources.cpus_per_worker,
-        profile_steps=train.profile.steps if train.profile is not None else None,
-        limit_batches=train.limit_batches,
-        save_every_steps=job.checkpoint.every.steps,
-        save_every_epochs=job.checkpoint.every.epochs,
-        save_every_minutes=job.checkpoint.every.minutes,
-        keep_best=job.checkpoint.keep_best.metric if job.checkpoint.keep_best else None,
-        job_sha256=job_hash(job),
-    )
+    early_stop, keep_best, profile = train.early_stop, job.checkpoint.keep_best, train.profile
+    values = {
+        **_flat("", train),
+        **_flat("compile_", train.compile or Compile()),
+        **_flat("save_every_", job.checkpoint.every),
+        "compile": train.compile is not None,
+        "recompile_limit": (train.compile or Compile()).recompile_limit,
+        "shard": train.fsdp.shard,
+        "fsdp_reshards": train.fsdp.reshard_after_forward,
+        "fsdp_exchanges_every_pass": train.fsdp.exchange_every_pass,
+        "warmup_steps": train.lr.warmup_steps,
+        "early_stop": EarlyStop(**early_stop.model_dump()) if early_stop else None,
+        "profile_steps": profile.steps if profile else None,
+        "keep_best": keep_best.metric if keep_best else None,
+        "cpus": job.resources.cpus_per_worker,
+        "job_sha256": job_hash(job),
+    }
+    return TrainSettings(**{each.name: values[each.name] for each in fields(TrainSettings)})
+
+
+def _flat(prefix: str, section: Section) -> dict[str, Any]:
+    """The values of a section and of the sections in it."""
+    flat: dict[str, Any] = {}
+    for key, value in section:
+        flat |= _flat(f"{prefix}{key}_", value) if isinstance(value, Section) else {f"{prefix}{key}": value}
+    return flat
 
 
 @marks_of_output()
