@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from test_storage import MARKER, contents, make_tree
+from test_storage import MARKER, contenders, contents, make_tree
 
 from clustertrain.errors import StorageError
-from clustertrain.storage import location, open_store, probe, s3_client, s3_tree
+from clustertrain.storage import location, open_store, probe, s3_client, s3_exclusive_create, s3_tree
 from fault_proxy import (
     FaultProxy,
     cut_answer,
@@ -208,6 +208,7 @@ def conditional(request):
 
 
 def test_a_conditional_put_whose_answer_was_lost_counts_as_created(store, proxy):
+    assert store.create_exclusive("first", b"")  # finds out whether the server knows conditions
     proxy.script(lost_answer(), when=conditional, times=1)
     assert store.create_exclusive("a", b"mine")
     proxy.script(lost_answer(), when=conditional, times=1)
@@ -227,15 +228,31 @@ def test_a_completion_whose_answer_was_lost_is_found_done(store, proxy):
 
 
 @pytest.mark.parametrize("how", ["ignored", "501"])
-def test_a_server_without_conditional_writes_is_refused(moto_s3, moto_proxy, how):
+def test_without_conditional_writes_one_wins_a_contest(moto_s3, moto_proxy, how):
     if how == "ignored":
         moto_proxy.script(without_conditions(), when=conditional)
     else:
         moto_proxy.script(status(501, "NotImplemented"), when=conditional)
     store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
-    expected = "a file was created twice" if how == "ignored" else "such as a conditional PUT"
-    assert expected in refusal(lambda: probe(store))
-    assert moto_s3.all_keys() == []
+    won = contenders(store, "claims/1")
+    assert len(won) == 1
+    assert store.read_or_none("claims/1") == won[0] * 100
+    assert not store.create_exclusive("claims/1", b"later")
+    assert moto_s3.all_keys() == ["runs/claims/1"]
+    probe(store)
+    make_tree(store, "trees/one", x=b"1")
+    assert store.trees("trees", MARKER) == ["one"]
+
+
+def test_a_dead_contender_does_not_block_a_contest(moto_s3, moto_proxy, monkeypatch):
+    moto_proxy.script(without_conditions(), when=conditional)
+    store = open_store(moto_s3.location("runs", endpoint=moto_proxy.endpoint))
+    dead = "runs/claims/.contest-1/0"
+    moto_s3.client().put_object(Bucket=moto_s3.bucket, Key=dead, Body=b"")
+    monkeypatch.setattr(s3_exclusive_create, "_DEAD_AFTER_S", 2.0)
+    monkeypatch.setattr(s3_exclusive_create, "_LONGEST_PAUSE_S", 0.3)
+    assert store.create_exclusive("claims/1", b"won")
+    assert moto_s3.all_keys() == ["runs/claims/1"]
 
 
 def test_listings_of_many_pages_are_read_to_their_end(moto_store, moto_proxy, monkeypatch):

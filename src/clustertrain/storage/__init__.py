@@ -11,6 +11,7 @@ s3.py                   a store on S3
 s3_tree.py              a tree of objects that becomes visible atomically
 s3_objects.py           objects below a prefix: the requests of a store, one method each
 s3_client.py            the client, its retries, and the classification of its errors
+s3_exclusive_create.py  creates an object once, on a server without conditional writes
 """
 
 from clustertrain.storage.location import Location, local_path

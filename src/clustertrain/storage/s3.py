@@ -6,17 +6,20 @@ and conditional requests are used:
 - a tree is its files, then its marker, put last with `If-None-Match: *`: without a marker there is no tree;
 - `.newest` beside the trees names the tree that was committed last, so that a delayed listing cannot hide it;
   every name in a listing is checked by HEAD;
-- a file that only one process may create is put with `If-None-Match: *`; `probe` refuses a server that
-  ignores it.
+- a server without conditional writes is detected; there, s3_exclusive_create.py decides which writer was
+  first.
 """
 
 from __future__ import annotations
 
 import builtins
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from clustertrain.storage.posix_tree import HIDDEN, any_tree
+from clustertrain.storage.s3_exclusive_create import create_by_contest
 from clustertrain.storage.s3_objects import S3Objects
 from clustertrain.storage.s3_tree import NEWEST, S3Tree
 
@@ -25,11 +28,20 @@ from clustertrain.storage.s3_tree import NEWEST, S3Tree
 class S3Store(S3Objects):
     """Keys are below the location's prefix. Names that start with '.' belong to the store."""
 
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        writer = uuid.uuid4().hex
+        if not self._supports_conditions:
+            return create_by_contest(self, key, data, writer)
+        if self.put_if_absent(key, data, writer) == 200:
+            return True
+        # After a lost answer the PUT is repeated, and the second one finds the object of the first.
+        return self.read_with_writer(key) == (data, writer)
+
     def local_folder(self, key: str) -> None:
         return None
 
     def new_tree(self, key: str) -> S3Tree:
-        return S3Tree(self, key)
+        return S3Tree(self, key, self.create_exclusive)
 
     def join_tree(self, key: str, handle: str) -> S3Tree:
         return self.new_tree(key)  # files have their final names
@@ -68,3 +80,13 @@ class S3Store(S3Objects):
 
     def _is_whole(self, prefix: str, name: str, marker: str) -> bool:
         return self.size_or_none(f"{prefix}/{name}/{marker}") is not None
+
+    @cached_property
+    def _supports_conditions(self) -> bool:
+        """Whether the server supports `If-None-Match: *`: a second PUT of the same key is refused."""
+        scratch = f"{HIDDEN}condition-{uuid.uuid4().hex}"
+        first = self.put_if_absent(scratch, b"1", "")
+        try:
+            return first != 501 and self.put_if_absent(scratch, b"2", "") == 412
+        finally:
+            self.remove(scratch)

@@ -36,8 +36,9 @@ _PASSING_CODES = {
     *("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"),  # the bytes changed in transfer
     *("ConditionalRequestConflict", "OperationAborted"),
 }
+_LACKING = 501  # not implemented: permanent
 
-_CAUSES = {  # of what will not pass, also with a status of 5xx: waiting frees no disk
+_CAUSES = {
     "AccessDenied": "these credentials lack the permission; grant it to their user on the bucket",
     "AllAccessDisabled": "the bucket is disabled",
     "ExpiredToken": "the credentials have expired; get new ones (aws sso login, or a new session token)",
@@ -55,7 +56,6 @@ _CAUSES = {  # of what will not pass, also with a status of 5xx: waiting frees n
     "QuotaExceeded": "the storage is full or its quota used up; free space",
     "XMinioStorageFull": "the storage is full; free space",
     "InsufficientStorage": "the storage is full; free space",
-    "NotImplemented": "the server lacks a request that a run needs, such as a conditional PUT; use another",
 }
 
 
@@ -134,7 +134,9 @@ def persistently(
 
 def http_status_of(error: BaseException) -> int:
     """The HTTP status of botocore's ClientError; 0 for anything else."""
-    return int(error.response["ResponseMetadata"]["HTTPStatusCode"]) if isinstance(error, ClientError) else 0
+    if not isinstance(error, ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def code_of(error: BaseException) -> str:
@@ -156,8 +158,9 @@ def is_transient(error: BaseException) -> bool:
 
     if isinstance(error, ClientError):
         status, code = http_status_of(error), code_of(error)
-        passing = status >= 500 or status in _PASSING_STATUS or code in _PASSING_CODES
-        return passing and code not in _CAUSES
+        full = code in _CAUSES and status >= 500  # a full disk answers 5xx, and waiting does not free space
+        server_fault = status >= 500 and status != _LACKING
+        return not full and (server_fault or status in _PASSING_STATUS or code in _PASSING_CODES)
     if isinstance(error, SSLError):
         return "CERTIFICATE_VERIFY_FAILED" not in str(error)
     # A cut answer fails in the parser; the last two are Python's errors of reading a body.

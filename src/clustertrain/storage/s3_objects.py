@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import builtins
 import hashlib
-import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
 from typing import Any, TypeVar
 
 from botocore.exceptions import ClientError
@@ -44,20 +43,34 @@ class S3Objects:
     # ------------------------------------------------------------------------------------- one object
 
     def read_or_none(self, key: str) -> bytes | None:
-        found = self._read(key)
+        found = self.read_with_writer(key)
         return None if found is None else found[0]
+
+    def read_with_writer(self, key: str) -> tuple[bytes, str] | None:
+        """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
+
+        def whole() -> tuple[bytes, str]:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
+            with answer["Body"] as body:
+                data = body.read()
+            metadata = answer["Metadata"]
+            if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
+                raise ConnectionError("the received bytes do not match the checksum in the metadata")
+            return data, metadata.get(_WRITER, "")
+
+        return _unless_absent(lambda: self._request("GET", key, whole, answers=(404,)))
 
     def write_atomic(self, key: str, data: bytes) -> None:
         self._put(key, data)
 
-    def create_exclusive(self, key: str, data: bytes) -> bool:
-        writer = uuid.uuid4().hex
+    def put_if_absent(self, key: str, data: bytes, writer: str) -> int:
+        """Write an object if it does not exist. Returns the HTTP status: 200, 412 if it exists, 501 if the
+        server does not support the condition. A server that ignores the condition always answers 200."""
         try:
-            self._put(key, data, writer, IfNoneMatch="*")
-        except ClientError:
-            # After a lost answer the PUT is repeated, and the second one finds the object of the first.
-            return self._read(key) == (data, writer)
-        return True
+            self._put(key, data, writer, answers=(412, 501), IfNoneMatch="*")
+        except ClientError as error:
+            return http_status_of(error)
+        return 200
 
     def remove(self, key: str) -> None:
         self._call("DELETE", "delete_object", key)
@@ -97,12 +110,16 @@ class S3Objects:
             folders += [entry["Prefix"][start:-1] for entry in page.get("CommonPrefixes", [])]
         return [name for name in objects if name], [name for name in folders if name]
 
-    def remove_below(self, folder: str) -> None:
-        """Remove every object in a folder, one by one: some servers cannot remove several by one request."""
+    def below(self, folder: str) -> Iterator[tuple[str, datetime]]:
+        """Every key in a folder and in its folders, and the time of its write by the server's clock."""
         start = len(self._folder(""))
         for page in self._pages("list_objects_v2", folder):
-            for entry in page.get("Contents", []):
-                self.remove(entry["Key"][start:])
+            yield from ((entry["Key"][start:], entry["LastModified"]) for entry in page.get("Contents", []))
+
+    def remove_below(self, folder: str) -> None:
+        """Remove every object in a folder, one by one: some servers cannot remove several by one request."""
+        for key, _ in self.below(folder):
+            self.remove(key)
 
     # ---------------------------------------------------------------------------------- multipart uploads
 
@@ -116,9 +133,14 @@ class S3Objects:
     ) -> dict[str, Any]:
         """Upload one part; returns its entry for `complete_upload`. `pause` waits between two tries; an
         exception of it ends them."""
-        part = {"UploadId": upload_id, "PartNumber": number, "Body": data, "ContentMD5": _md5(data)}
-        answer = self._call(f"PUT part {number} of", "upload_part", key, part, pause=pause)
-        return {"PartNumber": number, "ETag": answer["ETag"]}
+        where = {"Bucket": self._bucket, "Key": self._full(key), "UploadId": upload_id, "PartNumber": number}
+        body = {"Body": data, "ContentMD5": _md5(data)}
+
+        def etag() -> str:
+            return str(self._client.upload_part(**where, **body)["ETag"])
+
+        action = f"PUT part {number} of"
+        return {"PartNumber": number, "ETag": self._request(action, key, etag, pause=pause)}
 
     def complete_upload(
         self, key: str, upload_id: str, parts: builtins.list[dict[str, Any]], size_bytes: int
@@ -126,15 +148,15 @@ class S3Objects:
         """Create the object from its parts. After a lost answer the upload is gone and the object exists."""
         whole = {"UploadId": upload_id, "MultipartUpload": {"Parts": parts}}
         try:
-            self._call("POST", "complete_multipart_upload", key, whole, answers=(404,))
+            self._call("POST", "complete_multipart_upload", key, answers=(404,), **whole)
         except ClientError as error:
             if self.size_or_none(key) != size_bytes:
                 raise explained(self.location, "POST", self._full(key), error) from error
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Remove the parts of an upload that will not be completed; a missing upload is no error."""
-        upload = {"UploadId": upload_id}
-        _unless_absent(lambda: self._call("DELETE", "abort_multipart_upload", key, upload, answers=(404,)))
+        abort = "abort_multipart_upload"
+        _unless_absent(lambda: self._call("DELETE", abort, key, answers=(404,), UploadId=upload_id))
 
     def uploads_below(self, folder: str) -> builtins.list[tuple[str, str]]:
         """(key, id) of every multipart upload that was neither completed nor aborted.
@@ -147,8 +169,7 @@ class S3Objects:
             uploads = [upload for page in pages for upload in page.get("Uploads", [])]
         except ClientError:
             return []
-        within = self._folder(folder)  # some servers list those of the whole bucket
-        return [(each["Key"][start:], each["UploadId"]) for each in uploads if each["Key"].startswith(within)]
+        return [(upload["Key"][start:], upload["UploadId"]) for upload in uploads]
 
     # ------------------------------------------------------------------------------------------ requests
 
@@ -166,35 +187,22 @@ class S3Objects:
     def _folder(self, key: str) -> str:
         return f"{full}/" if (full := self._full(key)) else ""
 
-    def _read(self, key: str) -> tuple[bytes, str] | None:
-        """The bytes of a small object, checked against the sha256 in its metadata, and its writer."""
-
-        def whole() -> tuple[bytes, str]:
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
-            with answer["Body"] as body:
-                data = body.read()
-            metadata = answer["Metadata"]
-            if metadata.get(_SHA256, _sha256(data)) != _sha256(data):
-                raise ConnectionError("the received bytes do not match the checksum in the metadata")
-            return data, metadata.get(_WRITER, "")
-
-        return _unless_absent(lambda: self._request("GET", key, whole, answers=(404,)))
-
-    def _put(self, key: str, data: bytes, writer: str = "", **condition: str) -> None:
-        """The server checks the received bytes against the MD5. HTTP 412: the condition is not met."""
-        metadata = {_SHA256: _sha256(data), _WRITER: writer}
-        body = {"Body": data, "ContentMD5": _md5(data), "Metadata": metadata, **condition}
-        self._call("PUT", "put_object", key, body, answers=(412,))
+    def _put(self, key: str, data: bytes, writer: str = "", **more: Any) -> None:
+        """The server checks the received bytes against the MD5."""
+        metadata = {_SHA256: _sha256(data)} | ({_WRITER: writer} if writer else {})
+        body: dict[str, Any] = {"Body": data, "ContentMD5": _md5(data), "Metadata": metadata}
+        self._call("PUT", "put_object", key, **body, **more)
 
     def _call(
-        self, action: str, method: str, key: str, parameters: dict[str, Any] | None = None, **how: Any
+        self, action: str, method: str, key: str, *, answers: Collection[int] = (), **parameters: Any
     ) -> Any:
-        where = {"Bucket": self._bucket, "Key": self._full(key)}
-        request = partial(getattr(self._client, method), **where, **(parameters or {}))
-        return self._request(action, key, request, **how)
+        def call() -> Any:
+            return getattr(self._client, method)(Bucket=self._bucket, Key=self._full(key), **parameters)
 
-    def _request(self, action: str, key: str, request: Callable[[], _T], **how: Any) -> _T:
-        return persistently(self.location, action, self._full(key), request, **how)
+        return self._request(action, key, call, answers=answers)
+
+    def _request(self, action: str, key: str, request: Callable[[], _T], **more: Any) -> _T:
+        return persistently(self.location, action, self._full(key), request, **more)
 
     def _pages(
         self, method: str, folder: str, *, answers: Collection[int] = (), **parameters: str
@@ -202,12 +210,15 @@ class S3Objects:
         """The pages of a listing, each with retries: boto3's paginator ends at the first error."""
         where = {"Bucket": self._bucket, "Prefix": self._folder(folder), **parameters}
         marks: dict[str, str] = {}
+
+        def page() -> Any:
+            return getattr(self._client, method)(**where, **marks)
+
         while True:
-            request = partial(getattr(self._client, method), **where, **marks)
-            yield (page := self._request("LIST", folder, request, answers=answers))
-            marks = {mark: page[at] for at, mark in _MARKS.items() if page["IsTruncated"] and page.get(at)}
-            if not marks:
+            yield (found := self._request("LIST", folder, page, answers=answers))
+            if not found.get("IsTruncated"):
                 return
+            marks = {mark: found[at] for at, mark in _MARKS.items() if found.get(at)}
 
 
 class _Reading:
@@ -220,11 +231,13 @@ class _Reading:
 
     def next(self) -> bytes:
         """The next block; empty at the end."""
+        if self._body is None:
+            self._open()
+        expected_bytes = min(self._block_bytes, self._total_bytes - self.offset)
+        if expected_bytes == 0:
+            return b""
         try:
-            if self._body is None:
-                self._open()
-            expected_bytes = min(self._block_bytes, self._total_bytes - self.offset)
-            block: bytes = self._body.read(expected_bytes) if expected_bytes else b""
+            block: bytes = self._body.read(expected_bytes)
             _check_length(len(block), expected_bytes)
         except BaseException:
             self.close()
@@ -240,9 +253,9 @@ class _Reading:
     def _open(self) -> None:
         rest = {"Range": f"bytes={self.offset}-", "IfMatch": self._etag} if self._etag else {}
         answer = self._get(**rest)
-        self._body, self._etag = answer["Body"], answer["ETag"]
         if rest:
             _check_length(answer["ContentLength"], self._total_bytes - self.offset)
+        self._body, self._etag = answer["Body"], answer["ETag"]
         self._total_bytes = self.offset + answer["ContentLength"]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -20,13 +20,14 @@ from clustertrain.storage.s3_objects import S3Objects
 NEWEST = ".newest"
 PART_BYTES = 16 << 20
 PARTS_IN_FLIGHT = 4
+_PARTS_BEFORE_GROWTH = 5000  # of the 10,000 that an upload may have: 80 GB in small parts, 5 TB in all
+_GROWN = 64
 _ABORT_S = 10.0  # the next writer collects what cannot be removed in this time
 
 
 def part_bytes(number: int) -> int:
-    """The size of the part with this number, from 1 on. S3 allows 10,000 parts and 5 TiB in all: the first
-    half is 80 GB, the second one the rest."""
-    return PART_BYTES * (1 if number <= 5000 else 64)
+    """The size of the part with this number, from 1 on. S3 allows 10,000 parts and 5 TiB in all."""
+    return PART_BYTES if number <= _PARTS_BEFORE_GROWTH else PART_BYTES * _GROWN
 
 
 class S3Tree:
@@ -34,9 +35,9 @@ class S3Tree:
 
     handle = "final"
 
-    def __init__(self, objects: S3Objects, key: str) -> None:
+    def __init__(self, objects: S3Objects, key: str, create: Callable[[str, bytes], bool]) -> None:
         self.files: dict[str, WrittenFile] = {}
-        self._objects, self._key = objects, key
+        self._objects, self._key, self._create = objects, key, create
         self._begun: list[str] = []
 
     @contextmanager
@@ -58,7 +59,7 @@ class S3Tree:
             if self._objects.size_or_none(key := f"{self._key}/{name}") is None:
                 raise FileNotFoundError(f"{key} was removed while the tree was written")
         self._begun.clear()  # from here on there is a tree, ours or another's: `abort` must not remove it
-        if not self._objects.create_exclusive(f"{self._key}/{marker}", data):
+        if not self._create(f"{self._key}/{marker}", data):
             raise FileExistsError(f"{self._objects.uri(self._key)} exists already")
         self.files[marker] = WrittenFile(len(data), hashlib.sha256(data).hexdigest())
         parent, _, name = self._key.rpartition("/")

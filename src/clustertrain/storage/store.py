@@ -193,7 +193,7 @@ def _try_writes(store: Store, key: str, data: bytes) -> None:
 
 def _unfit(store: Store, key: str, what: str) -> StorageError:
     remedy = (
-        "Use a server with read-after-write consistency and conditional writes, such as Amazon S3."
+        "Use a server with read-after-write consistency, such as Amazon S3."
         if store.location.is_s3
         else "Use a file system with exclusive creation and atomic rename: "
         "local disk, NFS, Lustre, GPFS, CephFS."

@@ -1,0 +1,75 @@
+"""Exclusive creation of an object, on a server without conditional writes.
+
+Each contender puts a candidate object beside the key, then lists the candidates. A contender that finds only
+its own candidate, and the key still free, has won: it writes the key and then deletes its candidate.
+
+Safety (at most one wins), provided that a listing shows every object that was put before it: of two
+contenders, the one that put its candidate later also lists later. It sees the candidate of the other one and
+does not win; or the other one deleted its candidate after writing the key, and then the key is taken.
+
+Liveness (one does win): the contender with the smallest name waits while the others withdraw for a random
+time. The candidate of a dead owner is ignored once it is `_DEAD_AFTER_S` older than one's own, both by the
+server's clock. An owner that could not write the key within a quarter of that time starts over. One case
+remains, which only a conditional write excludes: a process that is stopped in the middle of its last request.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from clustertrain.storage.s3_objects import S3Objects
+
+_DEAD_AFTER_S = 120.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_LOOKS = 20
+
+
+def create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
+    """Write `key` unless it exists; True for at most one of any number of callers."""
+    folder, _, name = key.rpartition("/")
+    contest = f"{folder}/.contest-{name}".lstrip("/")
+    own, pause_s = f"{contest}/{writer}", _FIRST_PAUSE_S
+    while not _exists(objects, key):
+        begun_at = time.monotonic()
+        objects.write_atomic(own, b"")
+        try:
+            if _is_alone(objects, contest, own) and not _exists(objects, key):
+                left_s = begun_at + _DEAD_AFTER_S / 4 - time.monotonic()
+                if left_s <= 0:
+                    continue
+                S3Objects(objects.location.with_patience(left_s)).write_atomic(key, data)
+                return True
+        finally:
+            objects.remove(own)
+        _pause(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return False
+
+
+def _is_alone(objects: S3Objects, contest: str, own: str) -> bool:
+    """Whether `own` is the only candidate of a live owner; the one with the smallest name waits for that."""
+    for _ in range(_LOOKS):
+        candidates = dict(objects.below(contest))
+        put_at = candidates.pop(own, None)
+        if put_at is None:  # the listing is delayed, so it may also lack the others
+            return False
+        dead = {key for key, at in candidates.items() if (put_at - at).total_seconds() > _DEAD_AFTER_S}
+        for key in dead:
+            objects.remove(key)
+        living = candidates.keys() - dead
+        if not living:
+            return True
+        if own > min(living):
+            return False
+        _pause(_FIRST_PAUSE_S)
+    return False
+
+
+def _exists(objects: S3Objects, key: str) -> bool:
+    return objects.size_or_none(key) is not None
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(random.uniform(0.5, 1.0) * seconds)
