@@ -113,7 +113,7 @@ def test_the_settings_in_the_tables_for_other_launchers_are_valid(tmp_path):
     ],
 )
 def test_the_loops_of_sweeps_start_valid_jobs(page, names, tmp_path, monkeypatch):
-    """Each command of the loop is tried with `validate` in place of `run`."""
+    """Each command of the loop is tried with `check` in place of `run`."""
     text = (ROOT / page).read_text()
     monkeypatch.chdir(tmp_path)
     Path("examples").symlink_to(ROOT / "examples")
@@ -125,7 +125,7 @@ def test_the_loops_of_sweeps_start_valid_jobs(page, names, tmp_path, monkeypatch
     shown = subprocess.run(["bash", "-euc", show + loop], capture_output=True, text=True, check=True).stdout
     found = []
     for arguments in shown.removeprefix("run\n").split("\nrun\n"):
-        done = CliRunner().invoke(main, ["validate", *arguments.splitlines()])
+        done = CliRunner().invoke(main, ["check", "--no-code", "--defaults", *arguments.splitlines()])
         assert done.exit_code == 0, done.output
         found += re.findall(r"^name: (.*)$", done.output, re.MULTILINE)
     assert found == names

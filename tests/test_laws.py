@@ -136,7 +136,7 @@ KNOWS_THE_COMMANDS = (
     "variables.py",
 )
 """The first file makes the commands that messages advise; the others describe what a command does."""
-COMMAND = re.compile(r"clustertrain (?:run|submit|status|logs|stop|ckpt|data|render|validate)\b")
+COMMAND = re.compile(r"clustertrain (?:run|submit|status|logs|stop|ckpt|data|render|check)\b")
 DESCRIPTIONS = (
     "under `clustertrain run`",
     "what `clustertrain submit` sets",

@@ -21,6 +21,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import BestCheckpoint
 from clustertrain.run.result import ended, write_result
+from clustertrain.training.run import SaveProgress
 
 
 @pytest.fixture
@@ -36,22 +37,14 @@ def run(tmp_path):
             "model": {"a.weight": tied, "b.weight": tied, "n": torch.tensor(step)},
             "optimizer": {"lr": 0.1},
         }
-        progress = {"step": step, "epoch": 1, "samples_seen": step * 8, "world_size": 2}
-        saver.save(state, {**progress, "metrics": {"accuracy": step / 100}, "reason": "steps"})
+        saver.save(state, SaveProgress(step, 1, step * 8, 2, {"accuracy": step / 100}, "steps"))
     return run
 
 
 def committed(run, step, write):
     """A checkpoint whose model.pt has what `write` writes into a file."""
     writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
-    progress = {
-        "step": step,
-        "epoch": 1,
-        "samples_seen": 8,
-        "world_size": 2,
-        "metrics": {},
-        "reason": "steps",
-    }
+    progress = SaveProgress(step, 0, 8, 1, {}, "steps")
     writer.commit({"model.pt": write}, progress)
 
 
@@ -88,7 +81,7 @@ def test_ls_shows_a_damaged_manifest(ckpt, run):
 
 
 def test_an_export_loads_without_clustertrain(ckpt, tmp_path):
-    result = ckpt("export", "--to", str(tmp_path / "out" / "digits.safetensors"))
+    result = ckpt("export", "--output", str(tmp_path / "out" / "digits.safetensors"))
     assert result.exit_code == 0, result.output
     code = (
         "import sys\n"
@@ -105,17 +98,17 @@ def test_an_export_loads_without_clustertrain(ckpt, tmp_path):
 
 def test_an_export_of_an_older_one_and_of_none(ckpt, tmp_path):
     to = str(tmp_path / "old.safetensors")
-    assert ckpt("export", "--name", "00000010-1.0", "--to", to).exit_code == 0
-    again = ckpt("export", "--to", to)
+    assert ckpt("export", "--name", "00000010-1.0", "--output", to).exit_code == 0
+    again = ckpt("export", "--output", to)
     assert (again.exit_code, "exists already" in again.stderr) == (2, True)
-    absent = ckpt("export", "--name", "7", "--to", str(tmp_path / "x.safetensors"))
+    absent = ckpt("export", "--name", "7", "--output", str(tmp_path / "x.safetensors"))
     assert absent.exit_code == 2
     assert "There are: 00000010-1.0, 00000020-1.0" in absent.stderr
 
 
 def test_a_damaged_checkpoint_is_not_exported(ckpt, run, tmp_path):
     (run.local_path(run.key) / "checkpoints" / "00000020-1.0" / "model.pt").write_bytes(b"")
-    result = ckpt("export", "--to", str(tmp_path / "x.safetensors"))
+    result = ckpt("export", "--output", str(tmp_path / "x.safetensors"))
     assert result.exit_code == 4
     assert "Checkpoint 00000020-1.0 can be exported only with all files of its manifest.\n" in result.output
     assert "--name" in result.output
@@ -148,7 +141,7 @@ def test_the_model_of_another_program_is_refused_with_what_it_is(ckpt, run, tmp_
         run, 30, lambda file: file.write(content) if type(content) is bytes else torch.save(content, file)
     )
     to = tmp_path / "out" / "x.safetensors"
-    result = ckpt("export", "--to", str(to))
+    result = ckpt("export", "--output", str(to))
     assert result.exit_code == 2, result.exception
     first, second = result.stderr.splitlines()
     assert first.startswith(f"error: model.pt of checkpoint 00000030-1.0 {what}") and len(first) < 300
@@ -160,7 +153,7 @@ def test_the_model_of_another_program_is_refused_with_what_it_is(ckpt, run, tmp_
 def test_a_run_without_checkpoints_is_not_verified_in_silence(tmp_path):
     run = RunDir.newest(str(tmp_path / "runs"), "digits")
     claim_attempt(run)
-    for command in (["verify"], ["export", "--to", str(tmp_path / "x.safetensors")]):
+    for command in (["verify"], ["export", "--output", str(tmp_path / "x.safetensors")]):
         result = CliRunner().invoke(
             main, ["ckpt", command[0], str(run.local_path(run.key).parent), *command[1:]]
         )
@@ -172,7 +165,7 @@ def test_a_run_without_checkpoints_is_not_verified_in_silence(tmp_path):
 def test_exported_files_and_their_folder_follow_the_umask(ckpt, tmp_path, umask, modes):
     before = os.umask(umask)
     try:
-        assert ckpt("export", "--to", str(tmp_path / "out" / "digits.safetensors")).exit_code == 0
+        assert ckpt("export", "--output", str(tmp_path / "out" / "digits.safetensors")).exit_code == 0
     finally:
         os.umask(before)
     of_folder, of_file = modes
@@ -186,7 +179,7 @@ def test_an_export_that_cannot_be_written_leaves_no_file(ckpt, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        result = ckpt("export", "--to", str(tmp_path / "out" / "digits.safetensors"))
+        result = ckpt("export", "--output", str(tmp_path / "out" / "digits.safetensors"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert result.exit_code == 4, result.output
@@ -209,7 +202,7 @@ def test_the_best_one_is_marked_and_exported(ckpt, run, tmp_path, mode):
     (marked,) = [line for line in ckpt("ls").output.splitlines() if "best" in line]
     assert marked.split()[0] == best
     assert marked.endswith(f"accuracy {value}  (best: accuracy {value})")
-    assert ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors")).exit_code == 0
+    assert ckpt("export", "--best", "--output", str(tmp_path / "best.safetensors")).exit_code == 0
     assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == best
     result = ended(run.newest_attempt(), "done", "finished")
     assert result.best == BestCheckpoint(best, "accuracy", value)
@@ -221,7 +214,7 @@ def test_the_best_one_is_marked_and_exported(ckpt, run, tmp_path, mode):
 def test_without_keep_best_none_is_the_best(ckpt, run, tmp_path):
     keep_best(run, None)
     assert "best" not in ckpt("ls").output
-    result = ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors"))
+    result = ckpt("export", "--best", "--output", str(tmp_path / "best.safetensors"))
     assert result.exit_code == 2
     assert "no checkpoint.keep_best" in result.stderr
     assert "--name" in result.stderr
@@ -231,7 +224,7 @@ def test_without_keep_best_none_is_the_best(ckpt, run, tmp_path):
 def test_a_metric_that_no_checkpoint_has(ckpt, run, tmp_path):
     keep_best(run, "max", "acuracy")
     assert "best" not in ckpt("ls").output
-    result = ckpt("export", "--best", "--to", str(tmp_path / "best.safetensors"))
+    result = ckpt("export", "--best", "--output", str(tmp_path / "best.safetensors"))
     assert result.exit_code == 2
     assert "finite value of acuracy" in result.stderr
     assert "Their metrics are: accuracy." in result.stderr

@@ -35,7 +35,6 @@ def test_help_lists_every_command(cli):
     out = cli("--help").output
     for command in (
         "init",
-        "validate",
         "check",
         "render",
         "submit",
@@ -57,9 +56,9 @@ def test_schema_is_json(cli):
     assert json.loads(cli("schema").output)["title"] == "clustertrain job file"
 
 
-def test_init_writes_a_job_that_validates(cli, tmp_path):
+def test_init_writes_a_job_without_mistakes(cli, tmp_path):
     assert cli("init", "my-Run_1").exit_code == 0
-    result = cli("validate", "my-Run_1/job.yaml")
+    result = cli("check", "--no-code", "--defaults", "my-Run_1/job.yaml")
     assert result.exit_code == 0
     assert "name: my-run-1" in result.output
 
@@ -80,7 +79,7 @@ def test_init_where_no_folder_can_be(cli, tmp_path):
 
 def test_set_reaches_the_job(cli):
     cli("init")
-    assert "epochs: 3" in cli("validate", "--set", "train.epochs=3").output
+    assert "epochs: 3" in cli("check", "--no-code", "--defaults", "--set", "train.epochs=3").output
 
 
 BAD_JOBS = {
@@ -96,7 +95,7 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize(("text", "said"), BAD_JOBS.values(), ids=BAD_JOBS)
-@pytest.mark.parametrize("command", ["validate", "run"])
+@pytest.mark.parametrize("command", ["check", "run"])
 def test_a_bad_job_gets_two_or_three_lines_and_2(tmp_path, command, text, said):
     """With the real program and its real stderr."""
     if text is not None:
@@ -121,7 +120,7 @@ ON_CLUSTERS = [
 ]
 
 
-@pytest.mark.parametrize("command", ["validate", "check", "run", *ON_CLUSTERS])
+@pytest.mark.parametrize("command", ["check", "check --no-code", "run", *ON_CLUSTERS])
 def test_no_command_takes_a_job_that_turns_off_the_token(cli, tmp_path, command):
     (tmp_path / "job.yaml").write_text("name: a\nfunction: m:f\nenv:\n  RAY_AUTH_MODE: disabled\n")
     result = cli(*command.split())
@@ -235,7 +234,9 @@ def test_the_commands_at_the_end_of_a_run_with_options_have_them_once(cli, runs,
 def test_a_refused_start_advises_the_same_command(cli, runs):
     for refused in ("render", "submit"):
         result = cli(refused, "--to", "local", "a job.yaml", "--set", "name=b")
-        assert re.search(r"clustertrain (validate|run) 'a job\.yaml' --set name=b", result.stderr)
+        assert re.search(
+            r"clustertrain (check --no-code --defaults|run) 'a job\.yaml' --set name=b", result.stderr
+        )
 
 
 def test_ls_of_nothing(cli):
@@ -244,7 +245,7 @@ def test_ls_of_nothing(cli):
     assert result.output.splitlines() == ["NAME  STATE  STEP  ATTEMPT  WHERE  FIGURES"]
 
 
-@pytest.mark.parametrize("command", ["validate", "render", "submit", "ls", "status", "logs", "stop"])
+@pytest.mark.parametrize("command", ["check", "render", "submit", "ls", "status", "logs", "stop"])
 def test_an_unknown_launcher_names_those_that_there_are(cli, command):
     result = cli(command, "--to", "pbs")
     assert result.exit_code == EXIT_JOB
@@ -254,7 +255,7 @@ def test_an_unknown_launcher_names_those_that_there_are(cli, command):
 
 def test_a_command_that_local_does_not_have_names_the_right_one(cli, tmp_path):
     cli("init", ".")
-    for command, remedy in (("render", "clustertrain validate"), ("submit", "clustertrain run")):
+    for command, remedy in (("render", "clustertrain check"), ("submit", "clustertrain run")):
         result = cli(command, "--to", "local")
         assert result.exit_code == EXIT_JOB
         assert remedy in result.output

@@ -546,6 +546,7 @@ def test_every_key_of_train_is_decided():
         "accumulate",
         "clip_norm",
         "compile",
+        "float8",
     }
     arithmetic |= {"normalization", "find_unused_parameters", "gradient_compression", "lr", "limit_batches"}
     arithmetic |= {

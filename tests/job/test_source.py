@@ -179,7 +179,7 @@ def test_validate_reports_it_without_torch(tmp_path):
     )
     code = (
         "import sys\nfrom clustertrain.cli.main import main\n"
-        "code = main(['validate', sys.argv[1]], standalone_mode=False)\n"
+        "code = main(['check', '--no-code', sys.argv[1]], standalone_mode=False)\n"
         "assert 'torch' not in sys.modules\nsys.exit(code)"
     )
     done = subprocess.run(

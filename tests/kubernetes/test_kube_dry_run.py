@@ -291,7 +291,7 @@ def test_where_the_account_may_not_change_rayjobs_nothing_is_applied(user, kube,
     own.kubeconfig = bind_role(kube, namespace, ("rayjobs", "patch"))
     assert "may not patch rayjobs.ray.io" in own("submit", code=EXIT_CLUSTER).stderr
     assert applied(kube, namespace) == []
-    checked = own("validate").stdout
+    checked = own("check", "--no-code").stdout
     assert (
         "note: the API server did not check the objects" in checked
         and "may not patch rayjobs.ray.io" in checked
@@ -390,23 +390,28 @@ def test_code_policies_and_budget_leave_with_the_rayjob_that_submit_made(user, k
         kube.wait_until_gone(kind, namespace, 120, selector=selector)
 
 
-# ------------------------------------------------------------------------------------------------- validate
+# ------------------------------------------------------------------------------------------------- check
 
 
-def test_validate_asks_the_server_and_leaves_nothing(user, kube, namespace):
+def test_check_asks_the_server_and_leaves_nothing(user, kube, namespace):
     own = user()
-    assert own("validate").stdout.startswith(f"{own.job_file}: ConfigMap ")
+    assert own("check", "--no-code").stdout.splitlines()[1].startswith(f"{own.job_file}: ConfigMap ")
     patch = ("--set", "kubernetes.patches={spec: {zzz: 1}}")
-    assert "RayJob watched: spec.zzz: field not declared" in own("validate", *patch, code=EXIT_CLUSTER).stderr
+    assert (
+        "RayJob watched: spec.zzz: field not declared"
+        in own("check", "--no-code", *patch, code=EXIT_CLUSTER).stderr
+    )
     assert applied(kube, namespace) == []
 
 
-def test_validate_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace):
+def test_check_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace):
     """The server takes these RayJobs, and refuses their pods after that."""
     own = user()
 
     def refused(*sets: str) -> str:
-        return own("validate", *(word for each in sets for word in ("--set", each)), code=EXIT_CLUSTER).stderr
+        return own(
+            "check", "--no-code", *(word for each in sets for word in ("--set", each)), code=EXIT_CLUSTER
+        ).stderr
 
     head = "kubernetes.patches={{spec: {{rayClusterSpec: {{headGroupSpec: {{template: {{spec: {}}}}}}}}}}}"
     assert "Pod watched-head-: spec.hostname: Invalid value" in refused(head.format("{hostname: A_b}"))
@@ -424,10 +429,10 @@ def test_validate_asks_the_server_for_the_pods_of_a_rayjob(user, kube, namespace
     assert kube.items("pods", namespace) == []
 
 
-def test_validate_without_a_cluster_says_what_was_not_checked(user, tmp_path):
+def test_check_without_a_cluster_says_what_was_not_checked(user, tmp_path):
     own = user()
     own.kubeconfig = tmp_path / "none"
     began = time.monotonic()
-    said = own("validate").stdout
+    said = own("check", "--no-code").stdout
     assert said.startswith("note: not checked with a cluster (fields and types, admission webhooks ")
     assert time.monotonic() - began < 30

@@ -57,7 +57,7 @@ def test_the_example_is_trained_and_leaves_its_storage(make, kube, namespace, im
     if bring is applied:  # a job file of that name and namespace finds it
         job_file = (str(CHECKOUT / "k8s" / "digits.yaml"), "--set", f"kubernetes.namespace={namespace}")
         model = run.folder / "model.safetensors"
-        for command in ("status", "logs", "ckpt ls", f"ckpt export --launcher kubernetes --to {model}"):
+        for command in ("status", "logs", "ckpt ls", f"ckpt export --to kubernetes --output {model}"):
             done = run.command(*command.split(), *job_file)
             assert done.returncode == 0, done.stdout + done.stderr
         assert model.stat().st_size > 0

@@ -63,11 +63,15 @@ def test_a_limit_range_is_met_before_anything_is_applied(user, kube, namespace):
     assert "kubernetes.head and kubernetes.submitter" in refused
     assert not kube.items("rayjobs", namespace)
     smaller = ["--set", "kubernetes.submitter.cpu_limit=0.5", "--set", "kubernetes.head.cpu_limit=0.5"]
-    own("validate", *smaller)
-    disk = own("validate", *smaller, "--set", "kubernetes.ephemeral_storage=5Gi", code=EXIT_CLUSTER).stderr
+    own("check", "--no-code", *smaller)
+    disk = own(
+        "check", "--no-code", *smaller, "--set", "kubernetes.ephemeral_storage=5Gi", code=EXIT_CLUSTER
+    ).stderr
     assert "maximum ephemeral-storage usage per Container is 2Gi" in disk
     assert disk.splitlines()[-1].endswith("What it names is in kubernetes.ephemeral_storage.")
-    too_small = own("validate", *smaller, "--set", "kubernetes.submitter.cpus=0.01", code=EXIT_CLUSTER)
+    too_small = own(
+        "check", "--no-code", *smaller, "--set", "kubernetes.submitter.cpus=0.01", code=EXIT_CLUSTER
+    )
     assert "minimum cpu usage per Container is 50m, but request is 10m" in too_small.stderr
 
 
@@ -124,7 +128,9 @@ def test_a_policy_on_labels_names_the_key_of_labels(user, kube, namespace):
 def test_a_quota_that_counts_what_is_applied_refuses_it_before(user, kube, namespace, key, refused):
     kube.apply(rule("ResourceQuota", hard={key: "0"}), namespace=namespace)
     own = user()
-    kube.wait_for(lambda: refused in own("validate", code=None).stderr, 120, "the quota does not count")
+    kube.wait_for(
+        lambda: refused in own("check", "--no-code", code=None).stderr, 120, "the quota does not count"
+    )
     assert refused in own("submit", code=EXIT_CLUSTER).stderr
     assert not kube.items("rayjobs", namespace)
 

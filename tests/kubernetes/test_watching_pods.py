@@ -309,7 +309,9 @@ def test_a_run_that_trains_is_watched_and_stopped(trainer, kube, namespace, tmp_
     assert "2 workers started" in trainer("logs", "--attempt", "1").stdout
     committed = {path.name for path in runs.glob("digits/g1/checkpoints/[0-9]*")}
     assert committed == {line.split()[0] for line in trainer.find("ckpt", "ls").stdout.splitlines()[1:]}
-    trainer.find("ckpt", "export", "--to", str(tmp_path / "out.safetensors"))  # a reader pod sends the model
+    trainer.find(
+        "ckpt", "export", "--output", str(tmp_path / "out.safetensors")
+    )  # a reader pod sends the model
     assert json.loads((tmp_path / "out.json").read_text())["checkpoint"] in committed
     readers = "clustertrain.io/role=reader"
     kube.wait_for(lambda: not kube.items("pods", namespace, readers), 240, "a reader pod stays")

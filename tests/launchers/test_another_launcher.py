@@ -132,14 +132,14 @@ def test_its_section_belongs_to_the_job_file_and_to_the_schema(folder):
     install(folder / "site")
     (folder / "job.yaml").write_text("name: digits\nfunction: m:f\nqueue: {lane: 007}\n")
     (folder / "m.py").write_text("def f(config): pass\n")
-    done = in_a_new_process(folder, "validate")
+    done = in_a_new_process(folder, "check", "--no-code", "--defaults")
     assert "queue:\n  lane: '007'\n" in done.stdout, done.stderr
     assert '"Where the job waits."' in in_a_new_process(folder, "schema").stdout
 
 
 def test_a_section_without_its_launcher_says_so(folder):
     (folder / "job.yaml").write_text("name: digits\nfunction: m:f\ngridengine: {lane: slow}\n")
-    output = call("validate", code=2)
+    output = call("check", code=2)
     assert "unknown key 'gridengine'" in output
     assert "or the section of a launcher: kubernetes, slurm are installed here" in output
 

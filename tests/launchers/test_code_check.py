@@ -13,7 +13,6 @@ from clustertrain.cli.main import main
 from clustertrain.errors import ClusterTrainError, DataError, JobError, RunStopped
 from clustertrain.launchers import check
 from clustertrain.launchers.check import check_code, check_loggers
-from clustertrain.launchers.launcher import launcher_of
 from clustertrain.launchers.local.run import run_local
 from clustertrain.node import installed
 from clustertrain.node.installed import how_to_install
@@ -86,7 +85,7 @@ def test_a_variable_of_env_that_is_not_set_is_an_error_here_and_empty_elsewhere(
 @pytest.mark.parametrize(
     ("command", "loss", "said"),
     [
-        ("validate", "mine.Dise", "job.yaml:4:36: train.loss: mine.Dise names 'Dise', which "),
+        ("check --no-code", "mine.Dise", "job.yaml:4:36: train.loss: mine.Dise names 'Dise', which "),
         ("check", "torch.nn.MSELos", "job.yaml:4:36: train.loss: torch.nn.MSELos names 'MSELos', which "),
         (
             "check",
@@ -103,11 +102,11 @@ def test_a_loss_that_does_not_exist_names_its_place_in_the_file(tmp_path, comman
     (tmp_path / "job.yaml").write_text(
         f"name: a\ntask: mine:T\ntrain:\n  {{epochs: 1, batch_size: 4, loss: {loss}}}\n"
     )
-    done = CliRunner().invoke(main, [command, str(tmp_path / "job.yaml")])
+    done = CliRunner().invoke(main, [*command.split(), str(tmp_path / "job.yaml")])
     assert done.exit_code == 2
     assert f"{tmp_path}/{said}" in done.output
     override = CliRunner().invoke(
-        main, ["validate", str(tmp_path / "job.yaml"), "--set", "train.loss=mine.Dise"]
+        main, ["check", "--no-code", str(tmp_path / "job.yaml"), "--set", "train.loss=mine.Dise"]
     )
     assert "error: --set train.loss=mine.Dise: train.loss: mine.Dise names 'Dise'" in override.output
 
@@ -293,19 +292,18 @@ def test_storage_on_s3_needs_a_server_of_mlflow_and_a_folder_of_wandb(job, monke
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "kubernetes"])
-def test_validate_for_a_cluster_checks_the_loggers_as_well(tmp_path, monkeypatch, launcher):
+def test_check_for_a_cluster_checks_the_loggers_as_well(tmp_path, monkeypatch, launcher):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))  # no kubectl
-    (tmp_path / "m.py").touch()
+    (tmp_path / "m.py").write_text("class T: pass\n")
     job_file = tmp_path / "job.yaml"
     job_file.write_text(
         "{name: a, task: 'm:T', train: {epochs: 1, batch_size: 1, log: mlflow},"
         " storage: 's3://b/p', image: 'i:1'}"
     )
-    check_it = launcher_of(launcher).check
-    with pytest.raises(JobError, match="MLFLOW_TRACKING_URI is not set"):
-        check_it(str(job_file), ())
+    check_it = ("check", str(job_file), "--no-code", "--to", launcher, "--set")
+    refused = CliRunner().invoke(main, [*check_it, "name=b"])
+    assert (refused.exit_code, "MLFLOW_TRACKING_URI is not set" in refused.output) == (2, True)
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name == "mlflow" else object())
-    sets = ("env.MLFLOW_TRACKING_URI=http://mlflow:5000",)
-    notes = check_it(str(job_file), sets).lines
-    assert notes[0].startswith("note: train.log: mlflow: not installed here; the nodes need it")
+    done = CliRunner().invoke(main, [*check_it, "env.MLFLOW_TRACKING_URI=http://mlflow:5000"])
+    assert done.output.startswith("note: train.log: mlflow: not installed here; the nodes need it")

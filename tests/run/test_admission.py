@@ -13,6 +13,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
+from clustertrain.training.run import SaveProgress
 from shelves import shelf_at
 from small_job import job
 
@@ -92,14 +93,7 @@ def checkpoint_of(job, workers, tmp_path):
     from clustertrain.checkpoints.write import Writer
 
     folder = tmp_path / "runs" / "a" / "g1" / "checkpoints"
-    progress = {
-        "step": 1,
-        "epoch": 0,
-        "samples_seen": 8,
-        "world_size": workers,
-        "metrics": {},
-        "reason": "steps",
-    }
+    progress = SaveProgress(1, 0, 8, workers, {}, "steps")
     Writer(shelf_at(folder), 1, 0, "0" * 64, {}, Retention(), lambda: True).commit({}, progress)
 
 

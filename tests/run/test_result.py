@@ -22,6 +22,7 @@ from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
+from clustertrain.training.run import SaveProgress
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
@@ -101,7 +102,7 @@ def test_a_stop_without_a_checkpoint_is_130(attempt):
 def test_a_stop_with_a_checkpoint_is_75_whoever_asked_for_it(attempt, state, cause):
     assert ended(attempt, state, cause).exit_code == EXIT_INTERRUPTED
     writer = Writer(attempt.run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
-    progress = {"step": 3, "epoch": 0, "samples_seen": 3, "world_size": 1, "metrics": {}, "reason": "stop"}
+    progress = SaveProgress(3, 0, 3, 1, {}, "stop")
     writer.commit({"model.pt": lambda file: file.write(b"weights")}, progress)
     assert ended(attempt, state, cause).exit_code == EXIT_STOPPED
 

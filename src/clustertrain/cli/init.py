@@ -9,7 +9,7 @@ from clustertrain.errors import JobError, StorageError
 from clustertrain.run.command_line import typed
 
 JOB_YAML = """\
-# Check it:  clustertrain validate      Run it:  clustertrain run
+# Check it:  clustertrain check         Run it:  clustertrain run
 name: {name}
 task: task:SineTask          # file task.py, class SineTask
 args:

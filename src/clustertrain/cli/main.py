@@ -13,7 +13,6 @@ from clustertrain.cli.complete import job_files
 from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
-from clustertrain.node.installed import launcher_names
 from clustertrain.version import __version__
 
 
@@ -59,49 +58,35 @@ def init(folder: str) -> None:
 @JOB_FILE
 @SETS
 @WHERE
+@click.option("--no-code", is_flag=True, help="Read the code as text only: import and run none of it.")
+@click.option("--defaults", is_flag=True, help="Print the job with every default filled in, as YAML.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there is advice.")
-def validate(job_file: str, sets: tuple[str, ...], to: str | None, strict: bool) -> None:
-    """Check a job file, and its code as far as the text shows it; prints every default filled in.
+def check(
+    job_file: str, sets: tuple[str, ...], to: str | None, *, no_code: bool, defaults: bool, strict: bool
+) -> None:
+    """Find mistakes in a job file and in its code; starts nothing.
 
-    With --to, the checks of that launcher run as well. For kubernetes these are rules of the operator and,
-    if a cluster answers, a check against that cluster. What it would refuse, at once or later, is an error;
-    what it accepts although it is a mistake or unsafe is advice.
+    The code is imported, its args are bound, and a task is rehearsed on one batch, in a process of its own.
+    `run` and `submit` do the same first. With --to, the checks of that launcher run as well. For kubernetes
+    these are rules of the operator and, if a cluster answers, a check against that cluster. What it would
+    refuse, at once or later, is an error; what it accepts although it is a mistake or unsafe is advice.
     """
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
-    from clustertrain.job.source import check_source
-    from clustertrain.launchers.check import check_loggers, placing
+    from clustertrain.launchers.check import check_code, check_text
     from clustertrain.launchers.launcher import launcher_of
     from clustertrain.run.command_line import typed
 
-    if to is not None:
-        checked = launcher_of(to).check(job_file, sets)
-        click.echo("\n".join(checked.lines))
-        if strict and checked.advised:
-            sys.exit(EXIT_FAILED)
-        return
-    job = load_job(Path(job_file), sets)
-    with placing(typed("validate", job_file, sets)):
-        check_source(job)
-        notes = check_loggers(job)
-    click.echo(dump_job(job), nl=False)
-    for each in notes:
-        click.echo(f"note: {each}", err=True)
-
-
-@main.command()
-@JOB_FILE
-@SETS
-def check(job_file: str, sets: tuple[str, ...]) -> None:
-    """Import the code of a job, bind its args and rehearse a task on one batch; starts nothing.
-
-    It takes seconds and one process. `run` and `submit` do the same first.
-    """
-    from clustertrain.job.file import load_job
-    from clustertrain.launchers.check import check_code
-    from clustertrain.run.command_line import typed
-
-    check_code(load_job(Path(job_file), sets), click.echo, command=typed("check", job_file, sets))
+    job, echo = load_job(Path(job_file), sets), note if defaults else click.echo
+    code = check_text if no_code else check_code
+    code(job, echo, command=typed("check", job_file, sets), elsewhere=to not in (None, "local"))
+    checked = launcher_of(to).check(job_file, sets) if to is not None else None
+    if checked is not None:
+        echo("\n".join(checked.lines))
+    if defaults:
+        click.echo(dump_job(job), nl=False)
+    if checked is not None and strict and checked.advised:
+        sys.exit(EXIT_FAILED)
 
 
 @main.command()
@@ -109,7 +94,7 @@ def check(job_file: str, sets: tuple[str, ...]) -> None:
 @SETS
 @TO
 def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
-    """Print what `submit` would send, and send nothing."""
+    """Print what `submit` would send, and send nothing: `submit --dry-run` does the same."""
     from clustertrain.launchers.launcher import launcher_of
 
     click.echo(launcher_of(to).render(job_file, sets, note), nl=False)
@@ -121,7 +106,19 @@ def render(job_file: str, sets: tuple[str, ...], to: str) -> None:
 @TO
 @start_options
 @click.option("--wait", is_flag=True, help="Follow the run to its end; exit with its code.")
-def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    job_file: str,
+    sets: tuple[str, ...],
+    to: str,
+    *,
+    wait: bool,
+    dry_run: bool,
+    **options: bool,
+) -> None:
     """Check a job and submit it to a scheduler.
 
     The scheduler runs a snapshot of job and code: later changes have no effect on it.
@@ -132,6 +129,9 @@ def submit(job_file: str, sets: tuple[str, ...], to: str, wait: bool, **options:
     from clustertrain.run.admission import Options
     from clustertrain.run.command_line import typed
 
+    if dry_run:
+        ctx.invoke(render, job_file=job_file, sets=sets, to=to)
+        return
     job, launcher = load_job(Path(job_file), sets), launcher_of(to)
     start = Options(**options, command=typed(f"submit --to {to}", job_file, sets))
     submitted = launcher.submit(job, job_file, start, click.echo, sets=sets)
@@ -296,20 +296,18 @@ def ckpt_verify(target: str, sets: tuple[str, ...], to: str | None) -> None:
 @ckpt.command("export")
 @TARGET
 @SETS
+@WHERE
 @click.option("--name", default=None, help="The checkpoint. Default: the newest.")
 @click.option("--best", is_flag=True, help="Export the best checkpoint by checkpoint.keep_best.")
-@click.option("--to", "to", default="model.safetensors", show_default=True, help="The file to write.")
-@click.option(
-    "--launcher", type=click.Choice(launcher_names()), help="As --to of the other commands: where the run is."
-)
+@click.option("--output", default="model.safetensors", show_default=True, help="The file to write.")
 @click.option("--send", is_flag=True, hidden=True)
 def ckpt_export(
     target: str,
     sets: tuple[str, ...],
-    name: str | None,
-    to: str,
-    launcher: str | None,
+    to: str | None,
     *,
+    name: str | None,
+    output: str,
     best: bool,
     send: bool,
 ) -> None:
@@ -317,12 +315,12 @@ def ckpt_export(
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.find import find
 
-    its_launcher, run = find(target, sets, launcher, note)
+    launcher, run = find(target, sets, to, note)
     if send:
         send_checkpoint(run.visible_run(), name, best=best)
         return
     needs_training("ckpt export")
-    click.echo("wrote {} and {}".format(*export_model(its_launcher, run, name, Path(to), best=best)))
+    click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(output), best=best)))
 
 
 @main.group()

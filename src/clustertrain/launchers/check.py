@@ -84,6 +84,21 @@ def check_code(
     echo(f"checked in {time.monotonic() - started_s:.1f} s")
 
 
+def check_text(
+    job: Job, echo: Callable[[str], None], *, command: CommandLine = UNKNOWN, elsewhere: bool = False
+) -> None:
+    """Check the code of a job as text, and its loggers, in milliseconds. Arguments as for `check_code`.
+
+    Raises:
+        ClusterTrainError: what is wrong, with file, line and remedy.
+    """
+    with placing(command):
+        check_source(job)
+        for note in check_loggers(job, elsewhere=elsewhere):
+            echo(f"note: {note}")
+    echo(f"{command.job_file}: the keys and the names are right; the code was not imported")
+
+
 def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:
     """`env` for the check. What is not set here, and may be elsewhere, is empty.
 

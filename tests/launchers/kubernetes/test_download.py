@@ -23,6 +23,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
+from clustertrain.training.run import SaveProgress
 
 KUBECTL = """
 import json, subprocess, sys
@@ -82,13 +83,14 @@ def cluster(tmp_path, monkeypatch):
     writer = Writer(run.checkpoints, 1, 0, "0" * 64, {}, Retention(), lambda: True)
     saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
-        progress = {"step": step, "epoch": 1, "samples_seen": step, "world_size": 2, "reason": "steps"}
         state = {"model": {"weight": torch.full((1000,), float(step))}, "optimizer": {"lr": 0.1}}
-        saver.save(state, {**progress, "metrics": {"loss": step / 100}})
+        saver.save(state, SaveProgress(step, 1, step, 2, {"loss": step / 100}, "steps"))
 
     def export(*options, **answers):
         (tmp_path / "answers.json").write_text(json.dumps(answers))
-        return CliRunner().invoke(main, ["ckpt", "export", "job.yaml", "--to", "out.safetensors", *options])
+        return CliRunner().invoke(
+            main, ["ckpt", "export", "job.yaml", "--output", "out.safetensors", *options]
+        )
 
     export.folder = tmp_path
     return export

@@ -190,7 +190,7 @@ def test_advice_is_an_error_only_with_strict(folder):
     (folder / "job.yaml").write_text(yaml.safe_dump(JOB))
 
     def validate(*options: str):
-        return CliRunner().invoke(main, ["validate", "--to", "kubernetes", "job.yaml", *options])
+        return CliRunner().invoke(main, ["check", "--no-code", "--to", "kubernetes", "job.yaml", *options])
 
     untagged = ("--set", "image=registry.example.com/train")
     assert validate("--strict").exit_code == validate(*untagged).exit_code == 0

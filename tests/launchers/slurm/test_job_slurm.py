@@ -235,10 +235,10 @@ REFUSED_IN_SBATCH_LINES = {
 
 
 def answer(tmp_path, keys):
-    """The output of `clustertrain validate` for this job."""
+    """The output of `clustertrain check --defaults` for this job."""
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(keys))
-    result = CliRunner().invoke(main, ["validate", str(path)])
+    result = CliRunner().invoke(main, ["check", "--no-code", "--defaults", str(path)])
     return result.exit_code, result.stderr.replace(str(path), "job.yaml")
 
 

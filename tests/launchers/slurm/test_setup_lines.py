@@ -49,7 +49,7 @@ def test_nothing_is_checked_without_bash(tmp_path, monkeypatch):
     check_setup(["fi"])
 
 
-@pytest.mark.parametrize("command", ["validate", "render"])
+@pytest.mark.parametrize("command", ["check", "render"])
 def test_the_command_ends_with_the_code_of_a_wrong_job(tmp_path, command):
     (tmp_path / "train.py").write_text("def train(config): pass\n")
     job = tmp_path / "job.yaml"

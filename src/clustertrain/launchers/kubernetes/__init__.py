@@ -7,7 +7,7 @@ patch_section.py     the patches of that section
 devices.py           devices that a cluster names itself
 launcher.py          the launcher
 submit.py            check, render, apply
-validate.py          `validate`: what the cluster would refuse, and advice
+check.py             `check`: what the cluster would refuse, and advice
 render/              the objects of a job; pure
 rayjob_rules.py      mistakes that patches make and that the API server accepts
 dry_run.py           the API server checks every object before any is applied

@@ -14,10 +14,10 @@ from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
+from clustertrain.launchers.kubernetes.check import check
 from clustertrain.launchers.kubernetes.first_word import first_word
 from clustertrain.launchers.kubernetes.kubectl import Kubectl
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.validate import validate
 from clustertrain.launchers.kubernetes.view import kubectl_for
 from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.observe.columns import Columns
@@ -34,7 +34,7 @@ class KubernetesLauncher:
     storage_visible = False
 
     def check(self, job_file: str, sets: Sequence[str]) -> Checked:
-        return validate(Path(job_file), sets)
+        return check(Path(job_file), sets)
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         return submit.render(load_job(job_file, sets))

@@ -26,9 +26,9 @@ class LocalLauncher(FromStorage):
         return Checked([f"{job_file} is a valid job file for this machine"])
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
-        validate = typed("run", job_file, sets).on_job("validate")
+        defaults = typed("run", job_file, sets).on_job("check --no-code --defaults")
         raise JobError(
-            f"A run on this machine has nothing to render.\n`{validate}` prints the job with every default "
+            f"A run on this machine has nothing to render.\n`{defaults}` prints the job with every default "
             "filled in."
         )
 

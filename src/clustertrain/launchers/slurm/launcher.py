@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
-from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.from_storage import FromStorage
 from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.launchers.launcher import Checked, Echo, Target
@@ -28,9 +27,8 @@ class SlurmLauncher(FromStorage):
     def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         job = with_site(load_job(job_file, sets))
         render_for_submit(job, job_file)
-        notes = [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
         submit_it = typed("submit --to slurm", job_file, sets)
-        return Checked([*notes, f"{job_file} can be rendered; `{submit_it}` checks it against the cluster"])
+        return Checked([f"{job_file} can be rendered; `{submit_it}` checks it against the cluster"])
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
         rendered, _ = render_for_submit(with_site(load_job(job_file, sets)), job_file)

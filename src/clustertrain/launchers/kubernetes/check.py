@@ -1,4 +1,4 @@
-"""`validate --to kubernetes`: checks a job file, and applies nothing.
+"""`check --to kubernetes`: checks a job file, and applies nothing.
 
 refused   the cluster refuses it, at once or later: an error that names what refuses it, when, and the remedy
 advised   the cluster accepts it, although it does not work as intended or is unsafe: a line of the output
@@ -13,7 +13,6 @@ from pathlib import Path
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
-from clustertrain.launchers.check import check_loggers
 from clustertrain.launchers.kubernetes.dry_run import check_admission
 from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.operator_pods import check_pods
@@ -27,7 +26,7 @@ from clustertrain.launchers.launcher import Checked
 from clustertrain.launchers.shell import CommandMissing
 
 
-def validate(path: Path, sets: Sequence[str]) -> Checked:
+def check(path: Path, sets: Sequence[str]) -> Checked:
     """Check a job file.
 
     Raises:
@@ -46,8 +45,7 @@ def validate(path: Path, sets: Sequence[str]) -> Checked:
         yield from check_pods(objects, kubectl)
 
     advised = check_rayjob(objects[-1])
-    notes = [f"note: {text}" for text in check_loggers(job, elsewhere=True)]
-    notes += _of_reachable_cluster(in_cluster())
+    notes = [*_of_reachable_cluster(in_cluster())]
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
     return Checked(
         [*layout, *notes, *advised, f"{path}: {kinds}: KubeRay would refuse none of them"], len(advised)
