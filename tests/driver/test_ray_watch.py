@@ -11,7 +11,7 @@ import pytest
 
 from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.job.model import Job
-from clustertrain.launchers.local.run import _driver_environment
+from clustertrain.launchers.one_host import driver_environment
 from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.process import Guarded
 from waiting import wait_until
@@ -50,7 +50,7 @@ def start(tmp_path):
     def start_one(kills_gcs_when_up="no"):
         folder = private_folder()
         command = [sys.executable, "-c", DRIVER, str(tmp_path / "runs"), kills_gcs_when_up]
-        environment = _driver_environment(Job(name="a", function="m:f"), folder)
+        environment = driver_environment(Job(name="a", function="m:f"), folder)
         started.append(Guarded(command, tmp_path / "log", folder, environment))
         return started[0]
 

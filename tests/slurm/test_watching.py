@@ -14,10 +14,10 @@ from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError
 from clustertrain.launchers import stop
 from clustertrain.launchers.find import status_of
+from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
-from clustertrain.launchers.slurm import stop as slurm_stop
+from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.launchers.slurm.queue import query_squeue
-from clustertrain.launchers.slurm.stop import stop_run
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
@@ -142,7 +142,7 @@ def test_a_stop_is_asked_for_and_waited_for(runs, cluster):
 def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
     monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 1.0)
     job_id, said = runs.start(agent="deaf"), []
-    stop_run(runs.run(), said.append)
+    stop_run(LAUNCHER.scheduler, runs.run(), said.append)
     assert said[1:] == ["it has not ended within 1 s", f"SLURM job {job_id} was RUNNING: cancelled"]
     cluster.wait_for_state(job_id, {"CANCELLED"})
     assert runs.wait_for(lambda status: status.standing.over).state == "cancelled"
@@ -181,14 +181,14 @@ def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, clust
 
 
 def test_one_that_starts_at_that_moment_may_save(runs, cluster, monkeypatch):
-    job_id = runs.submit("--hold", wrap=runs.agent())
+    job_id, cancel = runs.submit("--hold", wrap=runs.agent()), slurm_queue.cancel
 
     def cancel_late(job_id, *, only_waiting=False):
         cluster.command("scontrol", "release", job_id)
         runs.wait_for(lambda status: status.state == "running")
-        slurm_queue.cancel(job_id, only_waiting=only_waiting)
+        cancel(job_id, only_waiting=only_waiting)
 
-    monkeypatch.setattr(slurm_stop, "cancel", cancel_late)
+    monkeypatch.setattr(slurm_queue, "cancel", cancel_late)
     assert runs.cli("stop").endswith("\ndigits: stopped (user) at step 7\n")
     assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
 
@@ -247,7 +247,7 @@ def test_while_the_controller_is_away_the_run_lives(runs, cluster, monkeypatch):
     assert [line.split()[:2] for line in listed[1:3]] == [["digits", "running"], ["other", "queued"]]
     assert listed[3].startswith("note: SLURM does not answer: ")
     with pytest.raises(ClusterError, match="other is queued, and SLURM does not answer"):
-        stop_run(runs.run("other"), print)
+        stop_run(LAUNCHER.scheduler, runs.run("other"), print)
     monkeypatch.setattr(slurm_queue, "ANSWER_S", 30.0)
     cluster.start_controller()
     assert set(query_squeue([job_id, queued])) == {job_id, queued}
@@ -260,7 +260,7 @@ def test_the_same_id_on_another_cluster_is_another_job(runs, cluster):
     assert status.state == "queued"
     assert status.note.startswith("SLURM's cluster here is ")
     with pytest.raises(ClusterError):
-        stop_run(runs.run(), print)
+        stop_run(LAUNCHER.scheduler, runs.run(), print)
     assert cluster.job(job_id)["JobState"] == "PENDING"
 
 

@@ -1,4 +1,4 @@
-"""The common part of local and slurm: this machine reads the storage of their runs."""
+"""The common part of launchers whose runs have their storage on this machine."""
 
 from __future__ import annotations
 

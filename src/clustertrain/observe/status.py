@@ -1,6 +1,6 @@
 """The state of a run by its files, as `status` and `ls` show it if this machine can access the storage.
 
-A launcher with a scheduler combines it with the scheduler's state: launchers/slurm/status.py.
+A launcher with a scheduler combines it with the scheduler's state: launchers/scheduler/status.py.
 """
 
 from __future__ import annotations

@@ -135,6 +135,15 @@ def is_same_start(previous: Attempt, allocation: SchedulerStart | None) -> bool:
     return claim.allocation.is_same_job(allocation)
 
 
+def was_stopped_by_user(run: RunDir, allocation: SchedulerStart) -> bool:
+    """Whether the user stopped the run in an earlier start of the scheduler's job that now starts again."""
+    previous = run.newest_attempt()
+    if previous is None or not is_same_start(previous, allocation):
+        return False
+    stop = previous.stop.read()
+    return stop is not None and stop.cause == "user"
+
+
 def is_running(previous: Attempt, options: Options) -> bool:
     """Whether another process runs the run. Without --takeover that is refused.
 

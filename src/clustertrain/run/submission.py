@@ -14,12 +14,13 @@ import os
 import socket
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import job_at
@@ -70,6 +71,16 @@ class Submission:
     def run(self) -> RunDir:
         return RunDir(open_store(self.location), self.name, self.generation)
 
+    def options(self, restart: int) -> Options:
+        """The options of a start after `restart` requeues. --retry is for the first one."""
+        return Options(
+            takeover=self.takeover,
+            allow_world_size_change=self.allow_world_size_change,
+            accept_changes=self.accept_changes,
+            retry=self.retry and not restart,
+            command=replace(self.command, run=self.run.uri),
+        )
+
     def job(self) -> Job:
         """The job as it was submitted. Its `code` is the folder on the machine that it was submitted from.
 
@@ -99,6 +110,21 @@ class Submission:
                 unpack(Path(archive.name), folder)
         except OSError as error:
             raise refused(folder, "written", error) from error
+
+
+def submission_of(run: RunDir, digest: str, options: Options) -> Submission:
+    """The submission of a snapshot, with the options that its start needs. --fresh is in the generation."""
+    return Submission(
+        run.store.location,
+        run.name,
+        run.generation,
+        digest,
+        allow_world_size_change=options.allow_world_size_change,
+        takeover=options.takeover,
+        accept_changes=options.accept_changes,
+        retry=options.retry,
+        command=options.command.recorded(),
+    )
 
 
 def upload(run: RunDir, snapshot: Snapshot) -> None:

@@ -28,6 +28,7 @@ def run_driver(
     *,
     command: CommandLine = UNKNOWN,
     shielded: bool = False,
+    once: bool = False,
 ) -> Result:
     """Run the attempt's driver to its end.
 
@@ -37,6 +38,7 @@ def run_driver(
         meanings: the signals to handle, each with the state and the cause of a run that it ends.
         command: the command that started the run, for messages.
         shielded: as for Guarded.
+        once: only the first signal counts: a scheduler may send several, and kills the job itself.
     """
     with handled_signals(meanings) as signals, ExitStack() as at_end:
 
@@ -45,7 +47,7 @@ def run_driver(
             at_end.callback(remove, folder)  # for the case that both guardians are killed
             return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
 
-        policy = _StopOnSignal(attempt, signals, meanings, screen)
+        policy = _StopOnSignal(attempt, signals, meanings, screen, once=once)
         return supervise(attempt, start, policy, screen, command=command)
 
 
@@ -58,12 +60,15 @@ class _StopOnSignal:
         signals: ReceivedSignals,
         meanings: Mapping[int, tuple[str, str]],
         screen: Screen,
+        *,
+        once: bool = False,
     ) -> None:
+        self._once = once
         self._attempt, self._signals, self._meanings, self._screen = attempt, signals, meanings, screen
         self._is_requested = False
 
     def end_now(self, is_training: bool) -> Result | None:
-        numbers = self._signals.numbers
+        numbers = self._signals.numbers[:1] if self._once else self._signals.numbers
         if not numbers:
             return None
         state, cause = self._meanings[numbers[-1]]

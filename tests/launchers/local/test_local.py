@@ -6,7 +6,8 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
-from clustertrain.launchers.local.run import _driver_environment, _local_world_sizes, run_local
+from clustertrain.launchers.local.run import _local_world_sizes, run_local
+from clustertrain.launchers.one_host import driver_environment
 from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options
@@ -46,7 +47,7 @@ def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch,
         if tmpdir:
             monkeypatch.setenv("TMPDIR", str(tmpdir))
         (folder := tmp_path / f"ct-{n}").mkdir()
-        environment = _driver_environment(job(**sections), folder)
+        environment = driver_environment(job(**sections), folder)
         return environment.get("TMPDIR"), environment.get("TORCHINDUCTOR_CACHE_DIR")
 
     kept = f"{tmp_path}/torchinductor_{os.getuid()}"
@@ -82,7 +83,7 @@ def test_gpus_are_counted_without_torch(monkeypatch, tmp_path, files, chosen, ex
 
 def on_a_machine(monkeypatch, cpus, gpus):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
-    monkeypatch.setattr("clustertrain.launchers.local.run.visible_gpus", lambda: gpus)
+    monkeypatch.setattr("clustertrain.launchers.one_host.visible_gpus", lambda: gpus)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from clustertrain.launchers.slurm import status as module
-from clustertrain.launchers.slurm.queue import Answer, QueueState
-from clustertrain.launchers.slurm.status import status_of
+from clustertrain.launchers.find import status_of
+from clustertrain.launchers.scheduler.interface import Answer
+from clustertrain.launchers.slurm import queue as module
+from clustertrain.launchers.slurm.queue import QueueState
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart

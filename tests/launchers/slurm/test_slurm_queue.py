@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clustertrain.launchers.scheduler.status import statuses
 from clustertrain.launchers.shell import CommandFailed
+from clustertrain.launchers.slurm.launcher import LAUNCHER
 from clustertrain.launchers.slurm.queue import (
     NATIVE_STATES,
     QueueState,
@@ -69,7 +71,7 @@ def test_without_squeue_nothing_is_known_and_it_is_said(commands):
 
 def test_nothing_is_asked_where_there_is_nothing_to_ask(commands):
     commands(squeue="exit 9")
-    assert query_queue([]).no_answer is None
+    assert statuses(LAUNCHER.scheduler, []) == []
 
 
 def test_a_controller_that_is_down_is_no_error(commands):

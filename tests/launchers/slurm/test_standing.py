@@ -1,7 +1,7 @@
 import pytest
 
+from clustertrain.launchers.scheduler.standing import Files, standing_of
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
-from clustertrain.launchers.slurm.state import Files, standing_of
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES
 
@@ -18,7 +18,14 @@ OVER, GOES_ON = True, False
 def files(restart=None, result=None, live="waiting", cancelled=False):
     """Of job 12, which made attempt 3 at `restart`; None: the newest attempt, if any, is of another job."""
     return Files(
-        "12", 3 if restart is not None else None, restart is not None, restart or 0, result, live, cancelled
+        "SLURM",
+        "12",
+        3 if restart is not None else None,
+        restart is not None,
+        restart or 0,
+        result,
+        live,
+        cancelled,
     )
 
 
@@ -28,7 +35,7 @@ def job(native, restarts=0, reason="", nodes="", exit_code=None):
 
 NEVER = files()
 LOST = Result("lost", "node_fail", 1, text="Node node2 was lost: SLURM has it as down* since 12:39.\nMore.")
-AFTER_ANOTHER = Files("12", attempt=2, result=FAILED)
+AFTER_ANOTHER = Files("SLURM", "12", attempt=2, result=FAILED)
 FIRST = files(0, live="running")
 TAKEN_OUT_LATER = files(0, PREEMPTED, cancelled=True)
 CASES = {

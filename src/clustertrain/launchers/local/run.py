@@ -6,22 +6,18 @@ from __future__ import annotations
 import os
 import signal
 from functools import partial
-from pathlib import Path
 
-from clustertrain import variables
-from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
 from clustertrain.launchers.local.ray import ray_address
-from clustertrain.node.visible_gpus import visible_gpus
+from clustertrain.launchers.one_host import driver_environment, world_sizes_here
 from clustertrain.observe.screen import Screen
 from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.shipping import Shipping, send_leftovers
-from clustertrain.supervise.private_folder import temporary_folder, write_token
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -90,55 +86,12 @@ def _local_world_sizes(job: Job) -> list[int]:
 
     With RAY_ADDRESS all of them: the driver counts what that cluster has.
     """
-    sizes = list(job.world_sizes)
-    if ray_address():
-        return sizes
-    return _with_gpus(job, _with_cpus(job, sizes))
-
-
-def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
-    cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
-    fitting = [size for size in sizes if size * each <= cpus]
-    if not fitting:
-        least = sizes[0]
-        raise ClusterError(
-            f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
-            f"Set resources.workers to {max(1, int(cpus / each))}, "
-            f"or resources.cpus_per_worker to {cpus / least:.3g} to share the cores."
-        )
-    return fitting
-
-
-def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
-    each = job.resources.gpus_per_worker
-    if not each or (gpus := visible_gpus()) is None:  # then torch counts them, and refuses too few
-        return sizes
-    fitting = [size for size in sizes if size * each <= gpus]
-    if not fitting:
-        most = gpus // each
-        lower = f"resources.workers to {most}" if most else f"resources.gpus_per_worker to at most {gpus}"
-        raise ClusterError(
-            f"{sizes[0]} workers × {each} GPUs = {sizes[0] * each} GPUs, and this process may use {gpus} "
-            f"(CUDA_VISIBLE_DEVICES, /dev/nvidia*).\nSet {lower}, or make more GPUs visible."
-        )
-    return fitting
+    return list(job.world_sizes) if ray_address() else world_sizes_here(job)
 
 
 def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen) -> Result:
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
-    environment = partial(_driver_environment, job)
+    environment = partial(driver_environment, job, has_own_ray=not ray_address())
     return run_driver(attempt, environment, _STATES_OF_SIGNALS, screen, command=command)
-
-
-def _driver_environment(job: Job, folder: Path) -> dict[str, str]:
-    environment = {**os.environ, variables.RAY_DIR: str(folder)}
-    if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
-        environment["TMPDIR"] = str(temporary_folder(folder))
-        kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
-    if not ray_address():
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
-        environment.pop("RAY_AUTH_TOKEN", None)
-    return environment

@@ -1,9 +1,9 @@
-"""SLURM: checks a job, renders it as a script for sbatch, submits it, and observes it in the queue.
+"""SLURM: renders a job as a script for sbatch, submits it, and asks for its state in the queue.
 
 plugin.py      registers the launcher
 section.py     the section `slurm` of a job file
 launcher.py    the launcher
-submit.py      checks a job, takes a snapshot of the code, calls sbatch
+submit.py      plans a submission, and calls sbatch
 preflight.py   the checks before a job is submitted
 refusal.py     the error of a failed sbatch, with a remedy
 partitions.py  compares the resources of a job with the partitions of the cluster
@@ -11,9 +11,6 @@ site_settings.py  settings of the cluster that a user should know
 setup_lines.py  the lines of slurm.setup, checked by bash
 script.py      the sbatch script of a job, with the files of templates/
 queue.py       the states of jobs in squeue and sacct
-state.py       the state of a run, derived from its files and the queue
-status.py      reads the files and the queue for state.py
-stop.py        stops a run, and keeps SLURM from starting it again
 late_node.py   what follows if Ray does not start on a node
 ray.py         the driver's connection to the Ray of its job
 times.py       times and durations as SLURM writes them

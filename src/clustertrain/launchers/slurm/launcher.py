@@ -1,62 +1,39 @@
-"""The launcher of SLURM clusters."""
+"""SLURM clusters as a launcher."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.job.site import with_site
-from clustertrain.launchers.from_storage import FromStorage
-from clustertrain.launchers.known_runs import KnownRun, by_name
-from clustertrain.launchers.launcher import Checked, Echo, Target
-from clustertrain.launchers.slurm import status
-from clustertrain.launchers.slurm.stop import stop_run
-from clustertrain.launchers.slurm.submit import render_for_submit, submit, what_next
-from clustertrain.observe.status import RunFiles, Status
-from clustertrain.observe.wait import follow_to_its_end
-from clustertrain.run.admission import Options
-from clustertrain.run.command_line import typed
+from clustertrain.launchers.scheduler.interface import Answer, Handle, Plan, Scheduler
+from clustertrain.launchers.scheduler.launcher import SchedulerLauncher
+from clustertrain.launchers.slurm import queue, submit
+from clustertrain.run.command_line import CommandLine
 
 
-class SlurmLauncher(FromStorage):
-    """Runs that were submitted with sbatch, or started within a SLURM job."""
+class SlurmScheduler(Scheduler):
+    """Jobs that are submitted with sbatch, or started within a SLURM job."""
 
     name = "slurm"
+    label = "SLURM"
+    submit_program = "sbatch"
+    after_another = "SLURM start this job after it with slurm.dependency: singleton"
+    state = queue.QueueState
 
-    def check(self, job_file: str, sets: Sequence[str]) -> Checked:
-        job = with_site(load_job(job_file, sets))
-        render_for_submit(job, job_file)
-        submit_it = typed("submit --to slurm", job_file, sets)
-        return Checked([f"{job_file} can be rendered; `{submit_it}` checks it against the cluster"])
+    def plan(self, job: Job, job_file: str) -> Plan:
+        return submit.plan(job, job_file)
 
-    def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
-        rendered, _ = render_for_submit(with_site(load_job(job_file, sets)), job_file)
-        if sets:
-            note(f"note: submitted with plain sbatch, the job reads {job_file} without the changes of --set")
-        return rendered.script.decode()
+    def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
+        return submit.preflight(job, plan, command)
 
-    def submit(
-        self, job: Job, job_file: str, options: Options, echo: Echo, *, sets: Sequence[str]
-    ) -> KnownRun | None:
-        job = with_site(job)
-        submitted = submit(job, job_file, options, echo)
-        if submitted is None:
-            return None
-        cluster = f"SLURM cluster {submitted.cluster}" if submitted.cluster else "SLURM"
-        known = KnownRun.of(job, job_file, self.name, cluster, submitted.job_id)
-        echo(what_next(submitted, by_name(options.command, known, is_new=True)))
-        return known
+    def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
+        return submit.send(job, plan, submission, command)
 
-    def follow(self, target: Target, echo: Echo) -> int:
-        command = target.command(f"submit --to {self.name}")
-        return follow_to_its_end(target.visible_run(), self.status_of, command, echo)
+    def states(self, job_ids: Sequence[str]) -> Answer:
+        return queue.query_queue(job_ids)
 
-    def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
-        return status.statuses(runs)
-
-    def stop(self, target: Target, echo: Echo, *, wait: bool) -> None:
-        stop_run(target.visible_run(), echo, wait=wait)
+    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+        queue.cancel(job_id, only_waiting=only_waiting)
 
 
-LAUNCHER = SlurmLauncher()
+LAUNCHER = SchedulerLauncher(SlurmScheduler())

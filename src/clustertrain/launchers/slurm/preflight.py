@@ -16,6 +16,7 @@ from shlex import quote
 
 from clustertrain.errors import ClusterError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.launchers.scheduler.interface import Plan
 from clustertrain.launchers.shell import run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
@@ -26,9 +27,8 @@ from clustertrain.launchers.slurm.partitions import (
     partitions,
 )
 from clustertrain.launchers.slurm.refusal import GENERAL, reason_of_the_plan, refusal
-from clustertrain.launchers.slurm.script import Rendered, is_image_file
+from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
-from clustertrain.run.admission import check_storage
 from clustertrain.run.command_line import CommandLine
 from clustertrain.storage.posix import refused
 from clustertrain.units import duration_text
@@ -46,19 +46,15 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
     Raises:
         ClusterError: sbatch is not on PATH, or SLURM does not answer.
-        StorageError: the storage or the folder of the job's output cannot be written, or an image or a mount
-            does not exist.
+        StorageError: the folder of the job's output cannot be written, or an image or a mount does not exist.
     """
     run(["sbatch", "--version"], environ=environ, timeout_s=ANSWER_S)
     check_controller(environ)
     check_output(job)
     check_container_files(job)
-    check_storage(job.storage.location)
 
 
-def check_cluster(
-    job: Job, rendered: Rendered, lead_s: float, environ: Mapping[str, str], command: CommandLine
-) -> str | None:
+def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
     """Check that the cluster can ever start the job, and that its time limit is long enough. Returns why it
     can only wait now; None if SLURM plans its start.
 
@@ -71,8 +67,8 @@ def check_cluster(
         if is_elsewhere(job, environ)
         else check_partition(JobRequest.of(job), partitions(environ), requested)
     )
-    check_time(job, lead_s, partition)
-    return test_only(job, rendered, environ, command, partition)
+    check_time(job, plan.lead_s, partition)
+    return test_only(job, plan, environ, command, partition)
 
 
 def check_controller(environ: Mapping[str, str]) -> None:
@@ -168,7 +164,7 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
 
 def test_only(
     job: Job,
-    rendered: Rendered,
+    plan: Plan,
     environ: Mapping[str, str],
     command: CommandLine,
     partition: Partition | None,
@@ -180,7 +176,7 @@ def test_only(
         ClusterError: SLURM refuses it.
     """
     argv = ["sbatch", "--test-only"]
-    done = run(argv, input=rendered.script, environ=environ, timeout_s=TEST_S, check=False)
+    done = run(argv, input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code == 0:
         return None
     reason = reason_of_the_plan(done.stderr)

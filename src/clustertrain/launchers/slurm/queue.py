@@ -9,53 +9,44 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from clustertrain.errors import ClusterError
+from clustertrain.launchers.scheduler.interface import Answer, JobState, Meaning
 from clustertrain.launchers.shell import CommandFailed, CommandMissing, run
-from clustertrain.launchers.slurm.site_settings import site_settings
+from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
 from clustertrain.launchers.slurm.times import slurm_time_s
-from clustertrain.run.states import STATES
 
 ANSWER_S = 10.0  # if the controller is down, squeue retries for 18 s: too long for an interactive command
 
 
-@dataclass(frozen=True)
-class Native:
-    """The meaning of a SLURM state for a run without a result: a state and a cause of states.STATES."""
-
-    state: str
-    cause: str
-    text: str
-
-
 # Every state of `man squeue`, JOB STATE CODES.
-NATIVE_STATES: dict[str, Native] = {
-    "PENDING": Native("queued", "scheduler", "waits in the queue"),
-    "REQUEUED": Native("queued", "requeued", "is being requeued"),
-    "REQUEUE_FED": Native("queued", "requeued", "is being requeued in its federation"),
-    "REQUEUE_HOLD": Native("queued", "held", "was requeued and is held: scontrol release JOBID"),
-    "RESV_DEL_HOLD": Native("queued", "held", "is held, because its reservation was deleted"),
-    "SPECIAL_EXIT": Native("queued", "held", "was requeued and is held: scontrol release JOBID"),
-    "CONFIGURING": Native("waiting", "nodes", "has nodes, which are not ready yet"),
-    "SUSPENDED": Native("waiting", "suspended", "was suspended by the scheduler"),
-    "STOPPED": Native("waiting", "suspended", "was stopped (SIGSTOP) by the scheduler"),
-    "RUNNING": Native("running", "training", "runs"),
-    "RESIZING": Native("running", "training", "is about to change size"),
-    "SIGNALING": Native("running", "training", "is being signalled"),
-    "STAGE_OUT": Native("running", "training", "is staging files out"),
-    "COMPLETING": Native("running", "training", "is ending: SLURM is ending its last processes"),
-    "COMPLETED": Native("lost", "vanished", "ended with code 0 and wrote no result"),
-    "FAILED": Native("lost", "vanished", "failed before it could write a result"),
-    "CANCELLED": Native("cancelled", "cancelled", "was cancelled through SLURM"),
-    "PREEMPTED": Native("lost", "preempted", "was preempted and not requeued"),
-    "TIMEOUT": Native("lost", "time_limit", "reached its time limit before it could write a result"),
-    "DEADLINE": Native("lost", "time_limit", "reached its deadline before it could write a result"),
-    "NODE_FAIL": Native("lost", "node_fail", "lost a node"),
-    "BOOT_FAIL": Native("lost", "boot_fail", "could not be launched: a node did not boot"),
-    "OUT_OF_MEMORY": Native("lost", "out_of_memory", "was killed because it exceeded its memory limit"),
-    "REVOKED": Native("lost", "revoked", "was started by another cluster of the federation: query that one"),
+NATIVE_STATES: dict[str, Meaning] = {
+    "PENDING": Meaning("queued", "scheduler", "waits in the queue"),
+    "REQUEUED": Meaning("queued", "requeued", "is being requeued"),
+    "REQUEUE_FED": Meaning("queued", "requeued", "is being requeued in its federation"),
+    "REQUEUE_HOLD": Meaning("queued", "held", "was requeued and is held: scontrol release JOBID"),
+    "RESV_DEL_HOLD": Meaning("queued", "held", "is held, because its reservation was deleted"),
+    "SPECIAL_EXIT": Meaning("queued", "held", "was requeued and is held: scontrol release JOBID"),
+    "CONFIGURING": Meaning("waiting", "nodes", "has nodes, which are not ready yet"),
+    "SUSPENDED": Meaning("waiting", "suspended", "was suspended by the scheduler"),
+    "STOPPED": Meaning("waiting", "suspended", "was stopped (SIGSTOP) by the scheduler"),
+    "RUNNING": Meaning("running", "training", "runs"),
+    "RESIZING": Meaning("running", "training", "is about to change size"),
+    "SIGNALING": Meaning("running", "training", "is being signalled"),
+    "STAGE_OUT": Meaning("running", "training", "is staging files out"),
+    "COMPLETING": Meaning("running", "training", "is ending: SLURM is ending its last processes", "ending"),
+    "COMPLETED": Meaning("lost", "vanished", "ended with code 0 and wrote no result", "succeeded"),
+    "FAILED": Meaning("lost", "vanished", "failed before it could write a result", "failed"),
+    "CANCELLED": Meaning("cancelled", "cancelled", "was cancelled through SLURM"),
+    "PREEMPTED": Meaning("lost", "preempted", "was preempted and not requeued"),
+    "TIMEOUT": Meaning("lost", "time_limit", "reached its time limit before it could write a result"),
+    "DEADLINE": Meaning("lost", "time_limit", "reached its deadline before it could write a result"),
+    "NODE_FAIL": Meaning("lost", "node_fail", "lost a node"),
+    "BOOT_FAIL": Meaning("lost", "boot_fail", "could not be launched: a node did not boot"),
+    "OUT_OF_MEMORY": Meaning("lost", "out_of_memory", "was killed because it exceeded its memory limit"),
+    "REVOKED": Meaning("lost", "revoked", "was started by another cluster of the federation: query that one"),
 }
 
 REASONS = {
@@ -88,53 +79,17 @@ LIMITS = {"QOS": "a limit of its qos", "Assoc": "a limit of its account"}  # pre
 
 
 @dataclass(frozen=True)
-class QueueState:
-    """The state of one job in squeue or sacct.
+class QueueState(JobState):
+    """The state of one job in squeue or sacct, which does not contain the number of requeues.
 
-    Attributes:
-        native: SLURM's state, a key of NATIVE_STATES.
-        reason: SLURM's reason for the wait or the end; empty if there is none.
-        restarts: the number of requeues; None in the output of sacct, which does not contain it.
-        nodes: the node list in SLURM's short form, such as node[1-2]; empty before the job has nodes.
-        time_left: d-hh:mm:ss, or UNLIMITED; empty if SLURM prints no time.
-        submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if SLURM
-            prints none.
-        exit_code: the nonzero exit code of the batch script; None if there is none.
+    `nodes` is in SLURM's short form, such as node[1-2]; `time_left` is d-hh:mm:ss, or UNLIMITED.
     """
 
-    job_id: str
-    native: str
-    reason: str = ""
-    restarts: int | None = 0
-    nodes: str = ""
-    time_left: str = ""
-    cluster: str = ""
-    submitted_at: float | None = None
-    exit_code: int | None = None
+    meanings = NATIVE_STATES
 
     @property
-    def meaning(self) -> Native:
-        """The meaning of `native`. An unknown state, of a later SLURM, counts as running; then the heartbeat
-        and the result show the rest."""
-        return NATIVE_STATES.get(self.native) or Native("running", "training", f"is {self.native}")
-
-    @property
-    def is_waiting(self) -> bool:
-        return self.meaning.state == "queued"
-
-    @property
-    def is_over(self) -> bool:
-        return STATES[self.meaning.state].final
-
-    @property
-    def has_nodes(self) -> bool:
-        return not self.is_waiting and not self.is_over
-
-    @property
-    def text(self) -> str:
-        """The state and its reason, such as "PENDING (Priority: jobs of higher priority come first)"."""
-        is_stale = self.native == "CANCELLED"  # a cancelled job keeps the reason of its wait
-        return f"{self.native} ({reason_text(self.reason)})" if self.reason and not is_stale else self.native
+    def explained_reason(self) -> str:
+        return reason_text(self.reason)
 
 
 def reason_text(reason: str) -> str:
@@ -145,21 +100,10 @@ def reason_text(reason: str) -> str:
     return f"{reason}: {meaning}" if meaning else reason
 
 
-@dataclass(frozen=True)
-class Answer:
-    """SLURM's answer about some jobs. `no_answer`: the reason if SLURM did not answer; None if it did."""
-
-    jobs: Mapping[str, QueueState]
-    no_answer: str | None = None
-    cluster: str | None = None  # this machine's cluster; set if squeue does not list all of the jobs
-
-
 def query_queue(job_ids: Sequence[str]) -> Answer:
     """The states of some jobs in SLURM. Raises no error: `Answer.no_answer` contains it."""
-    if not job_ids:
-        return Answer({})
     try:
-        jobs = query_squeue(job_ids)
+        jobs = {job_id: _with_note(job) for job_id, job in query_squeue(job_ids).items()}
     except CommandMissing:
         return Answer({}, "squeue is not on PATH here")
     except CommandFailed as error:
@@ -168,6 +112,12 @@ def query_queue(job_ids: Sequence[str]) -> Answer:
     if not purged:
         return Answer(jobs)
     return Answer({**_from_accounting(purged), **jobs}, cluster=cluster_name())
+
+
+def _with_note(job: QueueState) -> QueueState:
+    if job.meaning.cause == "suspended" and tracks_by_group(site_settings()):
+        return replace(job, note=TRAINS_ON)
+    return job
 
 
 def _error_text(error: CommandFailed) -> str:

@@ -13,9 +13,9 @@ comments to the shell, and the model accepts only a single word as their value. 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
 from shlex import quote
@@ -25,6 +25,8 @@ from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.launchers.gpu_slices import check_slices
+from clustertrain.launchers.scheduler import lead_time
+from clustertrain.launchers.scheduler.interface import Plan
 from clustertrain.launchers.slurm.section import LONGEST_LEAD_S, Slurm
 from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.storage.location import local_path
@@ -53,15 +55,7 @@ _NETWORK_AND_GPUS = (
 _NVIDIA = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 
-@dataclass(frozen=True)
-class Rendered:
-    """The command of a submission, and the script for its standard input."""
-
-    script: bytes
-    argv: tuple[str, ...]
-
-
-def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
+def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Plan:
     """Render the script of a job whose `slurm` section is merged with the site file's.
 
     Args:
@@ -89,7 +83,22 @@ def render(job: Job, *, job_path: str, python: str, lead_s: float) -> Rendered:
         *_variables(job, job_path, python),
         "",
     ]
-    return Rendered("\n".join([*lines, body]).encode(), _ARGV)
+    slurm, notes = job.section(Slurm), []
+    if slurm.python is None and slurm.container == "none":
+        notes.append(f"the nodes use the Python of this command, {python}; slurm.python names another")
+    return Plan(
+        "\n".join([*lines, body]).encode(),
+        _ARGV,
+        lead_s,
+        own_output=rf"{re.escape(job_name(job))}-\d+\.out",
+        notes=tuple(notes),
+        waits_for_another=slurm.dependency is not None,
+    )
+
+
+def job_name(job: Job) -> str:
+    """The name of the job in the queue; the name of its output file starts with it."""
+    return job.section(Slurm).job_name or job.name
 
 
 def _template(name: str) -> str:
@@ -109,18 +118,10 @@ def _named_variables(job: Job) -> tuple[str, ...]:
 
 
 def lead_time_s(job: Job, measured_save_s: float | None = None) -> float:
-    """Seconds from SLURM's signal to the time limit.
-
-    It is slurm.lead_time if the job sets it. Else it is 2 × the last save + 30 s, at least 60 s; the surplus
-    is for the step before the save and the end after it. Before the first measured save it is the grace time
-    + 60 s.
-    """
+    """Seconds from SLURM's signal to the time limit: slurm.lead_time if the job sets it."""
     if (lead_time_s := job.section(Slurm).lead_time_s) is not None:
         return lead_time_s
-    computed = (
-        job.failures.grace_s + 60.0 if measured_save_s is None else max(60.0, 2.0 * measured_save_s + 30.0)
-    )
-    return min(computed, float(LONGEST_LEAD_S))
+    return min(lead_time.lead_time_s(job, measured_save_s), float(LONGEST_LEAD_S))
 
 
 def cpus_per_node(job: Job) -> int:
@@ -146,7 +147,7 @@ def memory_per_node_bytes(job: Job) -> int | None:
 
 def _options(job: Job, lead_s: float) -> Iterator[str]:
     slurm = job.section(Slurm)
-    yield f"job-name={slurm.job_name or job.name}"
+    yield f"job-name={job_name(job)}"
     for option in ("partition", "account", "qos", "reservation", "constraint", "dependency"):
         if (value := getattr(slurm, option)) is not None:
             yield f"{option}={value}"

@@ -18,7 +18,7 @@ from clustertrain.node.network import LOOPBACK, interface_of
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
-from clustertrain.run.admission import claim_next_attempt, is_same_start
+from clustertrain.run.admission import claim_next_attempt, was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result
@@ -43,14 +43,11 @@ def run_on_head(start: Start, signals: ReceivedSignals, mail: Mailbox | None) ->
 
 
 def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: Screen) -> Result | None:
-    previous = start.run.newest_attempt()
-    if previous is not None and is_same_start(previous, start.allocation.record):
-        stop = previous.stop.read()
-        if stop is not None and stop.cause == "user":
-            screen.echo(
-                f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
-            )
-            return None
+    if was_stopped_by_user(start.run, start.allocation.record):
+        screen.echo(
+            f"{start.run.name} was stopped by its user, and SLURM restarted its job: nothing is started."
+        )
+        return None
     run, begun = claim_next_attempt(
         start.job,
         start.options,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain import variables
@@ -13,6 +12,7 @@ from clustertrain.errors import ClusterError
 from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.one_host import check_installed
 from clustertrain.launchers.slurm.agent.allocation import (
     Allocation,
     check_no_array,
@@ -20,7 +20,6 @@ from clustertrain.launchers.slurm.agent.allocation import (
     read_allocation,
 )
 from clustertrain.launchers.slurm.agent.ray_command import node_environment, ports_needed, ray_command
-from clustertrain.node.installed import how_to_install, missing_for_training
 from clustertrain.node.network import address_towards, interface_of
 from clustertrain.node.ports import Ports, free_block
 from clustertrain.run.admission import Options
@@ -83,21 +82,7 @@ def read_start(argument: str, folder: Path) -> Start:
     check_no_array(job, submission.command)
     submission.unpack_code(folder / "code")
     unpacked = [folder / "code" / place for place in places(job.code)]
-    run = submission.run
-    options = options_of(submission, allocation.restart)
-    options = replace(options, command=replace(options.command, run=run.uri))
-    return Start(job, run, options, allocation, folder, unpacked)
-
-
-def options_of(submission: Submission, restart: int) -> Options:
-    """The options of a submission, for the start after `restart` requeues. --retry is for the first one."""
-    return Options(
-        takeover=submission.takeover,
-        allow_world_size_change=submission.allow_world_size_change,
-        accept_changes=submission.accept_changes,
-        retry=submission.retry and not restart,
-        command=submission.command,
-    )
+    return Start(job, submission.run, submission.options(allocation.restart), allocation, folder, unpacked)
 
 
 def prepare_node(start: Start, route_target: str) -> Node:
@@ -111,7 +96,7 @@ def prepare_node(start: Start, route_target: str) -> Node:
             there is no route to that host.
     """
     allocation = start.allocation
-    _check_installed(allocation)
+    check_installed(allocation.host, "slurm.python")
     check_resources(start.job, allocation, start.options.command)
     address = address_towards(route_target)
     interface = interface_of(address)
@@ -131,15 +116,6 @@ def prepare_node(start: Start, route_target: str) -> Node:
         code=start.code,
     )
     return Node(address, interface, ports, token_path, environment)
-
-
-def _check_installed(allocation: Allocation) -> None:
-    """A node needs torch and Ray; submitting needs neither."""
-    if missing := missing_for_training():
-        raise ClusterError(
-            f"{sys.executable} on {allocation.host} has no {' and no '.join(missing)}.\n"
-            f"Run {how_to_install('train')} there, or set slurm.python to a Python that has both."
-        )
 
 
 def start_ray(start: Start, node: Node, attempt: Attempt, head: str | None) -> Guarded:

@@ -1,4 +1,4 @@
-"""The status of runs on SLURM, from their files and the states of their jobs in the queue."""
+"""The status of runs in a scheduler, from their files and the states of their jobs in the queue."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.slurm.queue import Answer, QueueState, query_queue
-from clustertrain.launchers.slurm.site_settings import TRAINS_ON, site_settings, tracks_by_group
-from clustertrain.launchers.slurm.state import Files, standing_of
+from clustertrain.launchers.scheduler.interface import Answer, JobState, Scheduler
+from clustertrain.launchers.scheduler.standing import Files, standing_of
 from clustertrain.observe.standing import Standing
 from clustertrain.observe.status import (
     Row,
@@ -31,38 +30,40 @@ _ANOTHER_JOB_S = 3600.0  # the clocks of two machines differ by less
 
 
 @dataclass(frozen=True)
-class SlurmJob:
+class QueuedJob:
     """A job of a run.
 
     Attributes:
-        output: the path of the output file that SLURM writes; empty if it is not known.
-        queue: the state in SLURM; None if SLURM has purged the job, or does not answer.
-        no_answer: the reason if SLURM does not answer; None if it does.
+        output: the path of the output file that the scheduler writes; empty if it is not known.
+        queue: the state in the scheduler; None if that has purged the job, or does not answer.
+        no_answer: the reason if the scheduler does not answer; None if it does.
         cancelled_by_stop: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
     job_id: str
     output: str = ""
-    queue: QueueState | None = None
+    queue: JobState | None = None
     no_answer: str | None = None
     cancelled_by_stop: bool = False
 
     @property
     def is_cancelled(self) -> bool:
-        return self.cancelled_by_stop or (self.queue is not None and self.queue.native == "CANCELLED")
+        return self.cancelled_by_stop or (self.queue is not None and self.queue.is_cancelled)
 
 
 @dataclass(frozen=True)
-class SlurmStatus(Status):
-    """The status of a run with a job in SLURM, present or past.
+class QueuedStatus(Status):
+    """The status of a run with a job in a scheduler, present or past.
 
     Attributes:
+        scheduler: how messages name the scheduler.
         job: the job that determines the state of the run.
         waiting_jobs: further jobs of the run, which wait in the queue.
     """
 
-    job: SlurmJob
-    waiting_jobs: tuple[SlurmJob, ...] = ()
+    scheduler: str
+    job: QueuedJob
+    waiting_jobs: tuple[QueuedJob, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -73,7 +74,7 @@ class SlurmStatus(Status):
 
     @property
     def where(self) -> str:
-        return f"SLURM job {self.job.job_id}"
+        return f"{self.scheduler} job {self.job.job_id}"
 
     @property
     def no_answer(self) -> str | None:
@@ -82,7 +83,7 @@ class SlurmStatus(Status):
     @property
     def job_rows(self) -> list[Row]:
         job, queue = self.job, self.job.queue
-        rows = [("job", f"SLURM {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
+        rows = [("job", f"{self.scheduler} {job.job_id}" + (f": {queue.text}" if queue is not None else ""))]
         if queue is not None and queue.nodes:
             rows.append(("nodes", queue.nodes))
         if queue is not None and queue.has_nodes and queue.time_left:
@@ -91,41 +92,45 @@ class SlurmStatus(Status):
             rows.append(("requeued", f"{queue.restarts} times" if queue.restarts > 1 else "once"))
         for each in self.waiting_jobs:
             rows += (
-                [("next job", f"SLURM {each.job_id}: {each.queue.text}")] if each.queue is not None else []
+                [("next job", f"{self.scheduler} {each.job_id}: {each.queue.text}")]
+                if each.queue is not None
+                else []
             )
         if job.output:
             rows.append(("output", job.output))
         return rows
 
 
-def status_of(run: RunDir) -> Status:
+def status_of(scheduler: Scheduler, run: RunDir) -> Status:
     """The status of one run.
 
     Raises:
         NotStarted: it was neither started nor submitted.
     """
-    return statuses([read_files(run)])[0]
+    return statuses(scheduler, [read_files(run)])[0]
 
 
-def statuses(runs: Sequence[RunFiles]) -> list[Status]:
-    """The statuses of runs, with one query to SLURM for all of them."""
-    read = [_SlurmFiles(files) for files in runs]
-    answer = query_queue(sorted({job_id for each in read for job_id in each.job_ids}))
+def statuses(scheduler: Scheduler, runs: Sequence[RunFiles]) -> list[Status]:
+    """The statuses of runs, with one query to the scheduler for all of them."""
+    read = [_Files(files, scheduler) for files in runs]
+    job_ids = sorted({job_id for each in read for job_id in each.job_ids})
+    answer = scheduler.states(job_ids) if job_ids else Answer({})
     return [_status(each, answer) for each in read]
 
 
 @dataclass(frozen=True)
-class _SlurmFiles:
-    """The files of a run, and the SLURM jobs that they name."""
+class _Files:
+    """The files of a run, and the jobs of a scheduler that they name."""
 
     files: RunFiles
+    scheduler: Scheduler
 
     @property
     def own_start(self) -> SchedulerStart | None:
-        """The start of the SLURM job that claimed the newest attempt; None if no SLURM job claimed it."""
+        """The start of the job that claimed the newest attempt; None if no job of this scheduler did."""
         claim = self.files.claim
         allocation = claim.allocation if claim is not None else None
-        return allocation if allocation is not None and allocation.scheduler == "slurm" else None
+        return allocation if allocation is not None and allocation.scheduler == self.scheduler.name else None
 
     @property
     def jobs(self) -> list[SchedulerJob | SchedulerStart]:
@@ -146,26 +151,27 @@ class _SlurmFiles:
         return [] if is_done else [job.job_id for job in jobs]
 
 
-def _status(read: _SlurmFiles, answer: Answer) -> Status:
+def _status(read: _Files, answer: Answer) -> Status:
     files = read.files
     job, waiting_jobs = _jobs_of(read, answer)
     if job is None:
         return status_by_files(files)
     standing = _standing_in_job(read, job)
     if standing.state == "lost":
-        # The query to SLURM and the check of the heartbeat take time; the run may have ended meanwhile.
+        # The query and the check of the heartbeat take time; the run may have ended meanwhile.
         late = with_late_result(files)
         if late is not files:
-            return _status(_SlurmFiles(late), answer)
+            return _status(replace(read, files=late), answer)
     figures = last_figures(files.run)
-    return SlurmStatus(files.run, files.attempt, standing, files.result, figures, job, waiting_jobs)
+    label = read.scheduler.label
+    return QueuedStatus(files.run, files.attempt, standing, files.result, figures, label, job, waiting_jobs)
 
 
-def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[SlurmJob, ...]]:
+def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
     """The job that determines the state of the run, and the other jobs that wait in the queue. The first is
     the job that has nodes, else one that waits, else the newest. A job that was cancelled before it began an
     attempt does not count."""
-    jobs = [_slurm_job(named, read, answer) for named in read.jobs]
+    jobs = [_queued_job(named, read, answer) for named in read.jobs]
     if read.files.attempt is not None:
         own_id = read.own_start.job_id if read.own_start is not None else None
         jobs = [job for job in jobs if job.job_id == own_id or not job.is_cancelled]
@@ -175,8 +181,8 @@ def _jobs_of(read: _SlurmFiles, answer: Answer) -> tuple[SlurmJob | None, tuple[
     return current, tuple(job for job in waiting if job is not current)
 
 
-def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: Answer) -> SlurmJob:
-    """A job named by a submission or an allocation, with its state in SLURM."""
+def _queued_job(named: SchedulerJob | SchedulerStart, read: _Files, answer: Answer) -> QueuedJob:
+    """A job named by a submission or an allocation, with its state in the scheduler."""
     job_id = named.job_id
     record = next((each for each in read.files.submissions if each.job_id == job_id), None)
     cluster = named.cluster or (record.cluster if record is not None else None)
@@ -186,27 +192,25 @@ def _slurm_job(named: SchedulerJob | SchedulerStart, read: _SlurmFiles, answer: 
         queue = None
     no_answer = answer.no_answer
     if queue is None and cluster and here and here != cluster:
-        no_answer = f"SLURM's cluster here is {here}, the run's is {cluster}"
+        no_answer = f"{read.scheduler.label}'s cluster here is {here}, the run's is {cluster}"
     queue = _kept(named, read, queue)
-    cancelled_by_stop = read.files.run.cancellation("slurm", job_id).exists()
-    return SlurmJob(job_id, record.output if record is not None else "", queue, no_answer, cancelled_by_stop)
+    cancelled_by_stop = read.files.run.cancellation(read.scheduler.name, job_id).exists()
+    return QueuedJob(job_id, record.output if record is not None else "", queue, no_answer, cancelled_by_stop)
 
 
-def _kept(
-    named: SchedulerJob | SchedulerStart, read: _SlurmFiles, queue: QueueState | None
-) -> QueueState | None:
-    """The state of a job in SLURM; if SLURM has none, the end that was kept in the storage. Keeps an end that
-    the result of the run does not contain."""
+def _kept(named: SchedulerJob | SchedulerStart, read: _Files, queue: JobState | None) -> JobState | None:
+    """The state of a job in the scheduler; if that has none, the end that was kept in the storage. Keeps an
+    end that the result of the run does not contain."""
     result, own = read.files.result, read.own_start
     if result is not None and not STATES[result.state].restarts:
         return queue
-    file = read.files.run.scheduler_end("slurm", named.job_id)
+    file = read.files.run.scheduler_end(read.scheduler.name, named.job_id)
     if queue is None:
         kept = file.read()
         started = own.restart if own is not None and own.job_id == named.job_id else 0
         if kept is None or (kept.restarts is not None and kept.restarts < started):
             return None
-        return QueueState(
+        return read.scheduler.state(
             named.job_id,
             kept.native,
             restarts=kept.restarts,
@@ -222,7 +226,7 @@ def _kept(
     return queue
 
 
-def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | None) -> bool:
+def _is_another(queue: JobState, cluster: str | None, recorded_at: float | None) -> bool:
     """Whether the job with this ID in the queue is not the run's job: it is of another cluster, or the
     cluster has reset its job IDs. A requeue sets a new submission time, so requeued jobs are not compared."""
     if cluster and queue.cluster and cluster != queue.cluster:
@@ -232,10 +236,11 @@ def _is_another(queue: QueueState, cluster: str | None, recorded_at: float | Non
     return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
 
 
-def _standing_in_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
+def _standing_in_job(read: _Files, job: QueuedJob) -> Standing:
     attempt, own = read.files.attempt, read.own_start
     is_of_job = own is not None and own.job_id == job.job_id
     files = Files(
+        read.scheduler.label,
         job.job_id,
         attempt=attempt.n if attempt else None,
         is_of_job=is_of_job,
@@ -244,9 +249,5 @@ def _standing_in_job(read: _SlurmFiles, job: SlurmJob) -> Standing:
         live=live_state(attempt) if is_of_job and attempt and read.files.result is None else "waiting",
         cancelled=job.cancelled_by_stop,
     )
-    standing = standing_of(
-        files, job.queue, job.no_answer, partial(who_runs, attempt) if attempt else lambda: None
-    )
-    if standing.cause == "suspended" and tracks_by_group(site_settings()):
-        return replace(standing, text=f"{standing.text}; {TRAINS_ON}")
-    return standing
+    who = partial(who_runs, attempt) if attempt else lambda: None
+    return standing_of(files, job.queue, job.no_answer, who)

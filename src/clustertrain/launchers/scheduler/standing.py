@@ -9,7 +9,7 @@ was requeued, or died without a result. Its answer is never used for the outcome
                             has none                                      that of its events
                             does not exist yet                            waiting
     over                    has a result                                  that of the result
-                            has none, or does not exist                   lost, failed or cancelled, by SLURM
+                            has none, or does not exist                   as the scheduler says
     purged, or no answer    has a result                                  that of the result
                             has none                                      by the heartbeat
                             does not exist                                lost; queued without an answer
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clustertrain.launchers.slurm.queue import QueueState
+from clustertrain.launchers.scheduler.interface import JobState
 from clustertrain.observe.standing import Standing, alive, of_result
 from clustertrain.run.records import Result
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
@@ -31,6 +31,7 @@ class Files:
     """The facts about a run in its storage.
 
     Attributes:
+        scheduler: how messages name the scheduler.
         job_id: the ID of the run's job in the scheduler.
         attempt: the number of the newest attempt; None if there is none.
         is_of_job: whether a start of that job claimed that attempt.
@@ -40,6 +41,7 @@ class Files:
         cancelled: whether the storage records that the job was cancelled while it waited.
     """
 
+    scheduler: str
     job_id: str
     attempt: int | None = None
     is_of_job: bool = False
@@ -48,9 +50,13 @@ class Files:
     live: str = "waiting"
     cancelled: bool = False
 
+    @property
+    def job_text(self) -> str:
+        return f"{self.scheduler} job {self.job_id}"
+
 
 def standing_of(
-    files: Files, job: QueueState | None, no_answer: str | None, who_runs: Callable[[], str | None]
+    files: Files, job: JobState | None, no_answer: str | None, who_runs: Callable[[], str | None]
 ) -> Standing:
     """The standing of a run whose job is, or was, in a scheduler.
 
@@ -69,7 +75,7 @@ def standing_of(
     return _with_nodes(files, job)
 
 
-def _queued(files: Files, job: QueueState) -> Standing:
+def _queued(files: Files, job: JobState) -> Standing:
     again = f"; requeued after attempt {files.attempt}" if files.is_of_job else ""
     if again and files.result is not None and files.result.cause == "node_fail":
         again += f": {files.result.text.partition(chr(10))[0]}"
@@ -77,11 +83,12 @@ def _queued(files: Files, job: QueueState) -> Standing:
     return Standing("queued", cause, f"{job.text}{again}")
 
 
-def _with_nodes(files: Files, job: QueueState) -> Standing:
-    runner = f"SLURM job {job.job_id}" + (f" on {job.nodes}" if job.nodes else "")
-    ending = job.native == "COMPLETING"
+def _with_nodes(files: Files, job: JobState) -> Standing:
+    runner = files.job_text + (f" on {job.nodes}" if job.nodes else "")
+    ending = job.meaning.phase == "ending"
     text = f"the job {job.meaning.text}" if ending or job.meaning.state == "waiting" else ""
-    # SLURM increments Restarts at the requeue, while the previous start is still ending.
+    text += f"; {job.note}" if text and job.note else ""
+    # A scheduler may count the restart at the requeue, while the previous start is still ending.
     has_attempt = files.is_of_job and (ending or _is_this_start(files, job))
     if has_attempt and files.result is not None:
         return of_result(files.result, over=_is_settled(files))
@@ -92,26 +99,24 @@ def _with_nodes(files: Files, job: QueueState) -> Standing:
     return alive(files.live, runner, text)
 
 
-def _after_its_end(files: Files, job: QueueState) -> Standing:
+def _after_its_end(files: Files, job: JobState) -> Standing:
     result = files.result if files.is_of_job else None
     is_reported = _is_settled(files) or _is_this_start(files, job)
-    # A start of a run that is done claims no attempt, and its job is COMPLETED.
-    if result is not None and (is_reported or job.native == "COMPLETED"):
+    # A start of a run that is done claims no attempt, and its job ends with 0.
+    if result is not None and (is_reported or job.meaning.phase == "succeeded"):
         return of_result(result, over=True)
     began = files.is_of_job and _is_this_start(files, job)
-    if job.native == "FAILED" and not began and job.exit_code in STATES["failed"].exit_codes:
+    if job.meaning.phase == "failed" and not began and job.exit_code in STATES["failed"].exit_codes:
         cause = CAUSE_OF_CODE.get(job.exit_code, "error")
-        text = (
-            f"SLURM job {job.job_id} ended with exit code {job.exit_code} before an attempt: see its output"
-        )
+        text = f"{files.job_text} ended with exit code {job.exit_code} before an attempt: see its output"
         return Standing("failed", cause, text, over=True)
     meaning = job.meaning
-    return Standing(meaning.state, meaning.cause, f"SLURM job {job.job_id} {meaning.text}", over=True)
+    return Standing(meaning.state, meaning.cause, f"{files.job_text} {meaning.text}", over=True)
 
 
 def _by_the_files(files: Files, no_answer: str | None, who_runs: Callable[[], str | None]) -> Standing:
     if files.cancelled and not (files.is_of_job and _is_settled(files)):
-        return Standing("cancelled", "cancelled", f"SLURM job {files.job_id} was cancelled", over=True)
+        return Standing("cancelled", "cancelled", f"{files.job_text} was cancelled", over=True)
     if not files.is_of_job:
         return _never_started(files, no_answer)
     if files.result is not None:
@@ -126,14 +131,12 @@ def _by_the_files(files: Files, no_answer: str | None, who_runs: Callable[[], st
 
 def _never_started(files: Files, no_answer: str | None) -> Standing:
     if no_answer is not None:
-        return Standing(
-            "queued", "scheduler", f"SLURM job {files.job_id} was submitted; no attempt has begun"
-        )
-    text = f"SLURM has purged job {files.job_id}, which began no attempt"
+        return Standing("queued", "scheduler", f"{files.job_text} was submitted; no attempt has begun")
+    text = f"{files.scheduler} has purged job {files.job_id}, which began no attempt"
     return Standing("lost", "vanished", text, over=True)
 
 
-def _is_this_start(files: Files, job: QueueState) -> bool:
+def _is_this_start(files: Files, job: JobState) -> bool:
     """Whether the newest attempt is of the current start of the job. After a requeue the files of the
     previous start do not show the state of the new one."""
     return job.restarts is None or files.restart >= job.restarts

@@ -1,0 +1,77 @@
+"""A run whose driver starts Ray on this host: its number of workers, and the environment of its driver."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from clustertrain import variables
+from clustertrain.errors import ClusterError
+from clustertrain.job.model import Job
+from clustertrain.node.installed import how_to_install, missing_for_training
+from clustertrain.node.visible_gpus import visible_gpus
+from clustertrain.supervise.private_folder import temporary_folder, write_token
+
+
+def check_installed(host: str, key: str) -> None:
+    """Check that this Python can train; submitting needs less. `key` of the job file names the Python.
+
+    Raises:
+        ClusterError: torch or Ray is not installed here.
+    """
+    if missing := missing_for_training():
+        raise ClusterError(
+            f"{sys.executable} on {host} has no {' and no '.join(missing)}.\n"
+            f"Run {how_to_install('train')} there, or set {key} to a Python that has both."
+        )
+
+
+def world_sizes_here(job: Job) -> list[int]:
+    """The numbers of workers in [min, max] for which this machine has enough CPUs and GPUs.
+
+    Raises:
+        ClusterError: there is none; the message shows the arithmetic.
+    """
+    return _with_gpus(job, _with_cpus(job, list(job.world_sizes)))
+
+
+def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
+    cpus, each = len(os.sched_getaffinity(0)), job.resources.cpus_per_worker
+    fitting = [size for size in sizes if size * each <= cpus]
+    if not fitting:
+        least = sizes[0]
+        raise ClusterError(
+            f"{least} workers × {each:g} CPUs = {least * each:g} CPUs, and this machine has {cpus}.\n"
+            f"Set resources.workers to {max(1, int(cpus / each))}, "
+            f"or resources.cpus_per_worker to {cpus / least:.3g} to share the cores."
+        )
+    return fitting
+
+
+def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
+    each = job.resources.gpus_per_worker
+    if not each or (gpus := visible_gpus()) is None:  # then torch counts them, and refuses too few
+        return sizes
+    fitting = [size for size in sizes if size * each <= gpus]
+    if not fitting:
+        most = gpus // each
+        lower = f"resources.workers to {most}" if most else f"resources.gpus_per_worker to at most {gpus}"
+        raise ClusterError(
+            f"{sizes[0]} workers × {each} GPUs = {sizes[0] * each} GPUs, and this process may use {gpus} "
+            f"(CUDA_VISIBLE_DEVICES, /dev/nvidia*).\nSet {lower}, or make more GPUs visible."
+        )
+    return fitting
+
+
+def driver_environment(job: Job, folder: Path, *, has_own_ray: bool = True) -> dict[str, str]:
+    """The environment of a driver whose private folder this is. `has_own_ray`: it starts Ray itself."""
+    environment = {**os.environ, variables.RAY_DIR: str(folder)}
+    if job.scratch != "TMPDIR" and Path(os.environ.get("TMPDIR") or folder.parent) == folder.parent:
+        environment["TMPDIR"] = str(temporary_folder(folder))
+        kept = folder.parent / f"torchinductor_{os.getuid()}"  # what torch.compile has compiled
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(kept))
+    if has_own_ray:
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(write_token(folder))}
+        environment.pop("RAY_AUTH_TOKEN", None)
+    return environment

@@ -1,0 +1,202 @@
+"""The interface of a scheduler: what a new one implements.
+
+    plan(job) ─▶ preflight ─▶ submit ─▶ states … cancel
+
+The commands of clustertrain (launcher.py) are shared code over these operations.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clustertrain.job.model import Job
+from clustertrain.run.command_line import CommandLine
+from clustertrain.run.states import STATES
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a submission sends: the command, and the script for its standard input.
+
+    Attributes:
+        lead_s: seconds between the scheduler's warning and the end of the job's time.
+        own_output: a regular expression for the names of the files that the scheduler writes for the job,
+            which are no code.
+        notes: what a user should know of it.
+        waits_for_another: whether the job waits for another one: its run may be active at the submission.
+    """
+
+    script: bytes
+    argv: tuple[str, ...]
+    lead_s: float = 0.0
+    own_output: str | None = None
+    notes: tuple[str, ...] = ()
+    waits_for_another: bool = False
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A job that a scheduler has accepted.
+
+    Attributes:
+        output: the file that the scheduler writes; empty if unknown.
+        printed: what the scheduler or a plugin of the site printed for the user.
+    """
+
+    job_id: str
+    cluster: str | None = None
+    output: str = ""
+    printed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The meaning of a scheduler's state for a run without a result: a state and a cause of states.STATES.
+
+    `phase`: `ending` while the scheduler ends the last processes of the job; `succeeded` or `failed` if the
+    job is over and its script ended with 0, or with another code.
+    """
+
+    state: str
+    cause: str
+    text: str
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """The state of one job in a scheduler.
+
+    Attributes:
+        native: the scheduler's own state, a key of `meanings`.
+        reason: the scheduler's reason for the wait or the end; empty if there is none.
+        restarts: how often the scheduler has started the job again; None if it does not tell.
+        nodes: the nodes of the job, as the scheduler writes them; empty before it has some.
+        time_left: as the scheduler writes it; empty if it does not.
+        submitted_at: the time of the submission or the last requeue, in seconds since 1970; None if unknown.
+        exit_code: the nonzero exit code of the job's script; None if there is none.
+        note: what a user should know of this state.
+    """
+
+    meanings: ClassVar[Mapping[str, Meaning]] = {}
+
+    job_id: str
+    native: str
+    reason: str = ""
+    restarts: int | None = 0
+    nodes: str = ""
+    time_left: str = ""
+    cluster: str = ""
+    submitted_at: float | None = None
+    exit_code: int | None = None
+    note: str = ""
+
+    @property
+    def meaning(self) -> Meaning:
+        """The meaning of `native`. An unknown state counts as running; then the heartbeat and the result
+        show the rest."""
+        return self.meanings.get(self.native) or Meaning("running", "training", f"is {self.native}")
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.meaning.state == "queued"
+
+    @property
+    def is_over(self) -> bool:
+        return STATES[self.meaning.state].final
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.meaning.state == "cancelled"
+
+    @property
+    def has_nodes(self) -> bool:
+        return not self.is_waiting and not self.is_over
+
+    @property
+    def text(self) -> str:
+        """The state and its reason, such as "PENDING (Priority: jobs of higher priority come first)"."""
+        is_stale = self.is_cancelled  # a cancelled job may keep the reason of its wait
+        return f"{self.native} ({self.explained_reason})" if self.reason and not is_stale else self.native
+
+    @property
+    def explained_reason(self) -> str:
+        """The reason and its meaning."""
+        return self.reason
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A scheduler's answer about some jobs.
+
+    Attributes:
+        jobs: those that it knows, by ID.
+        no_answer: the reason if it did not answer; None if it did.
+        cluster: the name of this machine's cluster; may be omitted if `jobs` has all of the jobs.
+    """
+
+    jobs: Mapping[str, JobState]
+    no_answer: str | None = None
+    cluster: str | None = None
+
+
+class Scheduler(ABC):
+    """A scheduler of a cluster whose storage this machine reads.
+
+    Attributes:
+        name: of the launcher.
+        label: how messages name it.
+        submit_program: the program that takes the script.
+        after_another: how a job is submitted that starts after another one of its run; empty if it cannot be.
+        state: the class of its states.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    submit_program: ClassVar[str]
+    after_another: ClassVar[str] = ""
+    state: ClassVar[type[JobState]]
+
+    @abstractmethod
+    def plan(self, job: Job, job_file: str) -> Plan:
+        """Plan a submission. It changes nothing and asks no scheduler: the same job gives the same plan.
+
+        Args:
+            job: merged with the site file.
+            job_file: the path of the job file as it was given; a relative one starts at the current folder.
+
+        Raises:
+            JobError: the job cannot run there.
+        """
+
+    def preflight(self, job: Job, plan: Plan, command: CommandLine) -> Sequence[str]:
+        """Check the plan on this machine and against the cluster. Returns what a user should know.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or could never start the job.
+            StorageError: a folder of the job cannot be written.
+        """
+        return ()
+
+    @abstractmethod
+    def submit(self, job: Job, plan: Plan, submission: str, command: CommandLine) -> Handle:
+        """Send the plan; the job gets `submission` as $CLUSTERTRAIN_SUBMISSION.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or refuses the job.
+        """
+
+    @abstractmethod
+    def states(self, job_ids: Sequence[str]) -> Answer:
+        """The states of jobs, with one query for all. Raises no error: `Answer.no_answer` contains it."""
+
+    @abstractmethod
+    def cancel(self, job_id: str, *, only_waiting: bool = False) -> None:
+        """Cancel a job; no effect if it has ended or, with `only_waiting`, if it has started.
+
+        Raises:
+            ClusterError: the scheduler does not answer, or the job belongs to another user.
+        """

@@ -1,0 +1,145 @@
+"""Stops a run in a scheduler: the run saves and ends, and the scheduler does not start it again.
+
+queued   its job is cancelled, and the storage records this, because a scheduler forgets its jobs
+running  the run gets a request to save and end; a job that remains afterwards is cancelled
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clustertrain.errors import ClusterError
+from clustertrain.launchers.scheduler.interface import JobState, Scheduler
+from clustertrain.launchers.scheduler.status import QueuedStatus, status_of
+from clustertrain.launchers.stop import not_running, request_user_stop, wait_for_result
+from clustertrain.observe.status import Status
+from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.records import Cancellation
+from clustertrain.waiting import wait_until
+
+_JOB_ENDS_WITHIN_S = 30.0  # after the result: Ray ends; after a cancellation also the scheduler's grace time
+_QUEUE_POLL_S = 2.0
+
+
+def stop_run(scheduler: Scheduler, run: RunDir, echo: Callable[[str], None], *, wait: bool = True) -> None:
+    """Request that a run finishes its step, saves and ends; cancel its jobs that wait in the queue.
+
+    Args:
+        wait: wait until the run has ended, at most failures.grace + 60 s; then cancel its job if it remains.
+
+    Raises:
+        JobError: the run has no process, and no job in the scheduler.
+        ClusterError: its job waits in the queue, and the scheduler does not answer.
+    """
+    _Stop(scheduler, run, echo).stop(wait=wait)
+
+
+@dataclass(frozen=True)
+class _Stop:
+    scheduler: Scheduler
+    run: RunDir
+    echo: Callable[[str], None]
+
+    def stop(self, *, wait: bool) -> None:
+        status = status_of(self.scheduler, self.run)
+        for job in status.waiting_jobs if isinstance(status, QueuedStatus) else ():
+            self._cancel(job.job_id)
+        if status.state == "queued":
+            self._cancel(self._job_id(status))
+            status = status_of(self.scheduler, self.run)
+            if status.standing.over:
+                return
+        if status.result is not None and not status.standing.over:  # its job is being requeued
+            self._cancel_remaining(self._job_id(status))
+            return
+        if status.runner is None:
+            raise not_running(status)
+        if status.attempt is None or status.standing.cause == "nodes":
+            self._cancel_before_its_attempt(self._job_id(status))
+            return
+        request_user_stop(status.attempt, status, self.echo)
+        if wait:
+            self._wait_for_the_end(status.attempt, status)
+
+    def _cancel(self, job_id: str) -> None:
+        """Cancel a job that waits; no effect if it has started meanwhile."""
+        self.scheduler.cancel(job_id, only_waiting=True)
+        job = self._wait_in_queue(job_id, lambda job: job is None or not job.is_waiting)
+        if job is None or job.is_cancelled:
+            self._record_cancellation(job_id)
+            self.echo(f"{self._named(job_id)} was cancelled in the queue")
+        elif job.is_waiting:
+            raise ClusterError(
+                f"{self._named(job_id)} was cancelled without effect: it is still {job.text}.\nTry again."
+            )
+
+    def _cancel_before_its_attempt(self, job_id: str) -> None:
+        self.scheduler.cancel(job_id)
+        job = self._wait_in_queue(job_id, lambda job: job is None or job.is_over)
+        if self.run.newest_attempt() is None and (job is None or job.is_cancelled):
+            self._record_cancellation(job_id)
+        self.echo(f"{self._named(job_id)} was cancelled: there was nothing to save yet")
+
+    def _job_id(self, status: Status) -> str:
+        """The ID of the job to cancel.
+
+        Raises:
+            ClusterError: the scheduler does not show the state of the job.
+        """
+        if not isinstance(status, QueuedStatus) or status.job.queue is None:
+            label = self.scheduler.label
+            why = status.note or f"{label} does not list its job"
+            raise ClusterError(
+                f"{status.run.name} is {status.state}, and {why}.\n"
+                f"Only {label} can cancel a waiting job: try again, or on a login node of the job's cluster."
+            )
+        return status.job.job_id
+
+    def _named(self, job_id: str) -> str:
+        return f"{self.scheduler.label} job {job_id}"
+
+    def _record_cancellation(self, job_id: str) -> None:
+        who = f"{getpass.getuser()} on {socket.gethostname()}"
+        self.run.cancellation(self.scheduler.name, job_id).create(Cancellation(by=who))
+
+    def _wait_for_the_end(self, attempt: Attempt, status: Status) -> None:
+        result = wait_for_result(attempt, self.echo)
+        if isinstance(status, QueuedStatus):
+            job_id = status.job.job_id
+            try:
+                self._cancel_remaining(job_id, ended=result is not None)
+            except ClusterError as error:
+                self.echo(f"warning: it is not known whether {self._named(job_id)} has ended: {error}")
+
+    def _cancel_remaining(self, job_id: str, *, ended: bool = True) -> None:
+        """Cancel a job that does not end on its own, or waits for a restart."""
+        job = self._state(job_id)
+        if ended:  # the run has its result: its job gets time to end on its own
+            job = self._wait_in_queue(job_id, lambda job: job is None or not job.has_nodes)
+        if job is None or job.is_over:
+            return
+        self.scheduler.cancel(job_id)
+        self.echo(f"{self._named(job_id)} was {job.native}: cancelled")
+        if job.is_waiting:
+            self._record_cancellation(job_id)
+
+    def _wait_in_queue(self, job_id: str, condition: Callable[[JobState | None], bool]) -> JobState | None:
+        """Wait at most 30 s until the job meets the condition. Returns the job; None if it is purged."""
+        job: JobState | None = None
+
+        def is_met() -> bool:
+            nonlocal job
+            job = self._state(job_id)
+            return condition(job)
+
+        wait_until(is_met, _JOB_ENDS_WITHIN_S, _QUEUE_POLL_S)
+        return job
+
+    def _state(self, job_id: str) -> JobState | None:
+        answer = self.scheduler.states([job_id])
+        if answer.no_answer is not None:
+            raise ClusterError(f"{answer.no_answer}.\nTry again.")
+        return answer.jobs.get(job_id)
