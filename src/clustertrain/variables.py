@@ -13,6 +13,7 @@ PREFIX = "CLUSTERTRAIN_"
 
 # Set by users.
 SITE = "CLUSTERTRAIN_SITE"
+RAY = "CLUSTERTRAIN_RAY"
 
 # Set for the user's training code.
 CHECKPOINT_DIR = "CLUSTERTRAIN_CHECKPOINT_DIR"
@@ -54,6 +55,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the path of the site file, in place of ~/.config/clustertrain/site.yaml",
         "the user",
         "`clustertrain`",
+    ),
+    Variable(
+        RAY,
+        "`stock`: the driver uses Ray's public API alone",
+        "the user",
+        "the driver",
     ),
     Variable(
         CHECKPOINT_DIR,

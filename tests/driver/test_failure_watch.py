@@ -6,7 +6,8 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
-from clustertrain.driver.retry_policy import FailureWatch, Patience, StopRetrying
+from clustertrain.driver.retry_policy import Patience, StopRetrying
+from clustertrain.driver.trainer import FailureWatch
 from clustertrain.errors import RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay

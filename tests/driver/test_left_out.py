@@ -5,7 +5,7 @@ from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import elastic_cluster
 from clustertrain.driver.left_out import left_out_of, node_selector
-from clustertrain.driver.retry_policy import FailureWatch
+from clustertrain.driver.trainer import FailureWatch
 from clustertrain.driver.world_size import RayNode
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
+from clustertrain.driver.ray_internals import end_by_sigterm
 from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
@@ -54,7 +54,6 @@ class _CodeCheck(threading.Thread):
             from clustertrain.worker.user_code import check_code
 
             check_code(self._job)
-            import_module("clustertrain.driver.retry_policy")
             import_module("clustertrain.driver.backend")
             import_module("clustertrain.driver.trainer")
         except BaseException as error:  # noqa: BLE001  the main thread raises it
@@ -125,7 +124,7 @@ def _fit(run: _Run) -> None:
     enter_code(run.job)
     collect_rarely()
     import_module("ray")  # before the thread starts: two threads must not import one package at once
-    _end_by_sigterm()
+    end_by_sigterm()
     check = _CodeCheck(run.job)
     check.start()
     _connect(run, check)
@@ -136,13 +135,6 @@ def _fit(run: _Run) -> None:
         _trainer(run).fit()
         if not _ended_for_resize(run.attempt):
             return
-
-
-def _end_by_sigterm() -> None:
-    """Have SIGTERM end this process as SIGKILL does. Ray raises SystemExit, which would count as an error."""
-    from ray._private import utils
-
-    utils.set_sigterm_handler = lambda handler: signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ended_for_resize(attempt: Attempt) -> bool:
@@ -170,13 +162,12 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
 def _trainer(run: _Run) -> Any:
     from datetime import timedelta
 
-    from ray._private.ray_constants import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.config import LoggingConfig
 
     from clustertrain.driver.backend import KitTorchConfig
-    from clustertrain.driver.retry_policy import FailureWatch
-    from clustertrain.driver.trainer import KitTrainer, StartDeadline
+    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
     from clustertrain.worker import train as worker
 
     job, recorded, watch = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+import ray.util
 from ray.exceptions import RayActorError, RayTaskError
-from ray.train._internal.utils import get_address_and_port
-from ray.train.torch import TorchConfig
-from ray.train.torch.config import _set_torch_distributed_env_vars, _TorchBackend
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
+from ray.train.backend import Backend
+from ray.train.torch import TorchConfig, get_device
 
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
 from clustertrain.driver.failures import Group
+from clustertrain.driver.ray_internals import ERROR_LOGGER
 from clustertrain.driver.ray_nodes import alive_addresses
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
@@ -54,7 +54,7 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
     most_workers: int = 1
 
     @property
-    def backend_cls(self) -> type[_TorchBackend]:
+    def backend_cls(self) -> type[Backend]:
         return KitBackend
 
     @property
@@ -63,8 +63,10 @@ class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
         return contextlib.nullcontext if self.is_script else super().train_func_context
 
 
-class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
+class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
     """Runs in the controller, once before each start of the worker group."""
+
+    share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         if backend_config.ref is None:
@@ -76,7 +78,7 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
         group = None
         try:
             group = Group(worker_group, attempt)
-            worker_group.execute(setup.set_up_process, plan)
+            worker_group.execute(setup.set_up_process, plan, ERROR_LOGGER)
             self._probe(worker_group)
             self._stage(worker_group, plan)
             if backend_config.is_script:
@@ -87,12 +89,19 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 if errors:
                     group.report(errors)
                     _end_group(worker_group)
-                    raise WorkerGroupStartupFailedError("The process group could not be made.")
-        except RayActorError as error:  # Ray Train retries only a WorkerGroupStartupFailedError
+                    raise self.failed_start("The process group could not be made.")
+        except RayActorError as error:
             if group is not None:
                 group.report_dead_worker(error)
             _end_group(worker_group)
-            raise WorkerGroupStartupFailedError("A worker died before training began.") from error
+            raise self.failed_start("A worker died before training began.") from error
+
+    def failed_start(self, text: str) -> Exception:
+        """The error with which Ray Train starts the group again: it retries no other."""
+        from clustertrain.driver.ray_internals import WorkerGroupStartupFailedError
+
+        error: Exception = WorkerGroupStartupFailedError(text)
+        return error
 
     def _make_process_group(self, worker_group: Any, config: KitTorchConfig) -> dict[int, BaseException]:
         """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
@@ -102,9 +111,9 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
             RayActorError: a worker has died.
             ClusterTrainError: a rank refuses.
         """
-        address, port = worker_group.execute_single(0, get_address_and_port)
+        address, port = worker_group.execute_single(0, _address_and_port)
         worker_group.execute(_set_rendezvous, address, port)
-        worker_group.execute(_set_torch_distributed_env_vars)
+        worker_group.execute(_set_ranks)
         hosts = tuple(w.metadata.hostname for w in worker_group.get_workers())
         backend = "nccl" if worker_group.get_resources_per_worker().get("GPU", 0) else "gloo"
         spec = GroupSpec(backend, address, port, hosts, config.timeout_s)
@@ -116,10 +125,6 @@ class KitBackend(_TorchBackend):  # type: ignore[misc]  # ray ships no types
                 raise
             return _errors_of(joining)
         return {}
-
-    def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        if not backend_config.is_script:  # a script gets its ranks from script.torchrun_environment
-            super().on_training_start(worker_group, backend_config)
 
     def on_shutdown(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
         """Does nothing: the processes end right after this, and destroying the group would wait 30 s for dead
@@ -176,9 +181,31 @@ def _rendezvous_here() -> tuple[str, int]:
     Raises:
         ClusterError: all ports of the block are taken.
     """
-    address, port = get_address_and_port()
+    address, port = _address_and_port()
     block = os.environ.get(variables.PORTS)
     return address, free_port(Ports.parse(block)) if block else port
+
+
+def _address_and_port() -> tuple[str, int]:
+    """The address of this node, and a port that is free there."""
+    address = ray.util.get_node_ip_address()
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind(("", 0))
+        return address, int(probe.getsockname()[1])
+
+
+def _set_ranks() -> None:
+    """Set the variables that torchrun sets, and the device for Accelerate. A script gets them from
+    script.torchrun_environment."""
+    context = ray.train.get_context()
+    os.environ |= {
+        "RANK": str(context.get_world_rank()),
+        "WORLD_SIZE": str(context.get_world_size()),
+        "LOCAL_RANK": str(context.get_local_rank()),
+        "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
+        "NODE_RANK": str(context.get_node_rank()),
+        "ACCELERATE_TORCH_DEVICE": str(get_device()),
+    }
 
 
 def _set_rendezvous(address: str, port: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
 from ray.exceptions import RayError
 
+from clustertrain.driver.ray_internals import GcsClient
 from clustertrain.errors import ClusterError
 from clustertrain.node.network import is_listening
 

@@ -18,18 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ray._private import ray_constants, services
-from ray._private.node import Node
-from ray._private.parameter import RayParams
-from ray._raylet import (  # type: ignore[attr-defined]  # it is compiled
+from clustertrain.driver.ray_cluster import Deadline
+from clustertrain.driver.ray_internals import (
     DASHBOARD_AGENT_LISTEN_PORT_NAME,
     METRICS_AGENT_PORT_NAME,
     RUNTIME_ENV_AGENT_PORT_NAME,
+    Node,
+    RayParams,
+    get_node,
     get_port_filename,
     persist_port,
+    wait_for_gcs,
 )
-
-from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import overload
 from clustertrain.node.ports import free_block
@@ -103,7 +103,7 @@ class WaitingNode(Node):  # type: ignore[misc]  # ray ships no types
 
     def _has_registered(self) -> bool:
         try:
-            services.get_node(self.gcs_address, self.node_id)
+            get_node(self.gcs_address, self.node_id)
         except RuntimeError:
             return False
         return True
@@ -139,8 +139,7 @@ def start_ray(
     """
     ends = time.monotonic() + deadline.seconds
     WaitingNode.ends, WaitingNode.when_up = ends, staticmethod(when_up)
-    # The number of tries to reach the GCS, one per second.
-    ray_constants.NUM_REDIS_GET_RETRIES = math.ceil(deadline.seconds)
+    wait_for_gcs(deadline.seconds)
     starts, before = 0, ""
     while True:
         starts += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ray
-from ray._private.state import available_resources_per_node
 
 from clustertrain.driver.world_size import RayNode
 
@@ -11,6 +10,8 @@ from clustertrain.driver.world_size import RayNode
 def alive_nodes() -> list[RayNode]:
     """The nodes that Ray calls alive. Ray notices after up to 30 s that a node was lost, and the free
     resources are a second old."""
+    from clustertrain.driver.ray_internals import available_resources_per_node
+
     free = available_resources_per_node()
     return [
         RayNode(

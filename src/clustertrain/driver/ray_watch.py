@@ -15,9 +15,9 @@ import time
 from typing import Any
 
 from ray import NodeID
-from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RayError
 
+from clustertrain.driver.ray_internals import GcsNodeInfo
 from clustertrain.errors import EXIT_RAY_ENDED
 from clustertrain.node.network import is_refused
 from clustertrain.node.signals import ending_text

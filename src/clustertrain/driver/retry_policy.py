@@ -7,15 +7,11 @@ without a new checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
-
 from clustertrain.driver.failures import Group, newest_restart, write_failure
-from clustertrain.driver.left_out import left_out_of, node_selector
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
@@ -33,8 +29,9 @@ class StopRetrying(ClusterTrainError):
     """Raised into Ray Train's controller to end the run if another start would not help."""
 
 
-class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]  # ray ships no types
-    """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
+class RetryPolicy:
+    """What follows each start of the worker group and its failure; a callback of Ray Train's controller calls
+    it."""
 
     def __init__(
         self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
@@ -47,25 +44,27 @@ class FailureWatch(WorkerGroupCallback, ControllerCallback):  # type: ignore[mis
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
 
-    def on_controller_start_worker_group(
-        self, *, scaling_config: Any, num_workers: int
-    ) -> dict[str, str] | None:
-        return node_selector(left_out_of(self._ref.open()))
-
-    def after_worker_group_start(self, worker_group: Any) -> None:
+    def has_started(self, worker_group: Any) -> None:
+        """Record the start of the workers."""
         attempt = self._ref.open()
         self._group = Group(worker_group, attempt)
         restart = newest_restart(attempt).number
         EventLog(attempt.events).write("group_started", restart=restart, **self._group.as_event())
 
-    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        if worker_group_status.errors and self._group is not None:
-            group, self._group = self._group, None  # reported once
-            group.report(dict(worker_group_status.errors))
+    def has_failed(self, errors: Mapping[int, BaseException]) -> None:
+        """Record the failure of the workers, by rank, once for each start."""
+        if self._group is not None:
+            group, self._group = self._group, None
+            group.report(errors)
 
-    def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
-        if failure_decision != FailureDecision.RETRY:
-            return
+    def before_restart(self) -> None:
+        """Decide whether the workers start again, and wait until they can.
+
+        Raises:
+            StopRetrying: another start would not help.
+            RunStopped: a stop was requested.
+            ClusterError: there is no room for the workers.
+        """
         attempt = self._ref.open()
         failure = self._new_failure(attempt)
         if failure is None or not failure.fatal:

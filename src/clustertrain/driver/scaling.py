@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy, NoopDecision, ResizeDecision
-
 from clustertrain.driver.elastic_cluster import ElasticCluster
+from clustertrain.driver.ray_internals import FixedScalingPolicy, NoopDecision, ResizeDecision
 from clustertrain.driver.world_size import largest
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef

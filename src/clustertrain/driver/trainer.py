@@ -17,15 +17,21 @@ from typing import Any
 
 import ray
 from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-from ray.train.v2._internal.execution.callback import WorkerGroupCallback
-from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
-from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
+from clustertrain.driver.left_out import left_out_of, node_selector
+from clustertrain.driver.ray_internals import (
+    ControllerCallback,
+    DatasetsCallback,
+    FailureDecision,
+    FixedScalingPolicy,
+    PlacementGroupCleanerCallback,
+    TrainController,
+    WorkerGroup,
+    WorkerGroupCallback,
+)
+from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.errors import ClusterTrainError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.command_line import command_on
@@ -54,6 +60,26 @@ class StartDeadline(WorkerGroupCallback):  # type: ignore[misc]  # ray ships no 
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         self._waiting.close()
+
+
+class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # type: ignore[misc]
+    """The hooks that Ray Train's controller calls around a start of the worker group and its failure."""
+
+    def on_controller_start_worker_group(
+        self, *, scaling_config: Any, num_workers: int
+    ) -> dict[str, str] | None:
+        return node_selector(left_out_of(self._ref.open()))
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        self.has_started(worker_group)
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        if worker_group_status.errors:
+            self.has_failed(worker_group_status.errors)
+
+    def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
+        if failure_decision == FailureDecision.RETRY:
+            self.before_restart()
 
 
 class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types

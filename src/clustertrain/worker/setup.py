@@ -47,8 +47,13 @@ class WorkerState:
 worker_state = WorkerState()
 
 
-def set_up_process(plan: Plan) -> None:
-    """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code."""
+def set_up_process(plan: Plan, error_logger: str) -> None:
+    """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code.
+
+    Args:
+        error_logger: where Ray Train logs the exception of the train function; train.py has printed it, with
+            all its causes.
+    """
     collect_rarely()
     import ray.train
     import ray.util
@@ -62,8 +67,7 @@ def set_up_process(plan: Plan) -> None:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    # Ray Train logs the exception of the train function here; train.py has printed it, with all its causes.
-    logging.getLogger("ray.train.v2._internal.util").setLevel(logging.CRITICAL)
+    logging.getLogger(error_logger).setLevel(logging.CRITICAL)
     print(start_line(plan.restart), flush=True)
     _ignore_sigterm()
     faulthandler.enable(file=sys.stderr)  # writes the name and the stacks of a fatal signal to the rank's log

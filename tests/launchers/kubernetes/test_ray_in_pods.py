@@ -17,7 +17,7 @@ from sample_records import sample_claim, sample_failure, sample_restart_claim
 WAITING = """
 import json, ray, sys
 from clustertrain.errors import ClusterError, RunStopped
-from clustertrain.driver.retry_policy import FailureWatch
+from clustertrain.driver.trainer import FailureWatch
 from clustertrain.launchers.kubernetes.ray import PodRay
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.attempt_ref import AttemptRef

@@ -65,10 +65,10 @@ def hooks(killer):
         set_up_process = module.set_up_process
 
         @functools.wraps(set_up_process)
-        def prepared(plan):
+        def prepared(*arguments):
             import ray.train
 
-            set_up_process(plan)
+            set_up_process(*arguments)
             killer.register(ray.train.get_context().get_world_rank())
 
         module.set_up_process = prepared

@@ -52,9 +52,9 @@ class LocalRay(RayCluster):
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
-        import ray._private.node
 
         from clustertrain.driver import ray_watch
+        from clustertrain.driver.ray_internals import keep_loopback, make_nodes_with
         from clustertrain.driver.ray_node import PatientNode, start_ray
 
         workers = world_sizes[-1]
@@ -71,8 +71,8 @@ class LocalRay(RayCluster):
                 _temp_dir=f"{self.folder}/r",  # Ray opens it to all users: `folder` stays private
             )
 
-        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # or Ray replaces the loopback address
-        ray._private.node.Node = PatientNode  # ray.init has no parameter for it
+        keep_loopback()
+        make_nodes_with(PatientNode)
         events = EventLog(attempt.events)
         start_ray(start, self.deadline, lambda text: events.write("warning", text=text), ray_watch.end_with)
         return "local"
@@ -84,9 +84,9 @@ class LocalRay(RayCluster):
 def _processes() -> dict[str, Any]:
     """The processes that Ray has started in this process, as objects of subprocess.Popen, by Ray's names for
     them; empty before ray.init."""
-    import ray
+    from clustertrain.driver.ray_internals import own_node
 
-    node = ray._private.worker._global_node
+    node = own_node()
     started = node.all_processes.items() if node is not None else ()
     return {kind: info.process for kind, infos in started for info in infos}
 

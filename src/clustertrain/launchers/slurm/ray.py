@@ -46,9 +46,8 @@ class SlurmRay(RayCluster):
         return Deadline(self.nodes_wait_s, "slurm.nodes_wait")
 
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
-        import ray
-
         from clustertrain.driver.connection import Head, connect_to
+        from clustertrain.driver.ray_internals import keep_loopback
 
         ends = time.monotonic() + self.nodes_wait_s
         address = f"{self.head_address}:{self.head_port}"
@@ -56,8 +55,7 @@ class SlurmRay(RayCluster):
         if not all_there(attempt, head.has_node, "nodes", self.nodes_wait_s):
             raise RayNotUp(f"{self.name} did not start within {self.deadline}.\n{hint}")
         if len(self.nodes) == 1:
-            # Otherwise Ray replaces 127.0.0.1 by the node's external address, and nothing listens there.
-            ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+            keep_loopback()
         try:
             connect_to(address, f"{self.name} at {address}", hint, _node_ip_address=self.head_address)
         except ClusterError as error:

@@ -6,7 +6,6 @@ on a busy node a container exceeds them, and is started again, each time later.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from pathlib import Path
@@ -26,9 +25,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         parameters: Ray's RayParams of the node, incomplete.
         head: this is the node of the head.
     """
-    import ray._private.node
-    from ray._private import ray_constants
-
+    from clustertrain.driver.ray_internals import make_nodes_with, wait_for_dashboard
     from clustertrain.driver.ray_node import WaitingNode, start_ray
 
     job_file = Path(os.environ[variables.JOB])
@@ -47,5 +44,5 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         except ClusterError as error:
             sys.exit(str(error))
 
-    ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S = math.ceil(deadline_s)
-    ray._private.node.Node = node
+    wait_for_dashboard(deadline_s)
+    make_nodes_with(node)

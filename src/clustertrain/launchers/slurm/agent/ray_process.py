@@ -26,9 +26,8 @@ def main(nodes_wait_s: str, events: str, parameters_json: str) -> int:
         events: the file for the events of this node.
         parameters_json: fields of Ray's RayParams as JSON; without `gcs_address` this node is the head.
     """
-    from ray._private.parameter import RayParams
-
     from clustertrain.driver.connection import Head
+    from clustertrain.driver.ray_internals import RayParams
     from clustertrain.driver.ray_node import PatientNode, last_words, start_ray
     from clustertrain.driver.ray_watch import end_of
 

@@ -1,0 +1,126 @@
+"""Ray's private API: the one file that names it. Any release of Ray may change it.
+
+tests/driver/test_ray_internals.py states for each name what is relied on, so that a new Ray shows what broke.
+With CLUSTERTRAIN_RAY=stock a run on this machine, or on a given Ray cluster, uses none of them (stock.py).
+
+A name is looked up when it is imported, because the start of a node must not load Ray Train.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from importlib import import_module, metadata
+from typing import Any
+
+from clustertrain import variables
+from clustertrain.errors import ClusterError, ClusterTrainError
+
+ERROR_LOGGER = "ray.train.v2._internal.util"
+"""Where Ray Train logs the exception of the train function, in a worker."""
+
+_CONSTANTS = "ray._private.ray_constants"
+_EXECUTION = "ray.train.v2._internal.execution"
+_MODULES = {
+    # the processes of a node
+    "Node": "ray._private.node",
+    "RayParams": "ray._private.parameter",
+    "get_node": "ray._private.services",
+    "DASHBOARD_AGENT_LISTEN_PORT_NAME": "ray._raylet",
+    "METRICS_AGENT_PORT_NAME": "ray._raylet",
+    "RUNTIME_ENV_AGENT_PORT_NAME": "ray._raylet",
+    "get_port_filename": "ray._raylet",
+    "persist_port": "ray._raylet",
+    # the cluster
+    "GcsClient": "ray._raylet",
+    "GcsNodeInfo": "ray.core.generated.gcs_pb2",
+    "available_resources_per_node": "ray._private.state",
+    "WORKER_PROCESS_SETUP_HOOK_ENV_VAR": _CONSTANTS,
+    # Ray Train
+    "ControllerCallback": f"{_EXECUTION}.callback",
+    "WorkerGroupCallback": f"{_EXECUTION}.callback",
+    "DatasetsCallback": "ray.train.v2._internal.callbacks.datasets",
+    "PlacementGroupCleanerCallback": "ray.train.v2._internal.callbacks.placement_group_callback",
+    "FailureDecision": f"{_EXECUTION}.failure_handling",
+    "FixedScalingPolicy": f"{_EXECUTION}.scaling_policy",
+    "NoopDecision": f"{_EXECUTION}.scaling_policy",
+    "ResizeDecision": f"{_EXECUTION}.scaling_policy",
+    "TrainController": f"{_EXECUTION}.controller",
+    "WorkerGroup": f"{_EXECUTION}.worker_group",
+    "WorkerGroupStartupFailedError": "ray.train.v2._internal.exceptions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """
+    Raises:
+        ClusterTrainError: this Ray does not have the name.
+    """
+    if name not in _MODULES:
+        raise AttributeError(f"{name} is not listed in {__file__}")
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except (ImportError, AttributeError) as error:
+        import ray
+
+        raise ClusterTrainError(
+            f"Ray {ray.__version__} has no {_MODULES[name]}.{name}; clustertrain is tested with {tested()}.\n"
+            f"Install that Ray, or set {variables.RAY}=stock to use Ray's public API alone."
+        ) from error
+
+
+def is_stock() -> bool:
+    """Whether the run is to use Ray's public API alone.
+
+    Raises:
+        ClusterError: the variable has an unknown value.
+    """
+    value = os.environ.get(variables.RAY, "")
+    if value not in ("", "stock"):
+        raise ClusterError(f"{variables.RAY}={value!r}: the only value is stock. Correct or unset it.")
+    return value == "stock"
+
+
+def tested() -> str:
+    """The versions of Ray that this version was tested with, such as ray<2.61,>=2.59."""
+    required = metadata.requires("clustertrain") or ()
+    ray = next(each for each in required if each.startswith("ray["))
+    return ray.partition(";")[0].replace("[train]", "").strip()
+
+
+def _module(name: str) -> Any:
+    """A module of Ray whose attributes may be set."""
+    return import_module(name)
+
+
+def keep_loopback() -> None:
+    """Have Ray keep a loopback address. It would replace it by the external one, on which nothing listens."""
+    _module(_CONSTANTS).ENABLE_RAY_CLUSTER = False
+
+
+def wait_for_gcs(seconds: float) -> None:
+    """Have a node try to reach the GCS for so long."""
+    _module(_CONSTANTS).NUM_REDIS_GET_RETRIES = math.ceil(seconds)  # one try per second
+
+
+def wait_for_dashboard(seconds: float) -> None:
+    """Have a node wait so long for the dashboard's server."""
+    _module(_CONSTANTS).RAY_DASHBOARD_STARTUP_TIMEOUT_S = math.ceil(seconds)
+
+
+def make_nodes_with(node: Any) -> None:
+    """Have `ray.init` and `ray start` call this in place of Node; they have no parameter for it."""
+    _module("ray._private.node").Node = node
+
+
+def own_node() -> Any:
+    """The Node that `ray.init` has started in this process; None before that."""
+    return _module("ray._private.worker")._global_node
+
+
+def end_by_sigterm() -> None:
+    """Have SIGTERM end this process as SIGKILL does. `ray.init` sets a handler that raises SystemExit, which
+    would count as an error."""
+    default = signal.SIG_DFL
+    _module("ray._private.utils").set_sigterm_handler = lambda _: signal.signal(signal.SIGTERM, default)
