@@ -24,9 +24,9 @@ EXIT_STORAGE = 4
 EXIT_STOPPED = 75
 EXIT_INTERRUPTED = 130
 EXIT_RAY_ENDED = 70
-"""Of a driver whose Ray has ended; no command ends with it."""
+"""A driver whose Ray has ended exits with it. No command does."""
 EXIT_DRIVER_FAILED = 71
-"""Of a driver that could not write its result; no command ends with it."""
+"""A driver that could not write its result exits with it. No command does."""
 
 
 class ClusterTrainError(Exception):

@@ -42,7 +42,7 @@ class RecordFile(Generic[T]):
         return self.store.read_or_none(self.key) is not None
 
     def read(self) -> T | None:
-        """The record; None if there is no file.
+        """The record, or None if there is no file.
 
         Raises:
             StorageError: the file is of a later version, or damaged.
@@ -67,7 +67,7 @@ class RequestFile(RecordFile[T]):
     spool: Store
 
     def read(self) -> T | None:
-        """The newest request; None if there is none."""
+        """The newest request, or None."""
         data = self.spool.read_or_none(self.key)
         if data is not None:
             return decoded(self.kind, data, self.spool.uri(self.key))

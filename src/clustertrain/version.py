@@ -1,4 +1,4 @@
-"""The version of the kit, and of the Ray that it is built with."""
+"""The version of clustertrain, and of the Ray that it is built with."""
 
 __version__ = "0.1.0"
 RAY_VERSION = "2.60.0"

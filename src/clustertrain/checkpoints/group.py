@@ -26,7 +26,7 @@ class SaveGroup:
         self._group = dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
     def begin(self, handle: str | None) -> str | None:
-        """The handle of rank 0's tree, on every rank; None if it does not write."""
+        """The handle of rank 0's tree, on every rank, or None if it does not write."""
         handles = [handle]
         dist.broadcast_object_list(handles, src=0, group=self._group)
         return handles[0]

@@ -42,7 +42,7 @@ def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | No
     """Read every byte of a checkpoint and compare it with the manifest.
 
     Args:
-        files: the names of the files to read; None for all.
+        files: the names of the files to read, or None for all.
 
     Raises:
         CheckpointDamaged: names the first file that differs, with both sizes or both checksums.
@@ -66,7 +66,7 @@ def fetch_checkpoint(
     removed.
 
     Args:
-        files: the names of the files to verify and to copy; None for all.
+        files: the names of the files to verify and to copy, or None for all.
 
     Raises:
         CheckpointDamaged: as `verify`.
@@ -153,7 +153,7 @@ def newest_verified(
     into: Path,
     counts: Callable[[CheckpointName], bool] = lambda name: True,
 ) -> VerifiedCheckpoint | None:
-    """The newest checkpoint that verifies, falling back one at a time; None if there are no checkpoints.
+    """The newest checkpoint that verifies, falling back one at a time, or None if there are no checkpoints.
 
     Args:
         counts: False for a checkpoint that is as good as absent.

@@ -43,7 +43,7 @@ class Retention:
         None without `best_metric`, or if no checkpoint has a finite value of it.
 
         Args:
-            everything: the names to choose from; None for all.
+            everything: the names to choose from, or None for all.
 
         Raises:
             StorageError: an S3 server does not answer, or refuses.

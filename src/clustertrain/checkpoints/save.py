@@ -30,8 +30,11 @@ _PIECE_BYTES = 16 << 20  # torch passes a whole tensor in one call
 
 
 class Saver:
-    """Rank 0's side of a save. `background=False` writes before `save` returns, or before `wait` returns None
-    after `start`."""
+    """Rank 0's side of a save.
+
+    With `background=False`, `save` returns after the write. After `start`, the write is done when `wait`
+    returns None.
+    """
 
     def __init__(
         self,
@@ -100,8 +103,8 @@ class Saver:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the save in progress, at most `timeout_s`; None if there is none any more, otherwise the
-        bytes that were written so far. Raises nothing: `save` and `finish` do."""
+        """Wait at most `timeout_s` for the save in progress. Returns None if it is over, otherwise the bytes
+        that were written so far. Raises nothing: `save` and `finish` do."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)

@@ -27,7 +27,7 @@ class Fenced(StorageError):
 
 
 class Commits(Protocol):
-    """What a save is written with."""
+    """Interface of a checkpoint writer."""
 
     def commit(
         self, files: dict[str, Callable[[Any], None]], progress: SaveProgress

@@ -22,18 +22,18 @@ _MOST_BYTES = 1 << 20
 
 
 def job_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The job files and folders that begin so."""
+    """Complete to the job files and folders that begin with the typed text."""
     return _items(incomplete, _found_job_files(incomplete))
 
 
 def targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of known runs, the job files and the folders that begin so."""
+    """Complete to the known runs, job files and folders that begin with the typed text."""
     names = (name for name in _known_names() if name.startswith(incomplete))
     return _items(incomplete, [*sorted(set(names)), *_found_job_files(incomplete)])
 
 
 def data_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The data sets of the job file that the command line names."""
+    """Complete to the data sets of the job file that the command line names."""
     names = _data_sets(Path(str(ctx.params.get("target") or "")))
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
@@ -52,7 +52,7 @@ def _found_job_files(incomplete: str) -> list[str]:
 
 
 def _beginning_with(incomplete: str) -> Iterable[str]:
-    """The paths that begin so, as the user writes them; hidden ones only if the dot is typed."""
+    """The paths that begin with the typed text, as typed. Hidden ones need the dot."""
     folder, slash, start = incomplete.rpartition("/")
     with suppress(OSError):  # no such folder, or no permission: nothing to complete
         for path in Path(folder or slash or ".").expanduser().iterdir():

@@ -185,7 +185,7 @@ def verify_data(sets: list[DataSet], command: CommandLine) -> Iterator[str]:
 
 
 def _difference(entry: Entry) -> tuple[str | None, int]:
-    """The first difference from READY.json, None if there is none; and the bytes recorded in READY.json."""
+    """The first difference from READY.json, or None, and the bytes recorded in READY.json."""
     path = entry.content(entry.folder)
     try:
         marker = entry.marker()

@@ -215,7 +215,7 @@ def _trainer(run: _Run) -> Any:
 
 
 def _scaling_policy(run: _Run, scaling: Any) -> Any:
-    """Ray Train's policy for a cluster whose nodes come and go; None for a fixed number of workers."""
+    """Ray Train's policy for a cluster whose nodes come and go, or None for a fixed number of workers."""
     from clustertrain.driver.elastic_cluster import ElasticCluster
     from clustertrain.driver.scaling import ElasticPolicy
 

@@ -289,7 +289,7 @@ def _script_line(plan: Plan) -> str:
 
 
 def _reached_before(restart: Restart) -> int:
-    """The last step that the previous start of the group finished, in this attempt or an earlier one; 0 if
+    """The last step that the previous start of the group finished, in this attempt or an earlier one, or 0 if
     the job was replaced since, because its steps are not those of this job."""
     attempt = restart.attempt
     earlier = [each for each in attempt.restarts() if each.number < restart.number and each.plan.exists()]

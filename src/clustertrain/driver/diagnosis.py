@@ -52,14 +52,14 @@ class Diagnosis:
 def diagnose(
     who: str, message: str, *, tail: str = "", killed: bool = False, before: Limits | None, now: Limits | None
 ) -> Diagnosis | None:
-    """The limit that a worker reached; None if there is no evidence for one.
+    """The limit that a worker reached, or None if there is no evidence for one.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
         message: the exception as "Type: text"; for a dead process, Ray's error and its last output.
         tail: the end of the rank's log.
         killed: whether it died of SIGKILL, which every out-of-memory killer sends.
-        before: the limits of its node when the workers started; None if unknown.
+        before: the limits of its node when the workers started, or None if unknown.
         now: the same after the failure.
     """
     limits = _of_process(before, now)

@@ -101,7 +101,7 @@ def _is_silent(node: RayNode) -> bool:
 
 
 def _own(attempt: Attempt) -> Sequence[str]:
-    """The addresses of the workers of the newest start of the group; none if it has returned."""
+    """The addresses of the workers of the newest start of the group, or none if it has returned."""
     restart = attempt.newest_restart()
     plan = restart.plan.read() if restart is not None and not restart.outcome.exists() else None
     return plan.addresses if plan is not None else ()

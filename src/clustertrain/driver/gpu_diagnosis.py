@@ -45,12 +45,12 @@ _SHM_OF_NCCL = re.compile(r"[^\n]*/dev/shm/nccl-[^\n]*error[^\n]*", re.IGNORECAS
 def diagnose_gpu(
     who: str, message: str, *, tail: str = "", host: str, gpus: Sequence[GpuState], own_pids: Collection[int]
 ) -> Diagnosis | None:
-    """What ended a worker on its GPU; None if there is no evidence for it.
+    """What ended a worker on its GPU, or None if there is no evidence for it.
 
     Args:
         who, message, tail: as for diagnosis.diagnose.
         host: the worker's node.
-        gpus: the worker's GPUs after the failure; empty if nothing is known of them.
+        gpus: the worker's GPUs after the failure, or empty if nothing is known of them.
         own_pids: the processes of the run's workers on that node.
     """
     if match := _SHM_OF_NCCL.search(f"{message}\n{tail}"):

@@ -20,6 +20,6 @@ def left_out_of(attempt: Attempt) -> set[str]:
 
 
 def node_selector(left_out: Iterable[str]) -> dict[str, str] | None:
-    """Ray's label selector for all other nodes; None for all nodes."""
+    """Ray's label selector for all other nodes, or None for all nodes."""
     ids = ",".join(sorted(left_out))
     return {_NODE_ID: f"!in({ids})"} if ids else None

@@ -112,7 +112,7 @@ class RetryPolicy:
             raise
 
     def _new_failure(self, attempt: Attempt) -> Failure | None:
-        """The failure of the newest restart; None if no new restart was claimed."""
+        """The failure of the newest restart, or None if no new restart was claimed."""
         restart = attempt.newest_restart()
         if restart is None or restart.number <= self._last_handled:
             return None

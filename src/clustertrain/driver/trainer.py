@@ -89,7 +89,7 @@ class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types
 
     Args:
         outlives_run: as RayCluster's; the controller is an actor then.
-        scaling_policy: for a Ray that outlives the run; None if the number of workers is fixed.
+        scaling_policy: for a Ray that outlives the run, or None if the number of workers is fixed.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ def _fit(resources: Mapping[str, float], each: Mapping[str, float]) -> int:
 
 
 def largest(world_sizes: Sequence[int], room: int) -> int | None:
-    """The largest of the allowed numbers of workers, ascending, for which there is room; None if there is
+    """The largest of the allowed numbers of workers, ascending, for which there is room, or None if there is
     none."""
     return max((size for size in world_sizes if size <= room), default=None)
 
@@ -54,7 +54,7 @@ def largest(world_sizes: Sequence[int], room: int) -> int | None:
 def resize_text(
     before: ResumePoint | None, now: ResumePoint, most: int, alive: Callable[[], Iterable[str]]
 ) -> str | None:
-    """The line that explains another number of workers than `most`, or than before; None if neither is so.
+    """The line that explains a number of workers other than `most` or the last one, or None if it is both.
 
     Args:
         before: the plan of the start of the group before this one, None if this is the first.

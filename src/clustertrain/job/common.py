@@ -60,7 +60,7 @@ class CommonJob(Section):
 
     module: ModuleName | None = None
     """A module that runs like a script: `package.train`, started as `python -m package.train`. It is below
-    `code`, or installed where the job runs. In this page, what is said of a script is also true of it."""
+    `code`, or installed where the job runs. Everything said about `script` also holds for `module`."""
 
     args: Args = Field(default_factory=dict)
     """The arguments of `task` or `function`: a mapping, for example of hyperparameters such as `lr`. For

@@ -109,7 +109,7 @@ def _imports_all(source: str) -> bool:
 
 
 def _module_file(folders: Sequence[Path], module: str) -> Path | None:
-    """The file of a module below the first folder of the code that has it; None if none has."""
+    """The file of a module below the first folder of the code that has it, or None if none has."""
     stems = [folder.joinpath(*module.split(".")) for folder in folders]
     files = (file for stem in stems for file in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")))
     return next((file for file in files if file.is_file()), None)

@@ -126,7 +126,7 @@ def check_loggers(job: Job, *, elsewhere: bool = False) -> list[str]:
 
 
 def _check_places(job: Job, loggers: Sequence[str], *, elsewhere: bool) -> None:
-    """Storage on S3 is no folder for the files of MLflow and W&B.
+    """Refuse storage on S3 as the folder for the files of MLflow and W&B.
 
     Raises:
         JobError: a logger would need one.

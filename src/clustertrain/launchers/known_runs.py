@@ -40,9 +40,9 @@ class KnownRun:
         storage: its URI on the machine that started the run.
         job: the job as it was started, with `--set` and the site file applied, as YAML.
         job_file: the absolute path of the job file, for hints.
-        cluster: a text that names the scheduler's cluster; empty for a run on one machine.
-        job_id: the scheduler's ID of the job; empty for a run on one machine.
-        storage_there: the URI of the storage within the cluster; empty if it is the same there.
+        cluster: a text that names the scheduler's cluster, or empty for a run on one machine.
+        job_id: the scheduler's ID of the job, or empty for a run on one machine.
+        storage_there: the URI of the storage within the cluster, or empty if it is the same there.
         host: the machine that started the run.
         time: the time of the newest start, in seconds since 1970.
     """

@@ -27,7 +27,7 @@ def list_runs(place: str | None = None, columns: Columns = NO_COLUMNS, *, everyw
     those in the storage of `place`.
 
     Args:
-        place: a storage or a job file; None for ./runs, which may be missing.
+        place: a storage or a job file, or None for ./runs, which may be missing.
         everywhere: all known runs, whether or not this folder has some.
 
     Raises:
@@ -98,7 +98,7 @@ def statuses_of(runs: Iterable[RunFiles]) -> list[Status]:
 
 
 def _visible(known: KnownRun) -> tuple[RunDir, bool] | None:
-    """The run, and whether its storage contains it; None if this machine cannot read that storage."""
+    """The run, and whether its storage contains it, or None if this machine cannot read that storage."""
     if not launcher_of(known.launcher).storage_visible:
         return None
     if not known.storage.is_s3 and not os.path.isdir(known.storage.uri):

@@ -64,8 +64,8 @@ def run(
     """Run a command to its end.
 
     Args:
-        input: its standard input; None for an empty one.
-        environ: its whole environment, with the PATH on which it is found; None for that of this process.
+        input: its standard input, or None for an empty one.
+        environ: its whole environment, with the PATH on which it is found, or None for that of this process.
         timeout_s: seconds after which the command is killed.
         check: whether a nonzero exit code is an error.
         stdout: a file for its standard output, which is then not in the result; for large binary output.

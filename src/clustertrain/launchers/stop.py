@@ -32,7 +32,7 @@ def request_user_stop(attempt: Attempt, status: Status, echo: Callable[[str], No
 
 
 def wait_for_result(attempt: Attempt, echo: Callable[[str], None]) -> Result | None:
-    """Wait for the result of the attempt and print it; None if there is none after failures.grace + 60 s."""
+    """Wait at most failures.grace + 60 s for the result of the attempt and print it. Returns it, or None."""
     within_s = _grace_s(attempt) + _BEYOND_GRACE_S
     result = wait_until(attempt.result.read, within_s, _POLL_S)
     if result is None:

@@ -11,5 +11,5 @@ visible_gpus.py  how many GPUs a process may use, without importing torch
 signals.py       signals that request the end of a process: recorded, or blocked
 cache.py         the cache folder of this user
 installed.py     whether torch and Ray are installed, without importing them, and how to install them
-ray_settings.py  Ray's settings wherever the kit starts it
+ray_settings.py  Ray's settings wherever clustertrain starts it
 """

@@ -65,7 +65,7 @@ class GpuState:
 
 
 def gpu_states(gpus: Sequence[Gpu]) -> tuple[GpuState, ...]:
-    """Of GPUs of the node that this is called on."""
+    """The states of GPUs of this node."""
     lines = _kernel_lines()
     return tuple(GpuState(gpu, processes_on(gpu.uuid), xids_of(gpu.pci, lines)) for gpu in gpus)
 
@@ -84,7 +84,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def driver_version() -> str | None:
-    """The version of NVIDIA's driver on this node; None if NVML does not answer."""
+    """The version of NVIDIA's driver on this node, or None if NVML does not answer."""
     with _nvml() as nvml:
         return None if nvml is None else _text(nvml.nvmlSystemGetDriverVersion())
     return None
@@ -114,8 +114,8 @@ def xids_of(pci: str, kernel_lines: Iterable[str]) -> tuple[int, ...]:
 
 
 def _kernel_lines() -> list[str]:
-    """The kernel's log of the last minutes; empty where it may not be read, as in most containers. A record
-    begins with "priority,number,microseconds since the boot,…;"."""
+    """The kernel's log of the last minutes, or empty where it may not be read, as in most containers. A
+    record begins with "priority,number,microseconds since the boot,…;"."""
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -136,7 +136,7 @@ def _kernel_lines() -> list[str]:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """The library, ready for calls; None if it does not answer. An error of a call ends the block."""
+    """The library, ready for calls, or None if it does not answer. An error of a call ends the block."""
     try:
         import pynvml
     except ModuleNotFoundError:

@@ -53,7 +53,7 @@ def how_to_install(*extras: str) -> str:
 
 
 def _source(copy: Distribution, extras: str) -> list[str]:
-    """The arguments with which pip installs this copy again; none if it is not known, or no longer there."""
+    """The arguments with which pip installs this copy again, or none if the source is unknown or gone."""
     origin = json.loads(copy.read_text("direct_url.json") or "{}")
     url = origin.get("url", "")
     if vcs := origin.get("vcs_info"):

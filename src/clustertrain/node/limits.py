@@ -81,14 +81,14 @@ def read_limits(cgroup_folders: Sequence[str] | None = None) -> Limits:
 
 
 def overload() -> str:
-    """The load of this machine in the last minute as a sentence without its full stop; empty if each process
-    that could run had a core."""
+    """The load of this machine in the last minute as a sentence without its full stop, or empty if each
+    process that could run had a core."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f"The load of {this_host()} is {load:.0f}, and it has {cores} cores" if load > cores else ""
 
 
 def process_state(pid: int) -> str | None:
-    """The state in /proc of a process of this node, such as "T (stopped)"; None if it does not exist."""
+    """The state in /proc of a process of this node, such as "T (stopped)", or None if it does not exist."""
     for line in (_text(f"/proc/{pid}/status") or "").splitlines():
         if line.startswith("State:"):
             return line.removeprefix("State:").strip()
@@ -141,7 +141,7 @@ def _cgroup(folder: str) -> Cgroup:
         name, met, kills = "memory.max", events.get("oom"), events.get("oom_kill")
         peak = _number(_text(path / "memory.peak"))
         used, cache = _number(_text(path / "memory.current")), "inactive_file"
-    limit = _number(_text(path / name))  # "max" is no number
+    limit = _number(_text(path / name))  # "max" is not a number
     if limit is not None and limit >= _UNLIMITED_BYTES:
         limit = None
     if used is not None:
@@ -158,7 +158,7 @@ def _shm() -> tuple[int | None, int | None]:
 
 
 def _numbers(path: str | Path) -> dict[str, int]:
-    """Lines of a name and a number; empty if the file cannot be read."""
+    """Lines of a name and a number, or empty if the file cannot be read."""
     words: Iterable[list[str]] = (line.split() for line in (_text(path) or "").splitlines())
     return {line[0]: int(line[1]) for line in words if len(line) > 1 and line[1].isdigit()}
 
@@ -172,7 +172,7 @@ def _kib(value: int | None) -> int | None:
 
 
 def _text(path: str | Path) -> str | None:
-    """The text of a small file; None if it cannot be read: it is missing, access is denied, or no
+    """The text of a small file, or None if it cannot be read: it is missing, access is denied, or no
     descriptor is free."""
     try:
         return Path(path).read_text()

@@ -15,11 +15,11 @@ _CONTINUE = "To continue with a changed job, start it again with --accept-change
 
 def kill_for_memory(who: str, before: Limits | None, now: Limits | None) -> str | None:
     """The message for a process that died of SIGKILL, if the kernel's counters of out-of-memory kills grew
-    meanwhile; None if there is no evidence for that.
+    meanwhile, or None if there is no evidence for that.
 
     Args:
         who: "rank 1 (pid 4711 on node7)".
-        before: the limits of its node when it started; None if unknown.
+        before: the limits of its node when it started, or None if unknown.
         now: the same after its end.
     """
     if before is None or now is None:

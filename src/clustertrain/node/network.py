@@ -36,13 +36,13 @@ def address_towards(other: str) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has this IPv4 address; None if there is none."""
+    """The interface that has this IPv4 address, or None."""
     return next((name for name, has in _interfaces().items() if has == address), None)
 
 
 def interface_variables(address: str) -> dict[str, str]:
-    """The variables with which Gloo and NCCL connect through the interface that has this address; none if no
-    interface has it.
+    """The variables with which Gloo and NCCL connect through the interface that has this address, or none if
+    no interface has it.
 
     With "=" NCCL takes the interface of exactly this name: without, eth1 is also eth10. If there is
     InfiniBand, it only exchanges addresses through the interface. Gloo knows only whole names.
@@ -63,7 +63,7 @@ def is_refused(address: str, port: int, timeout_s: float = 1.0) -> bool:
 
 
 def _connecting(address: str, port: int, timeout_s: float) -> OSError | None:
-    """The error of an attempt to connect; None if it succeeded."""
+    """The error of an attempt to connect, or None if it succeeded."""
     try:
         with socket.create_connection((address, port), timeout_s):
             return None

@@ -19,7 +19,7 @@ class NumaNode:
 def numa_node_of(
     addresses: Collection[str], allowed_cpus: Collection[int], root: Path = Path("/")
 ) -> NumaNode | None:
-    """The NUMA node of the devices at these PCI addresses ("00000000:1B:00.0"); None if there are several,
+    """The NUMA node of the devices at these PCI addresses ("00000000:1B:00.0"), or None if there are several,
     the machine has only one, or it is unknown."""
     nodes = {
         _node_number(root / "sys/bus/pci/devices" / address.lower()[-12:] / "numa_node")

@@ -2,7 +2,7 @@
 
 Ray's default ports are fixed, so two jobs on one node would collide. A block lies below the kernel's
 ephemeral range: a client of any program could otherwise get a port of the block at any time. Binding port 0
-is no alternative, since it gives single ports of the ephemeral range.
+is not an alternative, since it gives single ports of the ephemeral range.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.history import curve
 
 Cell = str | int | float | None
-"""A value of a table; None if it is unknown."""
+"""A value of a table, or None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Columns:
         """The values of a run by their keys.
 
         Args:
-            job: as the run recorded it; None if it is not known.
+            job: as the run recorded it, or None if it is not known.
             run: None if this machine does not see its storage.
 
         Raises:

@@ -13,8 +13,8 @@ Record = dict[str, Any]
 
 
 def line_of(record: Record) -> str | None:
-    """The line of text for an event, which may contain what the user's code raised; None for events that are
-    only for programs, and for those that lack a field of their kind (see run/events.py)."""
+    """The line of text for an event, which may contain what the user's code raised, or None for events that
+    are only for programs, and for those that lack a field of their kind (see run/events.py)."""
     make = _LINES.get(record["kind"])
     try:
         line = make(record) if make else None

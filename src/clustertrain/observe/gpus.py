@@ -11,7 +11,7 @@ from clustertrain.run.history import events_of_attempt
 
 
 def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:
-    """The event of the newest start of the attempt's workers; None if there was none."""
+    """The event of the newest start of the attempt's workers, or None if there was none."""
     groups = (event for event in events_of_attempt(attempt) if event["kind"] == "group_started")
     return next(reversed(list(groups)), None)
 
@@ -23,7 +23,7 @@ def ranks_of(group: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], ...]:
 
 
 def gpus_text(group: Mapping[str, Any]) -> str:
-    """All GPUs of a start of the workers in one line; empty without GPUs.
+    """All GPUs of a start of the workers in one line, or empty without GPUs.
 
     Raises:
         KeyError, TypeError: the event lacks a field.
@@ -40,8 +40,8 @@ def gpus_text(group: Mapping[str, Any]) -> str:
 
 
 def gpu_rows(group: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The rows of `status`: all GPUs, then those of each rank; none without GPUs, and for an event that lacks
-    a field."""
+    """The rows of `status`: all GPUs, then those of each rank, or none without GPUs, and for an event that
+    lacks a field."""
     try:
         if group is None or not (text := gpus_text(group)):
             return []

@@ -107,7 +107,7 @@ _NATIVE = re.compile(
 
 class _AfterStop:
     """After a stop request a script may end with the traceback of a lost connection, because its peers have
-    ended first. That is no failure, so it is only in the log. An error of its own is an event."""
+    ended first. That is not a failure, so it is only in the log. An error of its own is an event."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
@@ -116,7 +116,7 @@ class _AfterStop:
         self.is_hiding = False
 
     def shown(self, line: str) -> str | None:
-        """The line without such a traceback; None if it belongs to one."""
+        """The line without such a traceback, or None if it belongs to one."""
         if (begin := _TRACEBACK.search(line)) is not None and self._stop_exists():
             self.is_hiding, self._is_of_torch = True, begin["torch"] is not None
             return line[: begin.start()].rstrip() or None

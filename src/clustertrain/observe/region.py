@@ -1,4 +1,4 @@
-"""The moving lines at the bottom of a terminal: that of the user's code, and below it the kit's own."""
+"""The moving lines at the bottom of a terminal: that of the user's code, below it clustertrain's own."""
 
 from __future__ import annotations
 

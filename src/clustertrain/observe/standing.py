@@ -12,7 +12,7 @@ class Standing:
     """A state of states.STATES, with its cause and the reason as text.
 
     `over`: the run has ended, and nothing will restart it automatically. `runner`: the process that runs it,
-    as text; None if there is none. `of_result`: the state is that of the newest attempt's result.
+    as text, or None. `of_result`: the state is that of the newest attempt's result.
     """
 
     state: str

@@ -39,10 +39,10 @@ class Status:
     """One run, at one moment.
 
     Attributes:
-        attempt: the newest one that was not refused; None if the run was submitted and has not started.
+        attempt: the newest one that was not refused, or None if the run was submitted and has not started.
         standing: state and cause, a row of states.STATES.
         ended: the result of the newest attempt, None if it has not ended; the run may be queued again since.
-        last: the newest record of its metrics, None if there is none.
+        last: the newest record of its metrics, or None.
     """
 
     run: RunDir
@@ -57,7 +57,7 @@ class Status:
 
     @property
     def runner(self) -> str | None:
-        """The process or job that runs it; None if there is none."""
+        """The process or job that runs it, or None."""
         return self.standing.runner
 
     @property
@@ -67,8 +67,8 @@ class Status:
 
     @property
     def step(self) -> int | None:
-        """The last step; None for a script, which counts its own. If the newest start ended before its first
-        step, it is the step of the newest checkpoint, from which the next start continues."""
+        """The last step, or None for a script, which counts its own. If the newest start ended before its
+        first step, it is the step of the newest checkpoint, from which the next start continues."""
         step: int | None = 0
         if self.result is not None:
             step = self.result.step
@@ -80,7 +80,7 @@ class Status:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code for the current state; None if the run has not ended."""
+        """The exit code for the current state, or None if the run has not ended."""
         if self.result is not None:
             return self.result.exit_code
         codes = STATES[self.state].exit_codes
@@ -88,17 +88,17 @@ class Status:
 
     @property
     def where(self) -> str:
-        """The scheduler's job that the run is in; empty for a run on one machine."""
+        """The scheduler's job that the run is in, or empty for a run on one machine."""
         return ""
 
     @property
     def no_answer(self) -> str | None:
-        """The reason why the scheduler did not answer, in one line; None if it answered or there is none."""
+        """The reason why the scheduler did not answer, in one line, or None."""
         return None
 
     @property
     def note(self) -> str | None:
-        """The reason why the scheduler did not answer, and the source of the state; None if it answered."""
+        """Why the scheduler did not answer, and the source of the state, or None if it answered."""
         if self.no_answer is None or self.standing.over:
             return None
         lives = (
@@ -143,7 +143,7 @@ def places_named(target: str, job: Job | None) -> list[Place]:
 
 
 def run_at(places: Sequence[Place]) -> tuple[RunDir, Place] | None:
-    """The first of the places that has a run which was started or submitted; None if none has one."""
+    """The first of the places that has a started or submitted run, or None."""
     for place in places:
         if is_known(run := place.run()):
             return run, place

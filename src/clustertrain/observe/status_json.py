@@ -17,7 +17,7 @@ class StoredStatus:
     """The status of a run by its files.
 
     Attributes:
-        attempt: the newest one; None if there is none, and then nothing else is known.
+        attempt: the newest one, or None, in which case nothing else is known.
         began_at: when that attempt was claimed, in seconds since 1970.
         over, of_result: as in standing.Standing.
         exit_code: None while the run has not ended.
@@ -39,7 +39,7 @@ class StoredStatus:
 
     @classmethod
     def parsed(cls, printed: str) -> StoredStatus | None:
-        """Parses the last line that is a StoredStatus; None if there is none. Libraries may print other
+        """Parse the last line that is a StoredStatus, or return None. Libraries may print other
         lines."""
         for line in reversed(printed.splitlines()):
             if line.startswith('{"attempt":'):

@@ -49,7 +49,7 @@ class Continuation:
 
     Attributes:
         finished: the result of the run, if nothing is left to train.
-        changes: what changed in the identity of the run; None if nothing did.
+        changes: what changed in the identity of the run, or None if nothing did.
         is_edited: whether any key of the job differs, except for `failures`.
     """
 
@@ -190,7 +190,7 @@ def continue_from(run: RunDir, job: Job, options: Options, echo: Callable[[str],
 
 
 def _is_edited(old: Job, new: Job) -> bool:
-    """Whether the job may have been corrected: a new limit on failures corrects nothing."""
+    """True if the job differs in more than `failures`."""
     return dump_job(old.model_copy(update={"failures": new.failures})) != dump_job(new)
 
 

@@ -9,7 +9,7 @@ from clustertrain.run.records import BestCheckpoint
 
 
 def retention_of(job: Job) -> Retention:
-    """The rule by which the checkpoints of a job are kept, and one of them is the best."""
+    """The job's retention rule: how many checkpoints to keep, and which metric marks the best."""
     best = job.checkpoint.keep_best
     return Retention(
         keep_last=job.checkpoint.keep_last,
@@ -22,7 +22,7 @@ def best_checkpoint(run: RunDir, job: Job | None) -> BestCheckpoint | None:
     """The best checkpoint that the run has.
 
     Args:
-        job: the job as the run recorded it; None where it was killed before it recorded it.
+        job: the job as the run recorded it, or None where it was killed before it recorded it.
 
     Returns:
         None without `checkpoint.keep_best`, or if no checkpoint has a finite value of its metric.

@@ -24,7 +24,7 @@ _MOST_LINES = 12
 def job_changes(
     run: RunDir, old: Job, new: Job, *, accepted: bool, command: CommandLine
 ) -> JobChanges | None:
-    """The changes in the identity of the run; None if there are none.
+    """The changes in the identity of the run, or None if there are none.
 
     Args:
         accepted: whether the user gave --accept-changes.

@@ -98,7 +98,7 @@ def claim_of(attempt: Attempt) -> Claim:
 
 
 def who_runs(attempt: Attempt, *, watch_s: float | None = None) -> str | None:
-    """The process that runs an attempt, as text for people; None if there is none.
+    """The process that runs an attempt, as text for people, or None.
 
     If the process is on another machine, watches its heartbeat for `watch_s` seconds, by default three
     periods.
@@ -126,7 +126,7 @@ def _watched(attempt: Attempt, before: Beat | None, claim: Claim, watch_s: float
 
 
 def committed_step(run: RunDir) -> int:
-    """The step of the newest checkpoint, verified or not; 0 if there is none, and always for a script."""
+    """The step of the newest checkpoint, verified or not, or 0 if there is none, and always for a script."""
     return _newest_step(names(run.checkpoints))
 
 
@@ -135,15 +135,17 @@ def _newest_step(found: list[CheckpointName]) -> int:
 
 
 def progress_of(run: RunDir) -> Progress:
-    """The progress of a run, for the claim of the next attempt: by the kit's checkpoints or, if there are
-    none, by the files that a script saves."""
+    """The progress of a run, for the claim of the next attempt.
+
+    Measured by clustertrain's checkpoints or, if there are none, by the files that a script saves.
+    """
     found = names(run.checkpoints)
     return Progress(_newest_step(found), None if found else _scripts_files(run))
 
 
 def _scripts_files(run: RunDir) -> str | None:
     """A checksum of names, sizes and times of the files in a script's checkpoint folder. Hidden files are
-    omitted: they are unfinished saves, and an attempt that dies in its first save is no progress."""
+    omitted: they are unfinished saves, and an attempt that dies in its first save is not progress."""
     folder = run.store.local_folder(run.checkpoints.key)
     if folder is None:
         return None  # on S3 a script chooses the keys of its files itself

@@ -54,7 +54,7 @@ class EventLog:
 
 
 def read_events(run: RunDir, key: str) -> list[dict[str, Any]]:
-    """All complete lines of a stream; empty if there is no stream."""
+    """All complete lines of a stream, or empty if there is no stream."""
     return list(Follower(run, key).new())
 
 
@@ -70,7 +70,7 @@ class Follower:
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
-    """The record of a line; none if a full disk cut the line short, or it is no such record. The lines
+    """The record of a line, or none if a full disk cut the line short, or it is another record. The lines
     around it are still read."""
     try:
         value = json_object(line)

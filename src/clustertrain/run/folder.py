@@ -374,12 +374,12 @@ class RunDir:
 
     @property
     def data_path(self) -> Path | None:
-        """Data staged once per cluster, for all runs of the storage; None if nodes share no folder."""
+        """Data staged once per cluster, for all runs of the storage, or None if nodes share no folder."""
         return self.store.local_folder("data")
 
     @property
     def mlflow_path(self) -> Path | None:
-        """MLflow's file store, for all runs of the storage; None if the storage is not a file system."""
+        """MLflow's file store, for all runs of the storage, or None if the storage is not a file system."""
         return self.store.local_folder("mlruns")
 
     @property

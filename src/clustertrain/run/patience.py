@@ -19,7 +19,7 @@ class Patience:
 
     @classmethod
     def of(cls, attempt: Attempt, retries: int) -> Patience:
-        """The count after the starts of the group so far. All have failed but those that returned."""
+        """Rebuild the count from the restarts so far. A restart without an outcome counts as a failure."""
         return cls(retries, committed_step(attempt.run), _failed_in_a_row(attempt))
 
     @property
@@ -36,7 +36,7 @@ class Patience:
         return self.is_over
 
     def text(self, *, of_script: bool = False) -> str:
-        """The reason why there is no other restart; empty if `retries` is 0."""
+        """Say why there is no further restart. Empty if `retries` is 0."""
         if self._retries == 0:
             return ""
         if of_script:
@@ -52,8 +52,8 @@ class Patience:
 
 
 def _failed_in_a_row(attempt: Attempt) -> int:
-    """The newest starts of the group that failed, back to the one in which the newest checkpoint was written
-    or that returned, for a restart with more workers."""
+    """Count the restarts from the newest backwards. Stops at one that returned to be resized, and after the
+    one that wrote the newest checkpoint."""
     committed, count = committed_step(attempt.run), 0
     for restart in reversed(attempt.restarts()):
         outcome = restart.outcome.read()

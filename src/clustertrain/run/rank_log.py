@@ -42,7 +42,10 @@ def marks_of_output() -> Iterator[None]:
 
 
 def own_line(line: str) -> tuple[str, bool] | None:
-    """Of a line of clustertrain: what the user's code wrote before it, and whether its output follows. None
-    for any other line."""
+    """Parse a marker line that clustertrain wrote.
+
+    Returns (the user's text before the marker, whether the user's output follows), or None if the line is no
+    marker.
+    """
     found = _OWN_LINE.fullmatch(line)
     return None if found is None else (found["before"], found["what"] == "output begins")

@@ -21,7 +21,7 @@ def record_job(attempt: Attempt, job: Job) -> None:
 
 
 def job_at(run: RunDir, key: str) -> Job | None:
-    """The job at a key of the run; None if there is none.
+    """The job at a key of the run, or None.
 
     Raises:
         JobError: this version does not accept the job.
@@ -37,7 +37,7 @@ def job_at(run: RunDir, key: str) -> Job | None:
 
 
 def job_of(attempt: Attempt) -> Job | None:
-    """The job of an attempt; None if the attempt was killed before it wrote the job. Raises as `job_at`."""
+    """The job of an attempt, or None if it was killed before it wrote the job. Raises as `job_at`."""
     return job_at(attempt.run, attempt.job_key)
 
 
@@ -48,7 +48,7 @@ def is_of_script(attempt: Attempt) -> bool:
 
 
 def last_job(run: RunDir) -> Job | None:
-    """The job of the last attempt that wrote one and was not refused; None without one."""
+    """The job of the last attempt that wrote one and was not refused, or None without one."""
     jobs = (job_of(attempt) for attempt in reversed(run.attempts()) if not was_refused(attempt))
     return next((job for job in jobs if job is not None), None) or job_at(run, run.job_key)
 

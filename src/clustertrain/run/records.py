@@ -23,7 +23,7 @@ class SchedulerStart:
 
     Attributes:
         scheduler: "slurm" or "kubernetes".
-        cluster: SLURM's cluster, or the namespace; None if unknown.
+        cluster: SLURM's cluster or the namespace, or None if unknown.
         job_id: SLURM's job, or the RayJob.
         restart: how often the scheduler started this job before.
         nodes: SLURM's names of the job's nodes, the head's first.
@@ -206,7 +206,7 @@ class ResumePoint:
 
     Attributes:
         checkpoint, step: None and 0 if there is no checkpoint.
-        world_size: the number of workers; None in files of versions that did not write it.
+        world_size: the number of workers, or None in files of versions that did not write it.
         hosts, addresses: the name and the address of the node of each rank.
     """
 
@@ -274,8 +274,8 @@ class Outcome:
     Attributes:
         finished: nothing is left to train; otherwise a stop was requested.
         step: None for a script, which counts its own.
-        early_stop: why it finished before its last step, in three lines; empty if it did not.
-        skipped_steps: how many steps overflowed under fp16 since the start of the run; None if none can.
+        early_stop: why it finished before its last step, in three lines, or empty if it did not.
+        skipped_steps: how many steps overflowed under fp16 since the start of the run, or None if none can.
         train_started, train_ended: in seconds since 1970.
     """
 
@@ -345,7 +345,7 @@ class SchedulerJob:
         digest: of the snapshot that it starts from.
         time: of the submission, in seconds since 1970.
         user, host: who submitted it, and on which machine.
-        output: the file that the scheduler writes; empty if unknown.
+        output: the file that the scheduler writes, or empty if unknown.
     """
 
     scheduler: str
@@ -365,7 +365,7 @@ class SchedulerEnd:
     Attributes:
         native: the scheduler's own state, such as NODE_FAIL.
         restarts: how often the scheduler had started the job again.
-        exit_code: the nonzero exit code of the job; None if there is none.
+        exit_code: the nonzero exit code of the job, or None.
     """
 
     native: str

@@ -18,8 +18,8 @@ from clustertrain.waiting import wait_until
 def wait_for_head(
     run: RunDir, start: SchedulerStart, wait_s: float, poll_s: float, is_over: Callable[[], bool]
 ) -> tuple[Attempt, Rendezvous] | None:
-    """Wait until the head of this start of the job has published its address; None if the attempt ends
-    before that, or `is_over` returns True.
+    """Wait until the head of this start of the job has published its address. None if the attempt ends before
+    that, or `is_over` returns True.
 
     Raises:
         StorageError: nothing was published within `wait_s` seconds; the likely cause is that this node

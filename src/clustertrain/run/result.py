@@ -91,5 +91,5 @@ def stopped(attempt: Attempt) -> Result:
 
 
 def failed(attempt: Attempt, text: str, exit_code: int) -> Result:
-    """The result of an attempt that an error of the kit ended; its exit code gives the cause."""
+    """The result of an attempt that an error of clustertrain ended; its exit code gives the cause."""
     return ended(attempt, "failed", CAUSE_OF_CODE.get(exit_code, "error"), exit_code=exit_code, text=text)

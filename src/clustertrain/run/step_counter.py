@@ -27,12 +27,12 @@ class Reached:
 
 
 def reached_of(data: bytes) -> int:
-    """The step in the bytes of such a file; 0 if there is none."""
+    """The step in the bytes of such a file, or 0 if there is none."""
     return int(struct.unpack("<q", data)[0]) if len(data) == 8 else 0
 
 
 def reached_step(restart: Restart) -> int:
-    """The last step that a start of the group finished; 0 if it finished none.
+    """The last step that a start of the group finished, or 0 if it finished none.
 
     The mapped counter contains every step. If it was lost with its machine, its copy on S3 and the curve
     contain a step that is a few seconds old.

@@ -19,6 +19,6 @@ def is_stream_of_records(name: str) -> bool:
 
 
 def rank_of_log(name: str) -> int | None:
-    """The rank of a file in a node's log folder; None if it is not the log of a rank."""
+    """The rank of a file in a node's log folder, or None if it is not the log of a rank."""
     match = _RANK_LOG.fullmatch(name)
     return int(match[1]) if match else None

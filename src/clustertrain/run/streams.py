@@ -35,7 +35,7 @@ class Tail:
         self.unfinished = b""  # of `new_lines`: what came after the last newline
 
     def new(self) -> Iterator[bytes]:
-        """The bytes that were added since the last call, in blocks; none if there is no such stream."""
+        """The bytes that were added since the last call, in blocks, or none if there is no such stream."""
         try:
             with open_file(self._run.local_path(self._key)) as file:
                 file.seek(self._read_bytes)
@@ -55,8 +55,8 @@ class Tail:
             yield from lines
 
     def _new_parts(self) -> Iterator[bytes]:
-        """The new bytes of the objects. Skips what was read from the file before that was sent and
-        removed."""
+        """The new bytes of the objects, without those already read from the local file, which is deleted
+        after its upload."""
         for name in self._run.store.list(self._key + PARTS)[self._parts_read :]:
             part = self._run.store.read_or_none(f"{self._key}{PARTS}/{name}") or b""
             self._parts_read += 1

@@ -13,12 +13,12 @@ _LONGEST_VALIDATOR = 500  # it is sent back in a header, and stored in a progres
 
 
 def length_of(text: str) -> int | None:
-    """The number of bytes in a Content-Length; None for any other text."""
+    """The number of bytes in a Content-Length, or None for any other text."""
     return int(text) if _LENGTH.fullmatch(text.strip()) else None
 
 
 def content_range(text: str) -> tuple[int, int, int] | None:
-    """(first, last, total) of a Content-Range; None for any other text."""
+    """(first, last, total) of a Content-Range, or None for any other text."""
     match = _CONTENT_RANGE.fullmatch(text.strip())
     if match is None:
         return None
@@ -27,6 +27,6 @@ def content_range(text: str) -> tuple[int, int, int] | None:
 
 
 def validator_of(text: str | None) -> str | None:
-    """The validator that a server sent; None if there is none, or one that cannot be sent back."""
+    """The validator that a server sent, or None if it sent none, or one that cannot be sent back."""
     usable = text and text.isascii() and text.isprintable() and len(text) <= _LONGEST_VALIDATOR
     return text if usable else None

@@ -81,7 +81,7 @@ def _client(endpoint: str | None, region: str | None, profile: str | None, addre
         max_pool_connections=CONNECTIONS,
         tcp_keepalive=True,
         s3={"addressing_style": addressing},
-        # Some servers refuse the checksums that clients add by default; the kit sends Content-MD5 and sha256.
+        # Some servers refuse the checksums that clients add by default; here are Content-MD5 and sha256.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         user_agent_extra="clustertrain",
@@ -133,14 +133,14 @@ def persistently(
 
 
 def http_status_of(error: BaseException) -> int:
-    """The HTTP status of botocore's ClientError; 0 for anything else."""
+    """The HTTP status of botocore's ClientError, or 0 for anything else."""
     if not isinstance(error, ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def code_of(error: BaseException) -> str:
-    """S3's name of an error, such as "NoSuchKey"; empty if there is none."""
+    """S3's name of an error, such as "NoSuchKey", or empty if there is none."""
     return shortened(error.response["Error"].get("Code", "")) if isinstance(error, ClientError) else ""
 
 

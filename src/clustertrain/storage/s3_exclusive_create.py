@@ -27,7 +27,7 @@ _LOOKS = 20
 
 
 def create_by_contest(objects: S3Objects, key: str, data: bytes, writer: str) -> bool:
-    """Write `key` unless it exists; True for at most one of any number of callers."""
+    """Write `key` unless it exists. Returns True to at most one of any number of callers."""
     folder, _, name = key.rpartition("/")
     contest = f"{folder}/.contest-{name}".lstrip("/")
     own, pause_s = f"{contest}/{writer}", _FIRST_PAUSE_S

@@ -154,7 +154,7 @@ class S3Objects:
                 raise explained(self.location, "POST", self._full(key), error) from error
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove the parts of an upload that will not be completed; a missing upload is no error."""
+        """Remove the parts of an upload that will not be completed; a missing upload is not an error."""
         abort = "abort_multipart_upload"
         _unless_absent(lambda: self._call("DELETE", abort, key, answers=(404,), UploadId=upload_id))
 

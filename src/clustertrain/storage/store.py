@@ -71,7 +71,7 @@ class Store(Protocol):
         ...
 
     def read_or_none(self, key: str) -> bytes | None:
-        """The bytes of a key; None if there is no such key."""
+        """The bytes of a key, or None if there is no such key."""
         ...
 
     def write_atomic(self, key: str, data: bytes) -> None:
@@ -79,22 +79,22 @@ class Store(Protocol):
         ...
 
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        """Write a key that does not exist yet, atomically; False if it exists, and then nothing is changed.
+        """Write a key that does not exist yet, atomically. Returns False if it exists and changes nothing.
 
         Of any number of callers on any number of hosts, exactly one gets True.
         """
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """The names directly under a prefix, sorted; empty if there are none."""
+        """The names directly under a prefix, sorted, or empty if there are none."""
         ...
 
     def remove(self, key: str) -> None:
-        """Remove a key; a missing key is no error."""
+        """Remove a key; a missing key is not an error."""
         ...
 
     def size_or_none(self, key: str) -> int | None:
-        """The size of a key in bytes; None if there is no such key."""
+        """The size of a key in bytes, or None if there is no such key."""
         ...
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class Store(Protocol):
         ...
 
     def local_folder(self, key: str) -> Path | None:
-        """The path of a folder in this machine's file system; None on S3."""
+        """The path of a folder in this machine's file system, or None on S3."""
         ...
 
     def new_tree(self, key: str) -> Tree:

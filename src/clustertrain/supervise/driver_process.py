@@ -67,7 +67,7 @@ class DriverStarts:
         return self._start_one()
 
     def result_after(self, driver: Guarded) -> Result | None:
-        """The result of an attempt whose driver has ended; None if the driver has to be started again."""
+        """The result of an attempt whose driver has ended, or None if the driver has to be started again."""
         attempt, why = self._attempt, _why_it_ended(driver)
         if (result := attempt.result.read()) is not None:
             return result

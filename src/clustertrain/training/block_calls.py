@@ -1,7 +1,7 @@
 """Which blocks of FSDP each rank calls: all ranks must call the same ones, in the same order.
 
 The ranks gather the parameters of a block together, when its forward() is called. A rank that calls another
-block at that moment gets parts of both. With blocks of equal sizes this is no error of FSDP: the rank
+block at that moment gets parts of both. With blocks of equal sizes this is not an error of FSDP: the rank
 computes with wrong weights, and its gradients go into the wrong block.
 """
 

@@ -36,7 +36,7 @@ class EarlyStopping:
         """
         Args:
             rule: None for a run that does not end early.
-            state: of the checkpoint to resume from; None on a fresh start.
+            state: of the checkpoint to resume from, or None on a fresh start.
         """
         self._rule, self._rank_info = rule, rank_info
         self._count = _Count(rule.metric, rule.mode) if rule is not None else None
@@ -71,7 +71,7 @@ class EarlyStopping:
 
     @property
     def text(self) -> str:
-        """Why the run ends early, in three lines; empty if it does not."""
+        """Why the run ends early, in three lines, or empty if it does not."""
         rule, count = self._rule, self._count
         if rule is None or count is None or count.without_improvement < rule.patience:
             return ""

@@ -117,7 +117,7 @@ class Evaluation:
         FSDP every rank does, because each has a part of the weights.
 
         Raises:
-            JobError: one of them is no image.
+            JobError: one of them is not an image.
         """
         is_first = self._rank_info.rank == 0
         if type(self._task).images is Task.images or not (is_first or is_sharded(self._model)):
@@ -171,7 +171,7 @@ def check_reported(key: str, metric: str, task: Task, reported: Collection[str] 
     """Check that `metric`, the value of a job's `key`, is among the values that an evaluation reports.
 
     Args:
-        reported: the names; None if there is no evaluation data.
+        reported: the names, or None if there is no evaluation data.
 
     Raises:
         JobError: it is not; lists the names.

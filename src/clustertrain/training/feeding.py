@@ -160,7 +160,7 @@ def _automatic_processes(
 
 
 def divisor_at_most(number: int, most: int) -> int:
-    """The largest divisor of `number` up to `most`; 0 for 0."""
+    """The largest divisor of `number` up to `most`, or 0 for 0."""
     return max((n for n in range(1, most + 1) if number % n == 0), default=0)
 
 

@@ -41,7 +41,7 @@ class FileMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         return result
 
     def _mapped(self, like: torch.Tensor) -> torch.Tensor | None:
-        """An uninitialized tensor in a file without a name; None without space for it."""
+        """An uninitialized tensor in a file without a name, or None without space for it."""
         if sum(map(len, self._unwritten)) >= _UNWRITTEN_BYTES:
             for each in self._unwritten:
                 each.flush()

@@ -29,7 +29,7 @@ _PEAKS: dict[str, tuple[float, float | None, float | None]] = {
 
 
 def peak_flops_per_s(gpu: str, precision: str, *, tf32: bool) -> float | None:
-    """The peak of a GPU for matrices in the number format of the training; None for an unknown GPU.
+    """The peak of a GPU for matrices in the number format of the training, or None for an unknown GPU.
 
     Args:
         gpu: its name, "NVIDIA H100 80GB HBM3".
@@ -46,7 +46,7 @@ def peak_flops_per_s(gpu: str, precision: str, *, tf32: bool) -> float | None:
 
 
 def peak_of(device: torch.device, precision: str) -> float | None:
-    """The peak of this rank's device; None if it is unknown."""
+    """The peak of this rank's device, or None if it is unknown."""
     if device.type != "cuda":
         return None
     tf32 = torch.get_float32_matmul_precision() != "highest"

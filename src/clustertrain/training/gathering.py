@@ -58,7 +58,8 @@ class SampleRows:
             parts.append(tensor.detach().to("cpu", copy=True))
 
     def of_all_ranks(self, rank_info: RankInfo, samples: int) -> tuple[Any, Any] | None:
-        """(outputs, targets) of all `samples` of the data set, in its order, on rank 0; None on the others.
+        """(outputs, targets) of all `samples` of the data set, in its order, on rank 0, or None on the
+        others.
 
         Every rank calls it, after it has added its samples in the order of sampling.evaluation_order: sample
         i is row i // world_size of rank i % world_size. The rows are removed.
@@ -126,7 +127,7 @@ def _shown(columns: list[tuple[str, str, tuple[int, ...]]]) -> str:
 
 
 def _gather(mine: torch.Tensor, rank_info: RankInfo, samples: int) -> torch.Tensor:
-    """`mine` (rows, …) of all ranks, as (samples, …) on rank 0's CPU; empty on the others.
+    """`mine` (rows, …) of all ranks, as (samples, …) on rank 0's CPU, or empty on the others.
 
     It is sent in pieces and as bytes, from device to device: NCCL needs a GPU, and gloo lacks some dtypes.
     Ranks differ by at most one row; shorter ones are padded, and the padding is cut off at the end.

@@ -19,7 +19,7 @@ def images_of(task: Task, model: nn.Module) -> dict[str, torch.Tensor]:
     """The task's images by name: uint8 (channels, height, width), on the CPU.
 
     Raises:
-        JobError: `Task.images` did not return images; names the first one that is none.
+        JobError: `Task.images` did not return images; names the first other value.
     """
     images: Any = task.images(model)
     name = f"{type(task).__name__}.images()"

@@ -24,7 +24,7 @@ def use_fast_kernels(matmul: str, cudnn: str, device: torch.device) -> None:
 
 
 def kernels_in_use(device: torch.device) -> str:
-    """What the process computes with, for the log; empty on a CPU. If the task has requested deterministic
+    """What the process computes with, for the log, or empty on a CPU. If the task has requested deterministic
     algorithms, cuDNN no longer measures them."""
     if device.type != "cuda":
         return ""

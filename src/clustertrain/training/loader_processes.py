@@ -23,7 +23,7 @@ def processes_for(
     Args:
         fetch: `fetch[key]` loads a batch. A copy loads two, and the second is timed: a file that it opens
             stays closed in `fetch`, which could not be sent to a process with an open one.
-        keys: of the batches; None if none is to be timed.
+        keys: of the batches, or None if none is to be timed.
         cpus: the CPUs of this rank; None: its share of those that its process may use.
         sent: returns the copy that a process gets of an object, and the bytes of its tensors and arrays;
             raises JobError if it cannot be sent.

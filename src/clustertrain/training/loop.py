@@ -58,7 +58,7 @@ class TrainResult:
     metrics: Mapping[str, float]  # of the last evaluation; without one, the last loss
     finished: bool  # False: stopped by request
     early_stop: str = ""  # why it finished before its last step, in three lines
-    skipped_steps: int | None = None  # since the start of the run, by the loss scaler; None without one
+    skipped_steps: int | None = None  # since the start of the run, by the loss scaler, or None without one
 
 
 def train(
@@ -216,7 +216,7 @@ class _Loop:
             )
 
     def steps(self, batches: Iterable[tuple[MicroBatch, Any]]) -> bool:
-        """Train on `batches`; False if a stop was requested before their end."""
+        """Train on `batches`. Returns False if a stop was requested before their end."""
         self._meter.start_clock()
         ended = self._make_up_evaluation()
         loss: torch.Tensor | float = 0.0  # of the step, over this rank's samples
@@ -238,7 +238,7 @@ class _Loop:
         return self._order.done(self.position) or bool(self._early_stopping.text)
 
     def _make_up_evaluation(self) -> bool:
-        """Evaluate if a stop request left it out, as an uninterrupted run did; True if the run ends here."""
+        """Evaluate if a stop request left it out, as an uninterrupted run did. True if the run ends here."""
         if self._evaluation_due:
             self._evaluation_due = False
             measured = self._evaluate(is_due=True)
@@ -275,7 +275,7 @@ class _Loop:
         return share.detach().reshape(())
 
     def _between_steps(self) -> bool:
-        """Log, evaluate and save if due, on all ranks after the same step; True if the run ends here."""
+        """Log, evaluate and save if due, on all ranks after the same step. True if the run ends here."""
         requests, step = self._line.read(), self.position.step
         ended = self._order.done(self.position)
         if ended or step % self._settings.log_every == 0:
@@ -338,7 +338,7 @@ class _Loop:
         """Evaluate, if there is evaluation data; returns the values, for the checkpoint of this step.
 
         Args:
-            is_due: False for an evaluation only because the run ends: with more epochs there would be none.
+            is_due: False for the extra evaluation at the end of a run, which early stopping does not count.
         """
         if self._evaluation is None:
             return {}

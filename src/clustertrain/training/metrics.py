@@ -68,7 +68,7 @@ class Metrics:
     """The metrics of a task, by name.
 
     Raises:
-        JobError: one of them is no metric, or its name is not possible; names it.
+        JobError: one of them is not a metric, or its name is not possible; names it.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class LossScaler:
 
     @property
     def skipped_steps(self) -> int | None:
-        """How many steps were skipped since the start of the run; None if it is not enabled."""
+        """How many steps were skipped since the start of the run, or None if it is not enabled."""
         self.was_made()
         return self._skipped_steps if self.enabled else None
 
@@ -94,7 +94,7 @@ class LossScaler:
         return not self._is_lower
 
     def figures(self) -> dict[str, float]:
-        """For the log; empty if it is not enabled."""
+        """Describe it for the log. Empty if it is not enabled."""
         if not self.enabled:
             return {}
         return {"loss_scale": self._scaler.get_scale(), "skipped_steps": self.skipped_steps or 0}

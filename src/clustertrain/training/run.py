@@ -41,7 +41,7 @@ class Run(Protocol):
         """The stop and save requested since the last call; called on rank 0, once a step."""
 
     def restore(self) -> dict[str, Any] | None:
-        """The state passed to `save`, tensors on the CPU, on all ranks; None on a fresh start.
+        """The state passed to `save`, tensors on the CPU, on all ranks, or None on a fresh start.
         Tensors that were divided among ranks are on the meta device: `fill` reads them."""
 
     def fill(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -56,8 +56,8 @@ class Run(Protocol):
         """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
 
     def wait_for_write(self, timeout_s: float) -> int | None:
-        """Wait for the write of this rank's last save, at most `timeout_s`; None if it is over, otherwise the
-        bytes written so far."""
+        """Wait at most `timeout_s` for the write of this rank's last save. Returns None if it is over,
+        otherwise the bytes written so far."""
 
     def log(self, record: dict[str, Any]) -> None:
         """Write a record of metrics; called on rank 0."""

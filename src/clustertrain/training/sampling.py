@@ -236,7 +236,7 @@ class TrainOrder:
 
     @property
     def limit_text(self) -> str:
-        """The warning that limit_batches is set; empty without it."""
+        """The warning that limit_batches is set, or empty without it."""
         if self.limit_batches is None:
             return ""
         of_all = "" if self.samples == UNKNOWN else f" of {self.samples}"

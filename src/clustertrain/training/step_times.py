@@ -50,7 +50,7 @@ class StepTimes:
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._spans: deque[tuple[_Kind, _Mark, _Mark]] = deque()  # those that the GPU has not passed yet
-        self._began: _Mark | None = None  # computing; None between a step and the next batch
+        self._began: _Mark | None = None  # computing, or None between a step and the next batch
         self._marks: list[_Mark] = []  # the begin and the end of the exchange of gradients, in this step
         self._restart()
 

@@ -74,7 +74,7 @@ def samples_of(name: str, opener: Opener) -> Iterator[Sample]:
     """The samples of a shard, in order: bytes by extension, with `__key__` and `__url__`.
 
     Raises:
-        DataError: the shard is cut or is no tar; names the shard and the position in bytes.
+        DataError: the shard is cut or is not a tar; names the shard and the position in bytes.
     """
     from webdataset.tariterators import group_by_keys, tar_file_iterator
 

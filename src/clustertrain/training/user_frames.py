@@ -60,13 +60,13 @@ def _origin(path: str, code: str) -> int:
 
 
 def _installed_parts(path: str) -> tuple[str, ...]:
-    """The parts of a path below the folder where packages are installed; none if it is not below one."""
+    """The parts of a path below the folder where packages are installed, or none if it is not below one."""
     parts = Path(path).parts
     last = max((n for n, part in enumerate(parts) if part in _INSTALLED), default=None)
     return () if last is None else parts[last + 1 :]
 
 
 def _below(path: str, folder: str) -> str | None:
-    """The path relative to a folder that contains it, links resolved; None if it does not."""
+    """The path relative to a folder that contains it, links resolved, or None if it does not."""
     real, top = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
     return str(real.relative_to(top)) if top in real.parents else None

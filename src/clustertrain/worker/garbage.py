@@ -15,14 +15,16 @@ _rare = (_NEW_OBJECTS, *_usual[1:])
 
 
 def collect_rarely() -> None:
-    """From the start of a process until its training."""
+    """Run Python's garbage collector rarely, while modules are imported."""
     gc.set_threshold(*_rare)
     gc.enable()
 
 
 def collect_as_usual() -> None:
-    """Before the steps: one search through all objects, the last one for those that exist by now. What the
-    user's code has set stays. Cheap if repeated."""
+    """Collect once, freeze the survivors and restore the normal thresholds, before the first step.
+
+    Thresholds that the user's code has set stay. Cheap if repeated.
+    """
     if gc.get_threshold() == _rare:
         gc.collect()
         gc.freeze()

@@ -18,7 +18,7 @@ _OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 
 @dataclass(frozen=True)
 class RankGpus:
-    """The GPUs of one rank, and the versions of the libraries that it uses them with; None if there is no
+    """The GPUs of one rank, and the versions of the libraries that it uses them with, or None if there is no
     such library in its torch."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -27,7 +27,7 @@ class RankGpus:
 
 
 def gpus_of_rank() -> RankGpus:
-    """Of the rank whose process calls it; without creating a CUDA context."""
+    """The GPUs of the calling process. Creates no CUDA context."""
     gpus = visible_gpus()
     if not gpus:
         return RankGpus()
@@ -94,7 +94,7 @@ def _cuda_error() -> str:
 
 
 def _old_driver(driver: str | None, cuda: str | None) -> str | None:
-    """Why the driver is too old for this CUDA; None if it is not, or one of them is unknown."""
+    """Why the driver is too old for this CUDA, or None if it is not, or one of them is unknown."""
     if driver is None or cuda is None:
         return None
     oldest = _OLDEST_DRIVER.get(int(cuda.partition(".")[0]))

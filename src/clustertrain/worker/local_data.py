@@ -43,7 +43,7 @@ def data_at_hand(job: Job, scratch: Path) -> tuple[dict[str, Path], list[str]]:
     `scratch`, so that the check leaves nothing in the job's storage.
 
     Raises:
-        DataError: a local file does not exist, does not verify, or is no archive.
+        DataError: a local file does not exist, does not verify, or is not an archive.
     """
     paths, missing = {}, []
     for name in job.data:

@@ -155,7 +155,7 @@ def _parameters(target: Any) -> list[inspect.Parameter] | None:
 def _check_criterion(criterion: Any, part: Part | None) -> None:
     """
     Raises:
-        JobError: it is no function of (outputs, targets), or it would have to be trained.
+        JobError: it is not a function of (outputs, targets), or it would have to be trained.
     """
     name = part.class_ if part is not None else ""
     if not callable(criterion):

@@ -82,7 +82,7 @@ def forget_settings() -> None:
 
 
 def transport_of(texts: Iterable[str]) -> Transport | None:
-    """The transport of a node, from the lines of its ranks; None if they do not contain it."""
+    """The transport of a node, from the lines of its ranks, or None if they do not contain it."""
     text = "\n".join(texts)
     networks = _NETWORK.findall(text)
     if not networks:

@@ -26,7 +26,7 @@ def place_worker(job: Job) -> None:
 
 def _addresses() -> tuple[list[str], list[str]]:
     """The PCI addresses of this worker's GPUs, and of those of all workers of the node, as Ray Train shares
-    them; empty if NVML does not answer. Creates no CUDA context."""
+    them, or empty if NVML does not answer. Creates no CUDA context."""
     import ray.train.torch
 
     of_node = [gpu.pci for gpu in visible_gpus()]

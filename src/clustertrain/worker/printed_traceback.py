@@ -37,7 +37,7 @@ def inner_report(message: str, code: str) -> ErrorReport | None:
 
 
 def last_exception(output: Sequence[str], code: str, *, lines_after: int) -> ErrorReport | None:
-    """The exception whose traceback is at the end of the lines of an output; None if there is none.
+    """The exception whose traceback is at the end of the lines of an output, or None.
 
     Args:
         code: the folder of the user's code.

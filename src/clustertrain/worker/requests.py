@@ -82,7 +82,7 @@ class RequestPoller:
                 self._served_save, self._save = request, True
 
     def _poll(self, name: str) -> bytes | None:
-        """The bytes of the request; None if there is none, or the storage does not answer."""
+        """The bytes of the request, or None if there is none or the storage does not answer."""
         with suppress(StorageError):  # the next save reports the same fault
             found = self._local.read_or_none(self._keys[name])
             if found is not None:

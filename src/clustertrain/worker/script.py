@@ -120,7 +120,7 @@ def run_script(
     """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
 
     A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds. How the script ends after a
-    request is no failure: most often it has lost the ranks that ended before it.
+    request is not a failure: most often it has lost the ranks that ended before it.
 
     Args:
         stop_requested: called four times a second.

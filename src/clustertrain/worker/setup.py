@@ -108,7 +108,7 @@ def stage_data(per: str) -> None:
         def on_event(event: dict[str, Any]) -> None:
             events.write(**_as_event(event))
             progress = (event["name"], event["phase"], event.get("bytes"))
-            if progress not in seen:  # a repeated event is no progress
+            if progress not in seen:  # a repeated event is not progress
                 seen.clear()
                 seen.add(progress)
                 watchdog.beat("stage")

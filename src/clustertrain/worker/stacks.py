@@ -84,7 +84,7 @@ class Stacks:
 
 
 def flight_record() -> bytes | None:
-    """The record of torch's flight recorder of NCCL, in the format of `torchfrtrace`; None without NCCL."""
+    """The record of torch's flight recorder, in the format of `torchfrtrace`, or None without NCCL."""
     distributed = sys.modules.get("torch.distributed")  # a process that hangs should import nothing
     if distributed is None or not distributed.is_initialized() or distributed.get_backend() != "nccl":
         return None

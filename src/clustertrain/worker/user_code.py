@@ -85,7 +85,7 @@ def _import_failure(spec: str, kind: str, error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str | None:
-    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code; None if there is none."""
+    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code, or None."""
     frames = report_of(error, str(Path.cwd())).frames
     return str(frames[0]) if frames else None
 

@@ -182,7 +182,7 @@ def _keys_of(refusal: Refusal) -> str:
 
 
 def _fields_of(manifest: Manifest, path: str, kubectl: Kubectl) -> list[str]:
-    """The field names at a path of the server's schema; empty if the schema cannot be read."""
+    """The field names at a path of the server's schema, or empty if the schema cannot be read."""
     named = f"{manifest['kind']}.{path}".rstrip(".")
     try:
         explained = kubectl("explain", named, f"--api-version={manifest['apiVersion']}")

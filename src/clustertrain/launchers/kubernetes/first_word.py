@@ -1,7 +1,7 @@
 """What the cluster says first of a run that was just applied.
 
 The scheduler, a quota, a policy, a queue and the operator decide only now, within seconds, and in their own
-words. A run that waits is no failed submission: it may start later.
+words. A run that waits is not a failed submission: it may start later.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def first_word(job: Job, kubectl: Kubectl) -> str:
 
 
 def _said(job: Job, observed: Observed) -> str:
-    """What the cluster says of the pods; empty if nothing yet."""
+    """What the cluster says of the pods, or an empty text."""
     view = View(job, observed, None)
     if observed.is_over and observed.native.cause == "job":
         remedy = "Correct it in the job file: the next submit replaces this RayJob."

@@ -31,6 +31,6 @@ _KEYS = (
 
 
 def keys_sentence(words: str) -> str:
-    """A sentence with the keys of what the words name; empty if they name none."""
+    """A sentence that names the keys of the job file for these words, or an empty text."""
     keys = [key for pattern, key in _KEYS if re.search(pattern, words, re.IGNORECASE)]
     return f"What it names is in {', '.join(keys)}." if keys else ""

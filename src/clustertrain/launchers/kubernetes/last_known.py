@@ -39,7 +39,7 @@ def remember(job: Job, rayjob: Object, stored: StoredStatus) -> None:
 
 
 def last_known(job: Job, rayjob: Object) -> LastKnown | None:
-    """The last reading; None if there is none of this RayJob."""
+    """The last reading, or None if there is none of this RayJob."""
     path = known_runs_folder() / _file_name(job)
     with suppress(OSError, ValueError, KeyError, TypeError):  # it is missing, or damaged
         uid, _, printed = read_file(path).decode().partition("\n")

@@ -121,7 +121,7 @@ def _of_attempt(view: View, kubectl: Kubectl, selection: LogSelection, follow: b
 
 
 def _code_in_pod(error: CommandFailed) -> int | None:
-    """The exit code of the command in the pod, which kubectl passes on; None if kubectl itself failed."""
+    """The exit code of the command in the pod, which kubectl passes on, or None if kubectl itself failed."""
     return error.code if ended_in_pod(error.stderr) else None
 
 

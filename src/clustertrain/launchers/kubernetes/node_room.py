@@ -64,7 +64,7 @@ def _container_requests(container: Object) -> Amounts:
 
 
 def quantity(value: object) -> Decimal:
-    """The number of a quantity such as 500m, 16Gi or 4; 0 if the value is not a quantity."""
+    """The number of a quantity such as 500m, 16Gi or 4, or 0 if the value is not a quantity."""
     match = _QUANTITY.fullmatch(str(value))
     if not match:
         return Decimal(0)

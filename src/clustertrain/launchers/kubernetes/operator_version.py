@@ -37,7 +37,7 @@ class Operator:
 
 
 def installed(kubectl: Kubectl) -> list[Operator]:
-    """The operators whose version can be read; none if the account may not list Deployments."""
+    """The operators whose version can be read, or none if the account may not list Deployments."""
     try:
         deployments = kubectl.list("deployments", _SELECTOR, "--all-namespaces")
     except ClusterError:
@@ -54,7 +54,7 @@ def installed(kubectl: Kubectl) -> list[Operator]:
 
 
 def too_old(field: str, kubectl: Kubectl) -> str | None:
-    """Which operator is installed, which version has the field, and how to submit without it; None if the
+    """Which operator is installed, which version has the field, and how to submit without it, or None if the
     field is not among the newest that clustertrain writes."""
     if field not in _NEWEST:
         return None

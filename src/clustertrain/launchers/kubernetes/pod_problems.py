@@ -105,7 +105,7 @@ def has_running_containers(pod: Object) -> bool:
 
 
 def time_of(event: Object) -> float:
-    """When the event happened last, in seconds since 1970; 0 if it has no time."""
+    """When the event happened last, in seconds since 1970, or 0 if it has no time."""
     series = event.get("series") or {}
     times = (event.get("lastTimestamp"), series.get("lastObservedTime"), event.get("eventTime"))
     return max(map(seconds, filter(None, times)), default=0.0)
@@ -117,7 +117,7 @@ def seconds(timestamp: str) -> float:
 
 
 def node_of(pod: Object) -> str:
-    """The node that a pod is bound to; empty if there is none yet."""
+    """The node that a pod is bound to, or empty if there is none yet."""
     return str(pod.get("spec", {}).get("nodeName", ""))
 
 

@@ -61,7 +61,7 @@ class _Reader:
     forbidden: list[str] = field(default_factory=list)
 
     def one(self, kind: str, name: str) -> dict[str, Any] | None:
-        """An object; None if the account may not read it. Raises NotFound."""
+        """An object, or None if the account may not read it. Raises NotFound."""
         try:
             return self.kubectl.get(kind, name)
         except Forbidden as error:
@@ -69,7 +69,7 @@ class _Reader:
             return None
 
     def exists(self, kind: str, name: str) -> bool:
-        """Whether an object exists; True if the account may not read it. A secret's data is not printed."""
+        """Whether an object exists. True if the account may not read it. Prints no secret's data."""
         try:
             self.kubectl("get", kind, name, "--output=name")
         except NotFound:
@@ -79,7 +79,7 @@ class _Reader:
         return True
 
     def nodes(self) -> int:
-        """The number of nodes; 0 if the account may not list them."""
+        """The number of nodes, or 0 if the account may not list them."""
         try:
             return len(self.kubectl.list("nodes"))
         except Forbidden as error:
@@ -104,7 +104,7 @@ def check_image(job: Job) -> None:
     """Check the versions in the image's labels, if this machine has the image. Pods check them in any case.
 
     Raises:
-        ClusterError: the image is not made from the kit's, or has another version of the kit or of Ray.
+        ClusterError: the image is not made from clustertrain's, or has another version of it or of Ray.
     """
     labels = _labels_here(job.image or "")
     if labels is None:
@@ -124,7 +124,7 @@ def check_image(job: Job) -> None:
 
 
 def _labels_here(image: str) -> dict[str, str] | None:
-    """The labels of an image in podman or docker; None if neither has it."""
+    """The labels of an image in podman or docker, or None if neither has it."""
     for engine in ("podman", "docker"):
         if shutil.which(engine) is None:
             continue
@@ -209,7 +209,7 @@ def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
 
 
 def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:
-    """Why a claim with these access modes cannot serve pods on `nodes` nodes (0: unknown); None if it can.
+    """Why a claim with these access modes cannot serve pods on `nodes` nodes (0: unknown), or None if it can.
 
     ReadWriteOnce restricts a claim to one node, not to one pod. So it is enough on a cluster of one node.
     """

@@ -1,8 +1,8 @@
 """Mistakes in a RayJob that the API server accepts: the KubeRay operator refuses them later, or nobody does.
 
-Only `kubernetes.patches` make most of them: what the kit renders keeps the rules. They are those of KubeRay
-1.6.2 and 1.7.0 and of Kueue 0.14. Of all else that the operator refuses, `submit` and `status` print its own
-verdict, ValidationFailed.
+Only `kubernetes.patches` make most of them: what clustertrain renders keeps the rules. They are those of
+KubeRay 1.6.2 and 1.7.0 and of Kueue 0.14. Of all else that the operator refuses, `submit` and `status` print
+its own verdict, ValidationFailed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _groups(cluster: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shape(cluster: Any) -> Iterator[_Finding]:
-    """What the kit relies on: a head's pod and a worker's pod, each with a container."""
+    """What clustertrain relies on: a head's pod and a worker's pod, each with a container."""
     for path, group in _groups(cluster):
         containers = items(group, "template", "spec", "containers")
         if not containers or not all(isinstance(each, Mapping) for each in containers):
@@ -165,7 +165,7 @@ def _cluster(cluster: Any) -> Iterator[_Finding]:
 
 
 def _parameters(group: Any, path: str) -> Iterator[_Finding]:
-    """The arguments of `ray start`; the kit renders the amounts there."""
+    """The arguments of `ray start`; clustertrain renders the amounts there."""
     both = [key for key in _AMOUNTS_OF_RAY if at(group, "rayStartParams", key)]
     if both and at(group, "resources"):
         message = f"is given while rayStartParams has {', '.join(both)}: only one of them may"

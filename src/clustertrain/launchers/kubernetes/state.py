@@ -104,7 +104,7 @@ class Observed:
         rayjob: None if it does not exist.
         pods: of the run, including those that are terminating.
         events: of the objects of the run, and of claims.
-        workload: Kueue's Workload of the RayJob; None if there is none, or if it could not be read.
+        workload: Kueue's Workload of the RayJob, or None if none exists or none could be read.
         lost_nodes: why a node of the pods is not ready, by its name.
         last_words: what containers printed last, if it explains a problem.
     """
@@ -155,7 +155,7 @@ class Observed:
 
     @property
     def queue(self) -> str:
-        """The RayJob's queue in Kueue; empty for none."""
+        """The RayJob's queue in Kueue, or empty for none."""
         return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
 
     @property
@@ -181,14 +181,14 @@ class Observed:
 
     @property
     def deadline_at(self) -> float | None:
-        """When preRunningDeadlineSeconds end, in seconds since 1970; None if that deadline does not run."""
+        """When preRunningDeadlineSeconds end, in seconds since 1970, or None without that deadline."""
         started, limit_s = self._status.get("startTime"), self._spec.get("preRunningDeadlineSeconds")
         counts = self._status.get("jobDeploymentStatus") in ("Initializing", "Waiting")
         return seconds(started) + float(limit_s) if counts and started and limit_s else None
 
     @property
     def head(self) -> Object | None:
-        """The head's pod; None if it does not run. After the end it is terminating, for kubernetes.ttl."""
+        """The head's pod, or None if it does not run. After the end it is terminating, for kubernetes.ttl."""
         runs = has_running_containers if self.is_over else is_running
         return next((pod for pod in self.pods if role_of(pod) == "head" and self._runs(pod, runs)), None)
 
@@ -228,7 +228,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
     """The state of the run.
 
     Args:
-        stored: the status in the storage; None if it was not or could not be read.
+        stored: the status in the storage, or None if it was not or could not be read.
     """
     if observed.rayjob is None:
         return _without_rayjob(stored)
@@ -243,7 +243,7 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
 
 
 def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standing) -> int | None:
-    """The run's exit code; None if it has not ended."""
+    """The run's exit code, or None if it has not ended."""
     if standing.of_result and stored is not None:
         return stored.exit_code
     if standing.state == "failed":

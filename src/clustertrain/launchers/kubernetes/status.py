@@ -173,7 +173,7 @@ def _after_its_rayjob(view: View, kubectl: Kubectl) -> View:
 
 
 def table_of(kubectl: Kubectl) -> Table:
-    """The table of `ls`: the kit's RayJobs in a namespace. Their storage is not read.
+    """The table of `ls`: clustertrain's RayJobs in a namespace. Their storage is not read.
 
     Raises:
         ClusterError: kubectl failed, or the cluster refused a request.

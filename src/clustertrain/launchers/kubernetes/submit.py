@@ -106,7 +106,7 @@ def submit(job: Job, options: Options, echo: Callable[[str], None]) -> Applied:
 
 
 def applied(job: Job) -> Applied | None:
-    """The RayJob of a job that is merged with the site file, whoever applied it; None if there is none.
+    """The RayJob of a job that is merged with the site file, whoever applied it, or None.
 
     Raises:
         ClusterError: kubectl failed.
@@ -151,7 +151,7 @@ def owned(objects: Sequence[Manifest], rayjob: Manifest) -> list[Manifest]:
 
 
 def rayjob_of(kubectl: Kubectl, name: str) -> Manifest | None:
-    """The RayJob of this name; None if there is none."""
+    """The RayJob of this name, or None."""
     try:
         return kubectl.get(RAYJOBS, name)
     except NotFound:

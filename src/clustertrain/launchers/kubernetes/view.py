@@ -66,7 +66,7 @@ class View:
 
     @property
     def exit_code(self) -> int | None:
-        """The run's exit code; None if it has not ended."""
+        """The run's exit code, or None if it has not ended."""
         return exit_code(self.observed, self.stored, self.standing)
 
     @property
@@ -190,7 +190,7 @@ def _owners(thing: Object) -> list[str]:
 
 
 def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
-    """The status in the storage; None if no pod could read it, with a note if the reading failed."""
+    """The status in the storage, or None if no pod could read it, with a note if the reading failed."""
     arguments = ["status", "--json", JOB_FILE]
     if observed.head is not None:
         try:

@@ -30,7 +30,7 @@ def ray_cluster(job: Job) -> RayCluster:
 
 
 def ray_address() -> str | None:
-    """The address of the user's own Ray cluster; None if the driver starts Ray on this machine."""
+    """The address of the user's own Ray cluster, or None if the driver starts Ray on this machine."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
@@ -83,7 +83,7 @@ class LocalRay(RayCluster):
 
 def _processes() -> dict[str, Any]:
     """The processes that Ray has started in this process, as objects of subprocess.Popen, by Ray's names for
-    them; empty before ray.init."""
+    them, or empty before ray.init."""
     from clustertrain.driver.ray_internals import own_node
 
     node = own_node()

@@ -33,10 +33,10 @@ class Files:
     Attributes:
         scheduler: how messages name the scheduler.
         job_id: the ID of the run's job in the scheduler.
-        attempt: the number of the newest attempt; None if there is none.
+        attempt: the number of the newest attempt, or None.
         is_of_job: whether a start of that job claimed that attempt.
         restart: the number of requeues before that start; 0 is the first start.
-        result: the result of that attempt; None if it has not ended.
+        result: the result of that attempt, or None if it has not ended.
         live: the state of the attempt by its events: waiting, staging or running.
         cancelled: whether the storage records that the job was cancelled while it waited.
     """
@@ -62,7 +62,7 @@ def standing_of(
 
     Args:
         job: None if the scheduler has purged it, or does not answer.
-        no_answer: the reason if the scheduler does not answer; None if it does.
+        no_answer: the reason if the scheduler does not answer, or None if it does.
         who_runs: returns the process that writes the heartbeat. It is slow, and is called only if nothing
             else determines the state.
     """

@@ -34,9 +34,9 @@ class QueuedJob:
     """A job of a run.
 
     Attributes:
-        output: the path of the output file that the scheduler writes; empty if it is not known.
-        queue: the state in the scheduler; None if that has purged the job, or does not answer.
-        no_answer: the reason if the scheduler does not answer; None if it does.
+        output: the path of the output file that the scheduler writes, or empty if it is not known.
+        queue: the state in the scheduler, or None if that has purged the job, or does not answer.
+        no_answer: the reason if the scheduler does not answer, or None if it does.
         cancelled_by_stop: whether `stop` cancelled it while it waited for its start or its restart.
     """
 
@@ -127,7 +127,7 @@ class _Files:
 
     @property
     def own_start(self) -> SchedulerStart | None:
-        """The start of the job that claimed the newest attempt; None if no job of this scheduler did."""
+        """The start of the job that claimed the newest attempt, or None if no job of this scheduler did."""
         claim = self.files.claim
         allocation = claim.allocation if claim is not None else None
         return allocation if allocation is not None and allocation.scheduler == self.scheduler.name else None
@@ -145,7 +145,7 @@ class _Files:
 
     @property
     def job_ids(self) -> list[str]:
-        """The IDs of the jobs to query; empty for a run that is done and has no later job."""
+        """The IDs of the jobs to query, or empty for a run that is done and has no later job."""
         jobs, result = self.jobs, self.files.result
         is_done = result is not None and result.state == "done" and jobs in ([], [self.own_start])
         return [] if is_done else [job.job_id for job in jobs]

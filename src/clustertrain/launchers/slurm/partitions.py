@@ -214,7 +214,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _problem(request: JobRequest, partition: Partition) -> str | None:
-    """The reason why the job could never run in the partition; None if it could run."""
+    """The reason why the job could never run in the partition, or None if it could run."""
     name = f"partition {partition.name}"
     if partition.availability not in ("up", "down"):  # SLURM queues jobs for a partition that is down
         return f"{name} is {partition.availability}: SLURM starts no jobs there."
@@ -231,7 +231,7 @@ def _problem(request: JobRequest, partition: Partition) -> str | None:
 
 
 def _shortage(request: JobRequest, partition: Partition) -> str | None:
-    """The first resource that the nodes have too little of; None if enough nodes have all of them. Each
+    """The first resource that the nodes have too little of, or None if enough nodes have all of them. Each
     resource is checked on the nodes that have enough of the resources before it."""
     name, candidates = f"partition {partition.name}", list(partition.nodes)
     gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"

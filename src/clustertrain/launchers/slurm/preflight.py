@@ -56,7 +56,7 @@ def check_submit_host(job: Job, environ: Mapping[str, str]) -> None:
 
 def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine) -> str | None:
     """Check that the cluster can ever start the job, and that its time limit is long enough. Returns why it
-    can only wait now; None if SLURM plans its start.
+    can only wait now, or None if SLURM plans its start.
 
     Raises:
         ClusterError: a check failed; the message shows the arithmetic.
@@ -135,7 +135,7 @@ def check_container_files(job: Job) -> None:
 
 
 def image_path(job: Job) -> Path | None:
-    """The path of the image if it is a file; None for an image in a registry."""
+    """The path of the image if it is a file, or None for an image in a registry."""
     image = job.image or ""
     is_file = job.section(Slurm).container in ("apptainer", "pyxis") and is_image_file(image)
     return Path(image) if is_file else None

@@ -174,7 +174,7 @@ def _parsed(line: str) -> QueueState:
 
 
 def _exit_code(status: str) -> int | None:
-    """The nonzero exit code of the batch script, from its wait() status; None for 0, or after a signal."""
+    """The nonzero exit code of the batch script, from its wait() status, or None for 0 and after a signal."""
     code, signal_number = divmod(int(status), 256) if status.isdecimal() else (0, 0)
     return code if code and not signal_number else None
 
@@ -187,7 +187,7 @@ def _environment() -> dict[str, str]:
 
 
 def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
-    """The states in the accounting of slurmdbd; empty if there is no accounting or it does not answer."""
+    """The states in the accounting of slurmdbd, or empty if there is no accounting or it does not answer."""
     argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(job_ids)}"]
     try:
         argv.append("--format=JobID,State,Cluster,NodeList")
@@ -204,7 +204,7 @@ def _from_accounting(job_ids: Sequence[str]) -> dict[str, QueueState]:
 
 
 def cluster_name() -> str | None:
-    """The name of this machine's cluster; None if SLURM does not answer."""
+    """The name of this machine's cluster, or None if SLURM does not answer."""
     return site_settings().get("ClusterName") or None
 
 

@@ -104,7 +104,7 @@ def refusal(job: Job, done: Done, command: CommandLine, *, may_be_queued: bool =
 
 
 def reason_of_the_plan(stderr: str) -> str | None:
-    """SLURM's reason why `sbatch --test-only` plans no start of a job that sbatch may still queue; None if
+    """SLURM's reason why `sbatch --test-only` plans no start of a job that sbatch may still queue, or None if
     sbatch refuses the job."""
     errors, _ = sorted_lines(stderr)
     return next((text for text in QUEUED if errors and errors[0].startswith(text)), None)

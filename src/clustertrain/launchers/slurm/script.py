@@ -222,8 +222,11 @@ def _variables(job: Job, job_path: str, python: str) -> Iterator[str]:
 
 
 def _gpus_in_container(job: Job) -> Iterator[str]:
-    """What NVIDIA's hooks give the container: the GPUs of the allocation, of which SLURM's cgroup and
-    CUDA_VISIBLE_DEVICES leave those of the job, or none, also on a node without a driver."""
+    """Set NVIDIA_VISIBLE_DEVICES for NVIDIA's container hooks.
+
+    A job with GPUs gets the node's value or `all`, which SLURM's cgroup limits. A job without GPUs gets
+    `void`, which also works on a node without a driver.
+    """
     visible = '"${NVIDIA_VISIBLE_DEVICES:-all}"' if gpus_per_node(job) else "void"
     yield f"export NVIDIA_VISIBLE_DEVICES={visible}"
     yield 'export NVIDIA_DRIVER_CAPABILITIES="${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"'

@@ -18,7 +18,7 @@ def check_setup(lines: Sequence[str]) -> None:
     """Let bash parse the lines; nothing is checked where there is no bash.
 
     Raises:
-        JobError: they are no valid shell; the message has the line and the words of bash.
+        JobError: they are not valid shell; the message has the line and the words of bash.
     """
     if not lines:
         return
@@ -50,6 +50,6 @@ def _parsed(lines: Sequence[str], *options: str) -> Done:
 
 
 def _wrong(done: Done) -> tuple[int, str] | None:
-    """The line and the words of the first error; None if there is none."""
+    """The line and the words of the first error, or None."""
     found = _WRONG.search(done.stderr)
     return (int(found[1]), found[2]) if found is not None else None

@@ -16,7 +16,7 @@ TRAINS_ON = "proctrack/pgid suspends the agent only, and the training continues 
 
 
 def site_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The names and values of `scontrol show config`; empty if SLURM does not answer."""
+    """The names and values of `scontrol show config`, or empty if SLURM does not answer."""
     with suppress(ClusterError):
         done = run(["scontrol", "show", "config"], environ=environ, timeout_s=_ANSWER_S)
         return dict(re.findall(r"^(\w+)\s*=\s*(.*?)\s*$", done.stdout, re.MULTILINE))

@@ -45,8 +45,8 @@ class Curve:
             logger.add(point)
 
     def _started(self, name: str) -> list[Background]:
-        """The logger; none if it cannot be imported. The import is here and not in the thread, because a fork
-        of this process, for a data loader, must not happen in the middle of it."""
+        """The logger, or none if it cannot be imported. The import is here and not in the thread, because a
+        fork of this process, for a data loader, must not happen in the middle of it."""
         try:
             module = import_module(f"clustertrain.worker.loggers.{name}")
         except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training

@@ -88,7 +88,7 @@ class MlflowRun:
             self._client.log_batch(self._id, metrics=metrics[start : start + _MOST_METRICS])
 
     def _last_step(self, name: str) -> int:
-        """The last step that earlier starts have written; -1 if there is none."""
+        """The last step that earlier starts have written, or -1 if there is none."""
         if self._is_new:
             return -1
         if name not in self._last_steps:

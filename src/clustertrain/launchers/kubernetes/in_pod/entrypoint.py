@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check_versions(rendered_by: str) -> None:
-    """Refuse an image of another version of the kit, or with another Ray.
+    """Refuse an image of another version of clustertrain, or with another Ray.
 
     Raises:
         ClusterError: the versions differ. The message has both.

@@ -53,7 +53,7 @@ def _is_over(following: _Following, address: str, entrypoint: str) -> bool:
 
 
 def _info(client: Any, job_id: str) -> Any:
-    """The head's record of the job; None if it has none."""
+    """The head's record of the job, or None if it has none."""
     known = {details.submission_id: details for details in client.list_jobs()}
     return known.get(job_id)
 

@@ -83,7 +83,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
 def to_json(objects: Sequence[Manifest]) -> str:
     """The objects for kubectl, one on each line. JSON has one meaning for each value; YAML 1.1 and Go's YAML
-    differ. They are no List: kubectl leaves the kind of an error out of the messages on items of a List."""
+    differ. Not a List: kubectl's messages on items of a List leave the kind of an error out."""
     return "\n".join(map(json.dumps, objects))
 
 

@@ -133,7 +133,7 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
 
 
 def remote_ports(job: Job) -> list[int]:
-    """The ports of the servers of storage, data and loggers; empty if all of it is on volumes."""
+    """The ports of the servers of storage, data and loggers, or empty if all of it is on volumes."""
     ports = {_port(url) for url in server_urls(job)}
     for location in (job.storage.location, *map(job.data_location, job.data)):
         if location.is_s3:

@@ -33,7 +33,7 @@ _NAMED_BY = {
 # What an item needs that is not in the list yet: without it, its name is probably misspelt.
 _NEW_NEEDS = {"containers": "image", "initContainers": "image", "workerGroupSpecs": "template"}
 _DIRECTIVE = "$patch"
-# What the kit finds a run by, each with a remedy.
+# What clustertrain finds a run by, each with a remedy.
 _KEPT = {
     "kind": "Remove it from the patch.",
     "metadata.name": "Set the job's key `name`.",

@@ -63,7 +63,7 @@ def volumes(job: Job) -> tuple[Volume, ...]:
 
 
 def storage_volume(job: Job) -> Volume | None:
-    """The volume that the job's storage is on; None if it is on S3."""
+    """The volume that the job's storage is on, or None if it is on S3."""
     return None if job.storage.location.is_s3 else _volume_of(job, _storage(job))
 
 

@@ -250,7 +250,7 @@ def _is_root(run_as: RunAs) -> bool:
 
 
 def _ids(run_as: RunAs) -> dict[str, Any]:
-    """User and groups; none if the cluster assigns them."""
+    """User and groups, or none if the cluster assigns them."""
     if run_as.by == "cluster":
         return {}
     return {

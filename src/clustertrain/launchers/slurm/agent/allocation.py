@@ -30,7 +30,7 @@ class Allocation:
         restart: the number of earlier starts of this job by SLURM.
         nodes: SLURM's host names of all nodes of the job; node 0 runs the batch shell.
         node_rank: the index of this node in `nodes`.
-        launch_address: SLURM's address of node 0; None if SLURM does not set it.
+        launch_address: SLURM's address of node 0, or None if SLURM does not set it.
         memory_bytes: None if there is no limit.
     """
 
@@ -84,7 +84,7 @@ def read_allocation(environ: Mapping[str, str] = os.environ) -> Allocation:
 
 
 def check_no_array(job: Job, command: CommandLine, environ: Mapping[str, str] = os.environ) -> None:
-    """Check that this SLURM job is no element of an array (sbatch --array, or SBATCH_ARRAY_INX).
+    """Check that this SLURM job is not an element of an array (sbatch --array, or SBATCH_ARRAY_INX).
 
     Raises:
         ClusterError: it is one.
@@ -132,7 +132,7 @@ def _cpus(environ: Mapping[str, str]) -> int:
 
 
 def _cpu_quota() -> float | None:
-    """The CPU quota of this process's cgroup, in CPUs; None without a limit. Reads only cgroup version 2."""
+    """The CPU quota of this process's cgroup, in CPUs, or None without a limit. Reads cgroup v2 only."""
     try:
         group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
         quota, period = Path(f"/sys/fs/cgroup{group}/cpu.max").read_text().split()

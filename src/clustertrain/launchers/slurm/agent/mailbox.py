@@ -47,7 +47,7 @@ class Mailbox:
 
     @classmethod
     def of_this_job(cls, environ: Mapping[str, str] = os.environ) -> Mailbox | None:
-        """The mailbox of the job; None without a batch shell: under salloc and on all nodes but the first."""
+        """The mailbox of the job, or None without a batch shell: under salloc, and on later nodes."""
         folder, is_first = environ.get(variables.MAIL), environ.get("SLURM_NODEID", "0") == "0"
         return cls(Path(folder)) if folder and is_first else None
 
@@ -63,7 +63,7 @@ class Mailbox:
         return (self._folder / "term").exists()
 
     def query_job(self) -> str:
-        """SLURM's description of the job, queried by the batch shell; empty without an answer within 5 s."""
+        """SLURM's description of the job, from the batch shell, or empty without an answer within 5 s."""
         answer = self._folder / "answer"
         answer.unlink(missing_ok=True)
         self._write("query", "")
@@ -90,7 +90,8 @@ class Mailbox:
 
 
 def lost_node(errors: str, answer: str) -> str:
-    """The node of the job that is lost, since when and how SLURM knows it, as a sentence; empty if none is.
+    """The node of the job that is lost, since when and how SLURM knows it, as a sentence, or empty if none
+    is.
 
     Args:
         errors: that of `Mailbox.errors`; srun reports the loss there.
@@ -103,7 +104,7 @@ def lost_node(errors: str, answer: str) -> str:
 
 
 def ended_agent(errors: str) -> str:
-    """The node whose agent has ended, by the report of srun, and the last words from there; empty if srun
+    """The node whose agent has ended, by the report of srun, and the last words from there, or empty if srun
     reports none."""
     match = _ENDED.search(errors)
     if match is None:

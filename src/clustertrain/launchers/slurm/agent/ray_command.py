@@ -56,7 +56,7 @@ def ray_command(
         address: the address of this node.
         folder: a private folder, for Ray's files and sockets.
         events: the file for the events of this node.
-        head: the address and port of the head; None on the head itself.
+        head: the address and port of the head, or None on the head itself.
     """
     resources, each = job.resources, job.resources.workers_per_node
     servers = range(ports.first + _HEAD_PORTS, ports.first + _HEAD_PORTS + len(_SERVER_PORTS))
