@@ -6,6 +6,11 @@ The public names:
     Shards       data in WebDataset shards, for a task; see training/shards.py
     session      the interface for a function with its own loop; see session.py
     load_job     reads and validates a job file; see job/file.py
+    submit       submits a job to a scheduler; see api.py and docs/python.md
+    run          trains on this machine
+    open         the run of a job file, a folder or a name
+    runs         the table of runs
+    Run          a run: its status, logs, metrics and checkpoints
     __version__  the version of clustertrain
 
 They are imported when first used: `import clustertrain` loads neither torch nor pydantic, and the submit side
@@ -19,22 +24,27 @@ from clustertrain.version import __version__
 
 if _typing.TYPE_CHECKING:
     from clustertrain import session
+    from clustertrain.api import Run, open, run, runs, submit
     from clustertrain.job.file import load_job
     from clustertrain.training.shards import Shards
     from clustertrain.training.task import Task
 
-__all__ = ["Shards", "Task", "__version__", "load_job", "session"]
+__all__ = ["Run", "Shards", "Task", "__version__", "load_job", "open", "run", "runs", "session", "submit"]
 
 _HOMES = {
+    "Run": "clustertrain.api",
     "Shards": "clustertrain.training.shards",
     "Task": "clustertrain.training.task",
     "load_job": "clustertrain.job.file",
+    "open": "clustertrain.api",
+    "runs": "clustertrain.api",
+    "submit": "clustertrain.api",
 }
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name == "session":
-        return _importlib.import_module("clustertrain.session")
+    if name in ("run", "session"):  # `run` is a folder that can be called
+        return _importlib.import_module(f"clustertrain.{name}")
     if name in _HOMES:
         return getattr(_importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'clustertrain' has no attribute {name!r}")

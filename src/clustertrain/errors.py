@@ -66,6 +66,12 @@ class DataError(StorageError):
     """A data set cannot be fetched, does not match its checksum, or its archive is unsafe."""
 
 
+def error_of_code(exit_code: int, text: str) -> ClusterTrainError:
+    """The error with that exit code."""
+    kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
+    return next((each for each in kinds if each.exit_code == exit_code), ClusterTrainError)(text)
+
+
 class RunStopped(Exception):
     """A run ended early on request."""
 

@@ -14,13 +14,15 @@ from clustertrain.launchers.launcher import Launcher
 
 LAUNCHER = """
 from clustertrain.observe.run_table import RunRow
+from clustertrain.observe.status_json import StoredStatus
 
 class Queue:
     name = "queue"
     storage_visible = False
 
     def status(self, target):
-        return [("run", target.submitted_job.name), ("state", "running (training)")]
+        rows = (("run", target.submitted_job.name), ("state", "running (training)"))
+        return StoredStatus(state="running", cause="training", rows=rows)
 
     def logs(self, target, selection, *, follow):
         yield f"rank {selection.rank} of {target.known.job_id}"

@@ -79,7 +79,7 @@ def test_status_does_not_read_the_files_again(job, monkeypatch):
     started(job)
     launcher, target = find("job.yaml", (), None, print)
     monkeypatch.setattr(from_storage, "read_files", None)
-    assert ("attempt", "1") in launcher.status(target)
+    assert ("attempt", "1") in launcher.status(target).rows
 
 
 def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):

@@ -9,7 +9,7 @@ from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import find_run, read_files, status_by_files
-from clustertrain.observe.status_json import StoredStatus, stored_status
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
@@ -69,7 +69,7 @@ def test_the_gpu_of_each_rank_is_shown(run, capsys):
     assert rows["GPUs"] == "2 × NVIDIA H100, driver 580.65.06, CUDA 13.0, NCCL 2.29.7"
     assert rows["rank 1"] == "node7: GPU-1 at 00000000:1B:00.0"
     assert line_of({"kind": "group_started", **group}) == f"2 workers started\n{rows['GPUs']}"
-    printed = stored_status(run.uri)
+    printed = StoredStatus.of(status_of(run)).json()
     assert json.loads(printed)["ranks"] == ranks
     assert StoredStatus.parsed(printed.replace('{"attempt"', '{"attempt": 1, "later": 2, "attempt"')).ranks
     write_result(attempt, Result("done", "finished", 0, step=40))
@@ -83,7 +83,7 @@ def test_without_gpus_and_with_garbage_there_are_no_rows(run, ranks):
     attempt = claim_attempt(run)
     EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=ranks)
     assert "GPUs" not in dict(status_rows(status_of(run)))
-    assert json.loads(stored_status(run.uri))["state"] == "running"
+    assert json.loads(StoredStatus.of(status_of(run)).json())["state"] == "running"
 
 
 def test_a_run_with_fewer_workers_than_it_could_have_names_both_numbers(run):

@@ -62,6 +62,14 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
     return exported, page
 
 
+def load_weights(shelf: Shelf, name: str) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint on the CPU, named as in the model's state_dict. Raises as `export`."""
+    with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
+        files = read_manifest(shelf, name).model_files
+        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", files)
+        return _read(checkpoint, _weights(checkpoint))
+
+
 def _write(
     checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor], to: Path, written: list[Path]
 ) -> Path:
@@ -111,7 +119,7 @@ def _parts(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
 
 
 def _read(checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of one file, all of them whole."""
+    """Some of the weights, all of them whole."""
     divided = {name: torch.empty_like(w, device="cpu") for name, w in weights.items() if w.is_meta}
     if divided:
         from clustertrain.checkpoints.shards import fill  # it imports much of torch.distributed

@@ -76,6 +76,10 @@ class Manifest:
         """The names of the files with the model."""
         return [file for file in self.files if file == MODEL_FILE or file.startswith(SHARDS_OF_MODEL)]
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self.files.values())
+
     def to_bytes(self) -> bytes:
         """The canonical form of this manifest, with a checksum of itself, which detects any change."""
         fields = asdict(self)

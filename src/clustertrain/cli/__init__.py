@@ -6,6 +6,6 @@ options.py      the arguments and options that several commands have
 complete.py     what the shell completes: job files, runs, data sets
 where.py        where a command reads a storage: here, or in the cluster
 init.py         `clustertrain init`: a job file and a Task to start from
-checkpoints.py  `clustertrain ckpt`: list and verify checkpoints, select the one to export
+checkpoints.py  `clustertrain ckpt`: list, verify and export checkpoints
 data.py         `clustertrain data`: list, fetch, verify and remove data sets
 """

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from clustertrain.cli.complete import job_files
-from clustertrain.cli.options import DATA_NAME, JOB_FILE, SETS, TARGET, TO, WHERE, start_options
+from clustertrain.cli.options import DATA_NAME, JOB_FILE, JSON, SETS, TARGET, TO, WHERE, start_options
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
-from clustertrain.errors import EXIT_INTERRUPTED, EXIT_JOB, ClusterTrainError, RunStopped
+from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, RunStopped
 from clustertrain.version import __version__
 
 
@@ -163,6 +163,7 @@ def schema() -> None:
 def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> None:
     """Train on this machine; an existing run of this name continues."""
     from clustertrain.job.file import load_job
+    from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_name
     from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
@@ -171,7 +172,7 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
     from clustertrain.run.command_line import typed
 
     job = load_job(Path(job_file), sets)
-    needs_training("run")
+    check_training_installed("run")
     if debug:
         from clustertrain.worker.debug import debug as train_here
 
@@ -194,7 +195,7 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")
 @click.option("--metric", multiple=True, metavar="NAME[,…]", help="Add the last and the best: accuracy:max.")
 @click.option("--all", "everywhere", is_flag=True, help="Also your runs of other folders.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> None:
     """List your runs on this machine, on SLURM and on Kubernetes: those of this folder, if it has any.
 
@@ -218,18 +219,25 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 @TARGET
 @SETS
 @WHERE
-@click.option("--json", "as_json", is_flag=True, hidden=True)
+@JSON
 def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """Show the state of a run."""
     from clustertrain.launchers.find import find
-    from clustertrain.observe.status_json import stored_status
+    from clustertrain.observe.status import NotStarted, is_job_file
+    from clustertrain.observe.status_json import StoredStatus
     from clustertrain.observe.tables import print_table
 
+    try:
+        launcher, run = find(target, sets, to, note)
+        found = launcher.status(run)
+    except NotStarted:
+        if not as_json or not is_job_file(target):
+            raise
+        found = StoredStatus()  # a program that watches a job may be there before its first start
     if as_json:
-        click.echo(stored_status(target))
-        return
-    launcher, run = find(target, sets, to, note)
-    print_table(launcher.status(run))
+        click.echo(found.json())
+    else:
+        print_table(found.rows)
 
 
 @main.command()
@@ -313,13 +321,14 @@ def ckpt_export(
 ) -> None:
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
+    from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, sets, to, note)
     if send:
         send_checkpoint(run.visible_run(), name, best=best)
         return
-    needs_training("ckpt export")
+    check_training_installed("ckpt export")
     click.echo("wrote {} and {}".format(*export_model(launcher, run, name, Path(output), best=best)))
 
 
@@ -380,13 +389,3 @@ def data_evict(target: str, name: str | None, sets: tuple[str, ...], to: str | N
 
     if (job := job_here(target, sets, to, "data evict", name)) is not None:
         echo_lines(evict_data(job, data_sets(job, name), force=force))
-
-
-def needs_training(command: str) -> None:
-    """Refuse a command that needs torch and ray if they are not installed, without importing them."""
-    from clustertrain.node.installed import how_to_install, missing_for_training
-
-    if missing := missing_for_training():
-        what = f"error: `clustertrain {command}` needs {' and '.join(missing)}: not installed here."
-        click.echo(f"{what}\n{how_to_install('train')}", err=True)
-        sys.exit(EXIT_JOB)

@@ -16,6 +16,7 @@ JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]", s
 DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
 TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets)
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 WHERE = click.option(
     "--to",
     "to",

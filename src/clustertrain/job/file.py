@@ -7,9 +7,11 @@ A Document is plain data and, for every path of keys, the place in the text wher
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,13 @@ from clustertrain.job.yaml_reader import (
 )
 from clustertrain.units import shortened
 
+JobSource = str | Path | Mapping[str, Any]
+"""The path of a job file, or its contents."""
 
-def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
-    """Reads the job of a file, applies `--set` overrides and ${NAME}, and makes its paths absolute.
+
+def load_job(job: JobSource, sets: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Job:
+    """Reads a job, applies `--set` overrides and ${NAME}, and makes its paths absolute: those of a file start
+    at its folder, those of a mapping at the current one.
 
     Args:
         sets: texts such as `train.epochs=3`; the last one of a key wins.
@@ -45,26 +51,29 @@ def load_job(path: str | Path, sets: Sequence[str] = (), environ: Mapping[str, s
     Raises:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
-    path = Path(path)
-    document = _document(path, sets)
+    document = _document(job, sets)
     document.data = expanded(document, environ, (), document.data)
-    return _absolute(validated(document, Job), path.absolute().parent)
+    folder = Path.cwd() if isinstance(job, Mapping) else Path(job).absolute().parent
+    return _absolute(validated(document, Job), folder)
 
 
 def place_of_key(path: str | Path, sets: Sequence[str], keys: Keys) -> str:
     """`FILE:LINE:COLUMN` of the value of a key, or its `--set` option; "" if the file cannot be read now."""
     try:
-        document = _document(Path(path), sets)
+        document = _document(path, sets)
     except JobError:
         return ""
     return document.positions[document.nearest(keys)][1].label
 
 
-def _document(path: Path, sets: Sequence[str]) -> Document:
-    """The text of a job file with the `--set` overrides."""
-    if not str(path.absolute()).isprintable():
-        raise JobError(f"{str(path)!r}: a path with control characters\nrename the file or its folder")
-    document = _read_file(text_of(path), str(path))
+def _document(job: JobSource, sets: Sequence[str]) -> Document:
+    """The text of a job with the `--set` overrides."""
+    if isinstance(job, Mapping):
+        document = _read_job(_as_yaml(job), lambda line, column: TextPosition((line, column), "the job"))
+    elif not str(Path(job).absolute()).isprintable():
+        raise JobError(f"{str(job)!r}: a path with control characters\nrename the file or its folder")
+    else:
+        document = _read_file(text_of(Path(job)), str(job))
     for number, override in enumerate(sets):
         _override(document, override, number)
     return document
@@ -113,6 +122,10 @@ def _read_file(text: str, source: str) -> Document:
     def position(line: int, column: int) -> TextPosition:
         return TextPosition((line, column), f"{source}:{line}:{column}")
 
+    return _read_job(text, position)
+
+
+def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Document:
     document = Reader(text, position, expected_at).document(())
     if document.data is None:
         refuse(
@@ -145,6 +158,37 @@ def expected_at(path: Keys) -> Expected:
         case ("args", *_) | ("train", "loss", "args", *_) | ("train", "metrics", _, "args", *_):
             return "any"
     return "typed"
+
+
+# ---------------------------------------------------------------------------------- values of Python
+
+
+def _as_yaml(value: Any, **style: Any) -> str:
+    """A value of Python as the text of a job file.
+
+    Raises:
+        JobError: it contains what no YAML text can express.
+    """
+    try:
+        plain = json.loads(json.dumps(value, default=_plain))  # of a subclass, such as numpy's float64, too
+    except (TypeError, ValueError) as error:
+        raise JobError(f"the job: {error}\na job contains text, numbers, lists and mappings") from None
+    style |= {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return str(yaml.dump(plain, Dumper=JobDumper, **style))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "item"):  # a number of numpy or torch
+        return value.item()
+    raise TypeError(f"{shortened(repr(value))} is a {type(value).__name__}")
+
+
+def sets_of(overrides: Mapping[str, Any]) -> tuple[str, ...]:
+    """The `--set` options with these values: {"train.epochs": 3} is `train.epochs=3`."""
+    texts = {key: _as_yaml(value, default_flow_style=True) for key, value in overrides.items()}
+    return tuple(key + "=" + text.removesuffix("...\n").rstrip() for key, text in texts.items())
 
 
 # ---------------------------------------------------------------------- overrides and the environment

@@ -6,6 +6,7 @@ find.py          finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each
 listing.py       `clustertrain ls`: the runs of all launchers in one table
 from_storage.py  the common part of the launchers that read the storage on this machine
+model.py         the model of a checkpoint, wherever its storage is
 stop.py          requests a stop by a file in the storage of the run
 scheduler/       the common part of the launchers that submit to a scheduler from this machine
 shell.py         runs the commands of a scheduler

@@ -12,14 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from clustertrain.errors import (
-    EXIT_CLUSTER,
     EXIT_JOB,
-    EXIT_STORAGE,
-    ClusterError,
     ClusterTrainError,
     DataError,
     JobError,
-    StorageError,
+    error_of_code,
 )
 from clustertrain.job.file import dump_job, place_of_key
 from clustertrain.job.interpreter import interpreter_file
@@ -28,13 +25,17 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
 from clustertrain.job.source import check_source
 from clustertrain.job.start_environment import without_gpus
-from clustertrain.node.installed import how_to_install_loggers, missing_for_training, missing_of
+from clustertrain.node.installed import (
+    how_to_install,
+    how_to_install_loggers,
+    missing_for_training,
+    missing_of,
+)
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.staging.entry import Entry, data_folder
 from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_check
 
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
-_ERRORS = {EXIT_CLUSTER: ClusterError, EXIT_STORAGE: StorageError}
 
 
 @contextmanager
@@ -218,7 +219,18 @@ def _is_submit_side() -> bool:
 def _error_of(report: CheckReport) -> ClusterTrainError:
     if report.exit_code == EXIT_JOB:
         return JobError(report.error, tuple(report.at))
-    return _ERRORS.get(report.exit_code, ClusterTrainError)(report.error)
+    return error_of_code(report.exit_code, report.error)
+
+
+def check_training_installed(command: str) -> None:
+    """Check that torch and ray are installed, without importing them.
+
+    Raises:
+        JobError: one is not, and `command` needs both.
+    """
+    if missing := missing_for_training():
+        what = f"`clustertrain {command}` needs {' and '.join(missing)}: not installed here."
+        raise JobError(f"{what}\n{how_to_install('train')}")
 
 
 def _first_line(text: str) -> str:

@@ -16,8 +16,8 @@ from clustertrain.launchers.launcher import Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
-from clustertrain.observe.status import Row, RunFiles, Status, read_files, run_at, runs_of
-from clustertrain.observe.tables import status_rows
+from clustertrain.observe.status import RunFiles, Status, read_files, run_at, runs_of
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import command_on, typed
 from clustertrain.run.folder import RunDir
 from clustertrain.run.place import places_of
@@ -40,9 +40,9 @@ class FromStorage(ABC):
     def status_of(self, run: RunDir) -> Status:
         return self.statuses([read_files(run)])[0]
 
-    def status(self, target: Target) -> list[Row]:
+    def status(self, target: Target) -> StoredStatus:
         files = target.files or read_files(target.visible_run())
-        return status_rows(self.statuses([files])[0])
+        return StoredStatus.of(self.statuses([files])[0])
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         return log_lines(target.visible_run(), selection, self.status_of, follow=follow)

@@ -17,7 +17,8 @@ from clustertrain.launchers.known_runs import KnownRun, by_name
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
-from clustertrain.observe.status import Row, RunFiles, Status, find_run
+from clustertrain.observe.status import RunFiles, Status, find_run
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine, typed
 from clustertrain.run.folder import RunDir
@@ -113,8 +114,8 @@ class Launcher(Protocol):
     def follow(self, target: Target, echo: Echo) -> int:
         """Print each change of state until the run has ended. Returns the exit code of the run."""
 
-    def status(self, target: Target) -> list[Row]:
-        """The table of `status`."""
+    def status(self, target: Target) -> StoredStatus:
+        """The status of the run, with the table of `status`."""
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         """The lines of `logs`, oldest first."""

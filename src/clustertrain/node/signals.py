@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -27,8 +28,14 @@ class ReceivedSignals:
 
 @contextmanager
 def handled_signals(numbers: Iterable[int]) -> Iterator[ReceivedSignals]:
-    """Within the block these signals are recorded, and have no other effect."""
+    """Within the block these signals are recorded, and have no other effect.
+
+    Python allows handlers only in the main thread: in another one they keep the effect that they had.
+    """
     received = ReceivedSignals()
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
     before = {number: signal.signal(number, received.handler) for number in numbers}
     try:
         yield received

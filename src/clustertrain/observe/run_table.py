@@ -34,8 +34,12 @@ class Table:
 
     def json(self) -> str:
         """An array with an object for each row. A number that is not finite is null, as JSON has none."""
-        rows = [{key: _json_value(row.get(key)) for key in self.headers} for row in self.rows]
+        rows = [{key: _json_value(value) for key, value in row.items()} for row in self.values()]
         return json.dumps(rows, indent=1)
+
+    def values(self) -> list[dict[str, Cell]]:
+        """Each row with a value, or None, for each key."""
+        return [{key: row.get(key) for key in self.headers} for row in self.rows]
 
 
 def _text(cell: Cell) -> str:

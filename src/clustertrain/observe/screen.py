@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TextIO
 
 from clustertrain.observe.event_lines import Record, line_of
@@ -71,24 +71,14 @@ class _Pace:
         return f"step {step}" + (f"/{total}" if total else ""), "  ".join(parts)
 
 
-class Lines:
-    """Plain complete lines: for a file, a pipe, a scheduler's log."""
+class Told:
+    """Plain complete lines, for a function."""
 
-    def __init__(self, stream: TextIO) -> None:
-        _escape_unencodable(stream)
-        self._stream = stream
-        self._reader_has_closed = False
+    def __init__(self, echo: Callable[[str], None]) -> None:
+        self.echo = echo
         self._last_figures = 0.0
         self._last_output = 0.0  # or since when no line is unfinished
         self._pace = _Pace()
-
-    def echo(self, text: str) -> None:
-        if self._reader_has_closed:
-            return
-        try:
-            print(text, file=self._stream, flush=True)
-        except BrokenPipeError:  # `clustertrain run | head`: the reader has ended, the training continues
-            self._reader_has_closed = True
 
     def show(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -116,6 +106,24 @@ class Lines:
 
     def close(self) -> None:
         """Does nothing: there is nothing to close."""
+
+
+class Lines(Told):
+    """The same for a file, a pipe, a scheduler's log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        _escape_unencodable(stream)
+        super().__init__(self._print)
+        self._stream = stream
+        self._reader_has_closed = False
+
+    def _print(self, text: str) -> None:
+        if self._reader_has_closed:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except BrokenPipeError:  # `clustertrain run | head`: the reader has ended, the training continues
+            self._reader_has_closed = True
 
 
 class Bar:

@@ -1,4 +1,5 @@
-"""The output of `status --json`, and its parser: for machines that cannot access the run's storage."""
+"""The status of a run as `status` and `status --json` print it, and the parser of the latter: for machines
+that cannot access the run's storage."""
 
 from __future__ import annotations
 
@@ -8,20 +9,22 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from clustertrain.observe.gpus import newest_group, ranks_of
-from clustertrain.observe.status import NotStarted, Row, find_run, read_files, status_by_files
+from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
 
 
 @dataclass(frozen=True)
 class StoredStatus:
-    """The status of a run by its files.
+    """The status of a run, by its files and its scheduler.
 
     Attributes:
-        attempt: the newest one, or None, in which case nothing else is known.
+        attempt: the newest one, or None if there is none.
         began_at: when that attempt was claimed, in seconds since 1970.
+        state, cause: a row of states.STATES.
+        text: the reason of the state, such as the error of a run that failed.
         over, of_result: as in standing.Standing.
         exit_code: None while the run has not ended.
-        rows: the table that `status` prints there.
+        rows: the table that `status` prints.
         ranks: rank, host, pid and GPUs of each worker that was started last, as in the event `group_started`.
     """
 
@@ -49,32 +52,26 @@ class StoredStatus:
                 return cls(**{**values, "rows": rows, "ranks": tuple(values.get("ranks", ()))})
         return None
 
+    @classmethod
+    def of(cls, status: Status) -> StoredStatus:
+        """The status of a run with what the table of `status` shows; that of a run that waits for its first
+        start has only its state."""
+        attempt, standing = status.attempt, status.standing
+        claim = attempt.claim.read() if attempt is not None else None
+        return cls(
+            attempt=attempt.n if attempt is not None else None,
+            began_at=claim.time if claim is not None else 0.0,
+            state=standing.state,
+            cause=standing.cause,
+            text=status.result.text if status.result is not None else standing.text,
+            over=standing.over,
+            of_result=standing.of_result,
+            exit_code=status.exit_code,
+            step=status.step,
+            rows=tuple(status_rows(status)),
+            ranks=ranks_of(newest_group(attempt)) if attempt is not None else (),
+        )
 
-def stored_status(target: str) -> str:
-    """One line of JSON for the run that `target` names, also if it was never started.
-
-    Raises:
-        JobError: there is no such job file, or it is wrong.
-    """
-    try:
-        status = status_by_files(read_files(find_run(target)))
-    except NotStarted:
-        return json.dumps(asdict(StoredStatus()))
-    if status.attempt is None:
-        return json.dumps(asdict(StoredStatus()))
-    claim = status.attempt.claim.read()
-    standing, group = status.standing, newest_group(status.attempt)
-    stored = StoredStatus(
-        attempt=status.attempt.n,
-        began_at=claim.time if claim is not None else 0.0,
-        state=standing.state,
-        cause=standing.cause,
-        text=status.result.text if status.result is not None else standing.text,
-        over=standing.over,
-        of_result=standing.of_result,
-        exit_code=status.exit_code,
-        step=status.step,
-        rows=tuple(status_rows(status)),
-        ranks=ranks_of(group),
-    )
-    return json.dumps(asdict(stored))
+    def json(self) -> str:
+        """One line, which `parsed` finds."""
+        return json.dumps(asdict(self))

@@ -25,3 +25,19 @@ shipping.py      sends the streams of a node to S3 while they grow
 history.py       the streams of all restarts, merged
 step_counter.py  the last finished step; it survives a kill of its writer
 """
+
+import importlib
+import sys
+import types
+from typing import Any
+
+
+class _Callable(types.ModuleType):
+    """This folder, which `clustertrain.run(job)` calls: the public function has the same name, and Python
+    binds the folder to it as soon as a file in it is imported."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module("clustertrain.api").run(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

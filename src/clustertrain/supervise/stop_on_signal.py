@@ -15,6 +15,7 @@ from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended
 from clustertrain.supervise.driver_process import start_driver
+from clustertrain.supervise.left_behind import end_processes_of
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop, supervise
@@ -29,6 +30,7 @@ def run_driver(
     command: CommandLine = UNKNOWN,
     shielded: bool = False,
     once: bool = False,
+    owns_process: bool = True,
 ) -> Result:
     """Run the attempt's driver to its end.
 
@@ -39,16 +41,20 @@ def run_driver(
         command: the command that started the run, for messages.
         shielded: as for Guarded.
         once: only the first signal counts: a scheduler may send several, and kills the job itself.
+        owns_process: as for `supervise`.
     """
     with handled_signals(meanings) as signals, ExitStack() as at_end:
 
         def start() -> Guarded:
+            at_end.close()  # of the start before
             folder = private_folder()
             at_end.callback(remove, folder)  # for the case that both guardians are killed
+            if not owns_process:
+                at_end.callback(end_processes_of, folder)
             return start_driver(attempt, folder, environment_in(folder), shielded=shielded)
 
         policy = _StopOnSignal(attempt, signals, meanings, screen, once=once)
-        return supervise(attempt, start, policy, screen, command=command)
+        return supervise(attempt, start, policy, screen, command=command, owns_process=owns_process)
 
 
 class _StopOnSignal:

@@ -44,6 +44,7 @@ def supervise(
     *,
     command: CommandLine = UNKNOWN,
     beside: Sequence[Guarded] = (),
+    owns_process: bool = True,
 ) -> Result:
     """Run until the driver has ended or `policy` ends the run, end all its processes, and write the result.
     A driver that was killed, or whose Ray has ended, is started again. An error in the loop itself, such as a
@@ -53,13 +54,16 @@ def supervise(
         start_driver: starts the driver; called again for each start.
         command: the command that started the run, for messages.
         beside: other processes of the attempt on this node, ended after the driver.
+        owns_process: whether all that this process has started belongs to the run. In a user's program it
+            does not, so nothing but the driver is ended here.
     """
-    become_subreaper()
+    if owns_process:
+        become_subreaper()
     starts, display, result = DriverStarts(attempt, start_driver), None, None
     try:
         display = Display(attempt, screen, command)
         while result is None:
-            result = _supervise_once(starts, policy, display, is_alone=not beside)
+            result = _supervise_once(starts, policy, display, is_alone=owns_process and not beside)
     except ClusterTrainError as error:
         result = failed(attempt, str(error), error.exit_code)
     except OSError as error:  # such as an event on a disk that is full or read-only now
@@ -67,7 +71,8 @@ def supervise(
     finally:
         for process in beside:
             process.end()
-        kill_descendants()  # finds processes only if both guardians were killed
+        if owns_process:
+            kill_descendants()  # finds processes only if both guardians were killed
     if display is not None:
         display.end()
     return write_result(attempt, result)

@@ -23,7 +23,8 @@ from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection
 from clustertrain.observe.run_table import RunRow, Table
-from clustertrain.observe.status import Row, RunFiles, Status, status_by_files
+from clustertrain.observe.status import RunFiles, Status, status_by_files
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.admission import Options
 
 
@@ -63,8 +64,8 @@ class KubernetesLauncher:
     def follow(self, target: Target, echo: Echo) -> int:
         return status.follow_to_its_end(_job(target), echo)
 
-    def status(self, target: Target) -> list[Row]:
-        return status.rows_of(_job(target))
+    def status(self, target: Target) -> StoredStatus:
+        return status.status_of(_job(target))
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         return [status_by_files(files) for files in runs]

@@ -27,6 +27,7 @@ from clustertrain.launchers.kubernetes.view import (
 )
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
+from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import print_table
 from clustertrain.run.command_line import command_on
 from clustertrain.units import time_text
@@ -97,9 +98,20 @@ def _retries_text(observed: Observed) -> str:
     return "KubeRay retries it (backoff_limit)" if observed.is_retried else "the RayJob fails"
 
 
-def rows_of(job: Job) -> list[Row]:
-    """The table of `status`. Raises as `view_of_existing`."""
-    return status_rows(view_of_existing(job, Kubectl.of(job.section(Kubernetes))))
+def status_of(job: Job) -> StoredStatus:
+    """The status in the storage with the standing in the cluster. Raises as `view_of_existing`."""
+    view = view_of_existing(job, Kubectl.of(job.section(Kubernetes)))
+    standing = view.standing
+    return replace(
+        view.stored or StoredStatus(),
+        state=standing.state,
+        cause=standing.cause,
+        text=standing.text,
+        over=standing.over,
+        of_result=standing.of_result,
+        exit_code=view.exit_code,
+        rows=tuple(status_rows(view)),
+    )
 
 
 def known_rows(known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:

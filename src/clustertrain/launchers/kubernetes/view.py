@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from clustertrain.errors import ClusterError, ClusterTrainError, JobError, StorageError
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError, error_of_code
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
@@ -191,7 +191,7 @@ def _owners(thing: Object) -> list[str]:
 
 def _read_storage(job: Job, kubectl: Kubectl, observed: Observed, notes: list[str]) -> StoredStatus | None:
     """The status in the storage, or None if no pod could read it, with a note if the reading failed."""
-    arguments = ["status", "--json", JOB_FILE]
+    arguments = ["status", "--json", "--to", "local", JOB_FILE]
     if observed.head is not None:
         try:
             done = kubectl.exec(name_of(observed.head), HEAD_CONTAINER, *CLI, *arguments, timeout_s=_EXEC_S)
@@ -227,10 +227,9 @@ def _stored(printed: str, errors: str, notes: list[str]) -> StoredStatus | None:
 
 def error_from_pod(code: int, errors: str) -> ClusterTrainError:
     """The error of a clustertrain command that failed in a pod, with the class for its exit code."""
-    kinds: tuple[type[ClusterTrainError], ...] = (JobError, ClusterError, StorageError)
-    kind = next((each for each in kinds if each.exit_code == code), ClusterTrainError)
     message = errors.partition("error: ")[2] or errors
-    return kind(_ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}")
+    text = _ENDED.sub("", message).strip() or f"the command in the pod ended with code {code}"
+    return error_of_code(code, text)
 
 
 def _first_line(error: ClusterTrainError) -> str:

@@ -7,6 +7,7 @@ import os
 import signal
 from functools import partial
 
+from clustertrain.errors import EXIT_FAILED
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_code, placing
 from clustertrain.launchers.known_runs import KnownRun, by_name, record_known_run
@@ -17,6 +18,7 @@ from clustertrain.run.admission import Options, claim_next_attempt
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
+from clustertrain.run.result import failed, write_result
 from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.supervise.stop_on_signal import run_driver
 
@@ -27,9 +29,15 @@ _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
 }
 
 
-def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tuple[RunDir, Result]:
+def run_local(
+    job: Job, job_file: str, options: Options, screen: Screen, *, owns_process: bool = True
+) -> tuple[RunDir, Result]:
     """Check the job's code and run the job to its end; nothing runs if it is already finished. Returns the
     run and its result.
+
+    Args:
+        owns_process: as for `supervise`. A process that is not the run's own lives on after an error here,
+            and as long as it lives an attempt without a result counts as running: so it gets one.
 
     Raises:
         ClusterTrainError: as `claim_next_attempt` and `check_code`.
@@ -62,9 +70,15 @@ def run_local(job: Job, job_file: str, options: Options, screen: Screen) -> tupl
     known = KnownRun.of(job, job_file, "local")
     if (problem := record_known_run(known)) is not None:
         screen.echo(f"note: {problem}")
-    send_leftovers(run, screen.echo)
-    with Shipping(begun, screen.echo):
-        return run, _supervise(begun, job, by_name(options.command, known), screen)
+    try:
+        send_leftovers(run, screen.echo)
+        with Shipping(begun, screen.echo):
+            command = by_name(options.command, known)
+            return run, _supervise(begun, job, command, screen, owns_process=owns_process)
+    except BaseException as error:
+        if not owns_process:
+            write_result(begun, failed(begun, f"{type(error).__name__}: {error}", EXIT_FAILED))
+        raise
 
 
 def _allocation_note(command: CommandLine) -> str | None:
@@ -89,9 +103,13 @@ def _local_world_sizes(job: Job) -> list[int]:
     return list(job.world_sizes) if ray_address() else world_sizes_here(job)
 
 
-def _supervise(attempt: Attempt, job: Job, command: CommandLine, screen: Screen) -> Result:
+def _supervise(
+    attempt: Attempt, job: Job, command: CommandLine, screen: Screen, *, owns_process: bool
+) -> Result:
     screen.echo(
         f"{job.name}: attempt {attempt.n} in {attempt.run.uri}; Ray's output goes to {attempt.driver_log}"
     )
     environment = partial(driver_environment, job, has_own_ray=not ray_address())
-    return run_driver(attempt, environment, _STATES_OF_SIGNALS, screen, command=command)
+    return run_driver(
+        attempt, environment, _STATES_OF_SIGNALS, screen, command=command, owns_process=owns_process
+    )

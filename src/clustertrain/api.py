@@ -1,0 +1,281 @@
+"""Runs in Python: what the commands of the same names do, in a script, a notebook or a thread.
+
+    submit(job, to=…) ─▶ Run ─▶ status, wait, logs, metrics, checkpoints, best, load, stop
+    run(job) ─▶ Run             open(target) ─▶ Run             runs() ─▶ the table of `ls`
+
+Nothing is printed unless `echo` is given. A job, or a command that the command line refuses, raises the error
+of clustertrain.errors with the same text.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from clustertrain.errors import EXIT_STOPPED, ClusterError, JobError, RunStopped, StorageError, error_of_code
+from clustertrain.job.file import JobSource, load_job, sets_of
+from clustertrain.job.model import Job
+from clustertrain.launchers.check import check_training_installed
+from clustertrain.launchers.find import find
+from clustertrain.launchers.known_runs import record_known_run
+from clustertrain.launchers.launcher import Launcher, Target, launcher_of
+from clustertrain.launchers.listing import list_runs
+from clustertrain.launchers.local.run import run_local
+from clustertrain.launchers.model import model_of
+from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
+from clustertrain.observe.columns import Cell, Columns
+from clustertrain.observe.logs import LogSelection
+from clustertrain.observe.printed import plain
+from clustertrain.observe.screen import Told
+from clustertrain.observe.status_json import StoredStatus
+from clustertrain.run.admission import Options
+from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
+from clustertrain.run.history import curve
+from clustertrain.run.records import BestCheckpoint
+
+Echo = Callable[[str], None]
+_NO_OVERRIDES: Mapping[str, Any] = {}
+_POLL_S = 5.0
+_PATIENCE_S = 600.0
+_SURE_AFTER = 2
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of a start, as those of `clustertrain run` and `clustertrain submit`."""
+
+    fresh: bool
+    no_check: bool
+    takeover: bool
+    allow_world_size_change: bool
+    accept_changes: bool
+    retry: bool
+
+
+def _silent(text: str) -> None:
+    """Print nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, wherever it is. `target`: a job file, the folder of a run, or the name of a known one."""
+
+    target: str
+    _sets: tuple[str, ...] = ()
+
+    def status(self) -> StoredStatus:
+        """The state of the run now."""
+        launcher, run = self._found()
+        return launcher.status(run)
+
+    def wait(self, *, timeout_s: float | None = None, echo: Echo = _silent) -> StoredStatus:
+        """Wait for the end of the run, through its restarts; a run that failed raises nothing.
+
+        Args:
+            echo: called with each change of state.
+
+        Raises:
+            TimeoutError: it has not ended within `timeout_s`.
+            StorageError, ClusterError: the storage or the cluster has not answered for ten minutes.
+        """
+        began = answered = time.monotonic()
+        shown, over = "", 0
+        while over < _SURE_AFTER:  # a job that is being requeued may look for a moment as if it had ended
+            try:
+                status = self.status()
+            except (StorageError, ClusterError) as error:
+                if time.monotonic() - answered > _PATIENCE_S:
+                    raise
+                line = f"warning: {error}"
+            else:
+                answered = time.monotonic()
+                over = over + 1 if status.over else 0
+                line = f"{status.state} ({status.cause})" + (f": {status.text}" if status.text else "")
+            if line != shown:
+                echo(shown := line)
+            if timeout_s is not None and not over and time.monotonic() - began > timeout_s:
+                raise TimeoutError(f"{self.target} has not ended within {timeout_s:g} s: {line}")
+            time.sleep(1.0 if over else _POLL_S)
+        return status
+
+    def logs(
+        self,
+        *,
+        rank: int | None = None,
+        node: str | None = None,
+        driver: bool = False,
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[str]:
+        """The lines of `clustertrain logs`: the events of the run, or the output of a process."""
+        launcher, run = self._found()
+        selection = LogSelection(rank, node, driver, attempt or run.attempt)
+        return map(plain, launcher.logs(run, selection, follow=follow))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The curve, as if the run had never been interrupted: a row for each record, with its `step`, `time`
+        and `kind` ("train" or "eval").
+
+        Raises:
+            JobError: only a cluster can read the storage of the run.
+        """
+        launcher, run = self._found()
+        if not launcher.storage_visible:
+            raise JobError(
+                f"The storage of {self.target} is read only in its cluster, which prints no metrics.\n"
+                "Read them where the storage is mounted, or let train.log send them to a server."
+            )
+        return curve(run.visible_run())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, oldest first."""
+        launcher, run = self._found()
+        if launcher.storage_visible:
+            return checkpoints_of(run.visible_run())[0]
+        printed = "\n".join(launcher.run_in_cluster(run, "ckpt ls", "--json"))
+        return [Checkpoint.parsed(each) for each in json.loads(printed[printed.index("[") :])]
+
+    @property
+    def best(self) -> BestCheckpoint | None:
+        """The best checkpoint by the job's `checkpoint.keep_best`: its name, metric and value."""
+        return next((each.best for each in self.checkpoints() if each.best is not None), None)
+
+    def load(self, checkpoint: Checkpoint | BestCheckpoint | str | None = None) -> dict[str, Any]:
+        """The tensors of a checkpoint, by default the newest, for `model.load_state_dict`. It needs torch.
+
+        Raises:
+            JobError: there is no such checkpoint, or it contains no model.
+            StorageError: it is damaged.
+        """
+        check_training_installed("ckpt export")
+        from clustertrain.checkpoints.export import load_weights
+
+        name = checkpoint if checkpoint is None or isinstance(checkpoint, str) else checkpoint.name
+        with model_of(*self._found(), name) as (shelf, chosen):
+            return load_weights(shelf, chosen)
+
+    def stop(self, *, wait: bool = True, echo: Echo = _silent) -> None:
+        """Request that the run saves and ends; cancel it if it is queued."""
+        launcher, run = self._found()
+        launcher.stop(run, echo, wait=wait)
+
+    def _found(self) -> tuple[Launcher, Target]:
+        return find(self.target, self._sets, None, _silent)
+
+
+def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
+    """The run that a job file, a folder or a name means.
+
+    Args:
+        overrides: keys of the job file with other values, if they change the run's name or storage.
+
+    Raises:
+        JobError: the job file is wrong, or there is no such run.
+    """
+    run = Run(str(target), sets_of(overrides))
+    run._found()
+    return run
+
+
+def runs(
+    storage: str | Path | None = None,
+    *,
+    args: str | Iterable[str] = (),
+    metrics: str | Iterable[str] = (),
+    everywhere: bool = False,
+) -> list[dict[str, Cell]]:
+    """The rows of `clustertrain ls --json`, for pandas.DataFrame.
+
+    Args:
+        storage: a storage or a job file; default: your runs of this folder.
+        args, metrics: the options --args and --metric.
+        everywhere: the option --all.
+    """
+    columns = Columns.parsed(*([each] if isinstance(each, str) else each for each in (args, metrics)))
+    return list_runs(None if storage is None else str(storage), columns, everywhere=everywhere).values()
+
+
+def submit(
+    job: JobSource,
+    to: str,
+    *,
+    overrides: Mapping[str, Any] = _NO_OVERRIDES,
+    echo: Echo = _silent,
+    **options: Unpack[StartOptions],
+) -> Run:
+    """Check a job and submit it to a scheduler; returns without waiting for its end.
+
+    Args:
+        job: the path of a job file, or its contents. Paths in a mapping start at the current folder.
+        to: the launcher: `slurm`, `kubernetes`, or one of a plug-in.
+        overrides: as --set: {"train.epochs": 3}.
+        echo: called with what the command prints.
+
+    Raises:
+        ClusterTrainError: the job was not submitted.
+    """
+    start = _Start.of(f"submit --to {to}", job, overrides)
+    launcher = launcher_of(to)
+    given = Options(**options, command=start.command)
+    known = launcher.submit(start.job, start.job_file, given, echo, sets=start.sets)
+    if known is not None and (problem := record_known_run(known)) is not None:
+        echo(f"note: {problem}")
+    return start.run
+
+
+def run(
+    job: JobSource,
+    *,
+    overrides: Mapping[str, Any] = _NO_OVERRIDES,
+    echo: Echo = _silent,
+    **options: Unpack[StartOptions],
+) -> Run:
+    """Train on this machine, to the end; an existing run of this name continues. Arguments as for `submit`.
+
+    In the main thread Ctrl-C saves and stops the run; `open(…).stop()` does so from anywhere.
+
+    Raises:
+        ClusterTrainError: the job was refused, or its training failed.
+        RunStopped: the run was stopped before its end.
+    """
+    start = _Start.of("run", job, overrides)
+    check_training_installed("run")
+    given = Options(**options, command=start.command)
+    _, result = run_local(start.job, start.job_file, given, Told(echo), owns_process=False)
+    text = result.text or f"{start.job.name}: {result.state} ({result.cause})"
+    if result.state == "failed":
+        raise error_of_code(result.exit_code, text)
+    if result.state != "done":
+        raise RunStopped(text, checkpointed=result.exit_code == EXIT_STOPPED)
+    return start.run
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A job, and how messages and records name it."""
+
+    job: Job
+    job_file: str
+    sets: tuple[str, ...]
+    command: CommandLine
+
+    @classmethod
+    def of(cls, start: str, source: JobSource, overrides: Mapping[str, Any]) -> _Start:
+        sets = sets_of(overrides)
+        job = load_job(source, sets)
+        if not isinstance(source, Mapping):
+            return cls(job, str(source), sets, typed(start, str(source), sets))
+        command = replace(typed(start, UNKNOWN.job_file), run=_uri(job))
+        return cls(job, UNKNOWN.job_file, (), command)
+
+    @property
+    def run(self) -> Run:
+        return Run(_uri(self.job))
+
+
+def _uri(job: Job) -> str:
+    """The folder of the job's run."""
+    return f"{job.storage.uri.rstrip('/')}/{job.name}"

@@ -1,0 +1,32 @@
+"""The model of a checkpoint, read in the storage or brought from the cluster that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+from clustertrain.checkpoints.manifest import Shelf
+from clustertrain.checkpoints.transfer import receive_model
+from clustertrain.launchers.launcher import Launcher, Target
+from clustertrain.observe.checkpoints import choose
+
+
+@contextmanager
+def model_of(
+    launcher: Launcher, target: Target, name: str | None, *, best: bool = False
+) -> Iterator[tuple[Shelf, str]]:
+    """Where the model of a checkpoint can be read within the block: a shelf, and the name on it.
+
+    Raises: as `choose`.
+    """
+    if launcher.storage_visible:
+        run = target.visible_run()
+        yield run.checkpoints, choose(run, name, best=best)
+        return
+    options = ["--send", *(["--best"] if best else []), *(["--name", name] if name is not None else [])]
+    with TemporaryDirectory(prefix="clustertrain-") as folder, TemporaryFile() as archive:
+        launcher.download(target, "ckpt export", *options, to=archive)
+        archive.seek(0)
+        yield receive_model(archive, Path(folder))

@@ -1,0 +1,145 @@
+"""The checkpoints of a run, as `ckpt ls` shows them, and the one that a user names. Does not load torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from clustertrain.checkpoints.manifest import (
+    CheckpointDamaged,
+    CheckpointName,
+    Shelf,
+    UnknownFormat,
+    names,
+    read_manifest,
+)
+from clustertrain.errors import JobError
+from clustertrain.run.best import best_checkpoint
+from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import job_at
+from clustertrain.run.records import BestCheckpoint
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint by its manifest.
+
+    Attributes:
+        why: why it was saved; `damaged` or `unknown` if its manifest cannot be used.
+        error: why its manifest cannot be used; then what only the manifest has is None.
+        written_at: in seconds since 1970.
+        metrics: those of an evaluation at its step.
+        best: its value of the metric of `checkpoint.keep_best`, if it is the best one.
+    """
+
+    name: str
+    step: int
+    why: str
+    epoch: int | None = None
+    workers: int | None = None
+    size_bytes: int | None = None
+    written_at: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    best: BestCheckpoint | None = None
+    error: str | None = None
+
+    @classmethod
+    def parsed(cls, printed: Mapping[str, Any]) -> Checkpoint:
+        """From an object of `ckpt ls --json`; a later version may print more."""
+        known: dict[str, Any] = {each.name: printed[each.name] for each in fields(cls)}
+        best = known.pop("best")
+        return cls(**known, best=None if best is None else BestCheckpoint(**best))
+
+
+def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:
+    """The checkpoints, oldest first, and notes. Reads only the manifests."""
+    best, notes = _best_or_note(run)
+    return [_checkpoint(run.checkpoints, name, best) for name in names(run.checkpoints)], notes
+
+
+def _best_or_note(run: RunDir) -> tuple[BestCheckpoint | None, list[str]]:
+    """The best checkpoint, or a note if this version does not accept the recorded job: the list is complete
+    without it."""
+    try:
+        return best_checkpoint(run, job_at(run, run.job_key)), []
+    except JobError as error:
+        return None, [f"note: the best checkpoint is unknown: {str(error).splitlines()[0]}"]
+
+
+def _checkpoint(shelf: Shelf, name: CheckpointName, best: BestCheckpoint | None) -> Checkpoint:
+    try:
+        manifest = read_manifest(shelf, name)
+    except (CheckpointDamaged, UnknownFormat) as error:
+        why = "damaged" if isinstance(error, CheckpointDamaged) else "unknown"
+        return Checkpoint(str(name), name.step, why, error=str(error))
+    return Checkpoint(
+        str(name),
+        manifest.step,
+        manifest.reason,
+        manifest.epoch,
+        manifest.world_size,
+        manifest.size_bytes,
+        manifest.written_at,
+        manifest.metrics,
+        best if best is not None and best.name == str(name) else None,
+    )
+
+
+def choose(run: RunDir, name: str | None, *, best: bool = False) -> str:
+    """The checkpoint of that name, or the best one, or the newest one.
+
+    Raises:
+        JobError: there is no checkpoint of that name, or none at all; the job has no `checkpoint.keep_best`,
+            or no checkpoint has a value of its metric; both a name and the best one are requested.
+    """
+    if best and name is not None:
+        raise JobError(f"--name {name} is given together with --best.\nUse one of them.")
+    shelf = run.checkpoints
+    found = [str(n) for n in some(shelf)]
+    if best:
+        return _best(run)
+    if name is None:
+        return found[-1]
+    if name not in found:
+        raise JobError(f"{shelf} contains no checkpoint {name!r}.\nThere are: {', '.join(found)}.")
+    return name
+
+
+def some(shelf: Shelf) -> list[CheckpointName]:
+    """The checkpoints; JobError if there is none."""
+    if found := names(shelf):
+        return found
+    raise JobError(
+        f"{shelf} contains no checkpoint.\n"
+        "Train first; `checkpoint.every` in the job file determines when a checkpoint is saved."
+    )
+
+
+def _best(run: RunDir) -> str:
+    job = job_at(run, run.job_key)
+    keep_best = job.checkpoint.keep_best if job is not None else None
+    if keep_best is None:
+        raise JobError(
+            f"The job of {run.uri} has no checkpoint.keep_best, so none of its checkpoints is the best.\n"
+            f"Choose one with --name: `{command_on(run.uri, 'ckpt ls')}` shows their metrics.\n"
+            "Or run the job with checkpoint.keep_best: {metric: accuracy, mode: max}."
+        )
+    best = best_checkpoint(run, job)
+    if best is None:
+        metrics = sorted({metric for name in names(run.checkpoints) for metric in _metrics(run, name)})
+        raise JobError(
+            f"No checkpoint in {run.checkpoints} has a finite value of {keep_best.metric}, the metric of "
+            f"checkpoint.keep_best.\nTheir metrics are: {', '.join(metrics) or 'none'}. "
+            "A checkpoint has the metrics of an evaluation at its step:\nlet train.eval_every and "
+            "checkpoint.every meet, or choose one with --name."
+        )
+    return best.name
+
+
+def _metrics(run: RunDir, name: CheckpointName) -> Iterable[str]:
+    try:
+        return read_manifest(run.checkpoints, name).metrics
+    except (CheckpointDamaged, UnknownFormat):
+        return ()

@@ -1,0 +1,246 @@
+"""Runs in Python, on run folders as a launcher leaves them; tests/whole/test_python.py trains."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import clustertrain
+from clustertrain import api
+from clustertrain.checkpoints.retention import Retention
+from clustertrain.checkpoints.save import Saver
+from clustertrain.checkpoints.write import Writer
+from clustertrain.cli.main import main
+from clustertrain.errors import ClusterError, ClusterTrainError, JobError
+from clustertrain.job.file import load_job, sets_of
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.launcher import launcher_of
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.events import EventLog
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from clustertrain.run.records import Result, ResumePoint
+from clustertrain.run.result import write_result
+from sample_records import sample_restart_claim
+
+JOB = {
+    "name": "a",
+    "task": "m:T",
+    "train": {"epochs": 2, "batch_size": 8},
+    "checkpoint": {"keep_best": {"metric": "accuracy", "mode": "max"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a job file; no scheduler on PATH."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text("from clustertrain import Task\nclass T(Task):\n    ...\n")
+    (tmp_path / "job.yaml").write_text(json.dumps(JOB))  # JSON is YAML
+    return tmp_path
+
+
+@pytest.fixture
+def prepared(folder):
+    """A run with two checkpoints, the first one the best, and a curve whose step 20 was repeated."""
+    run = RunDir.newest(str(folder / "runs"), "a")
+    attempt = claim_attempt(run)
+    record_job(attempt, load_job("job.yaml"))
+    writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
+    saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
+    for step in (10, 20):
+        progress = {"step": step, "epoch": 1, "samples_seen": step * 8, "world_size": 2, "reason": "steps"}
+        state = {"model": {"w": torch.full((2,), float(step))}}
+        saver.save(state, {**progress, "metrics": {"accuracy": 1 / step}})
+    for number, begins, steps in ((0, 0, (10, 20)), (1, 10, (20,))):
+        restart = attempt.restart(number)
+        restart.claim.create(sample_restart_claim())
+        restart.plan.write(ResumePoint(None, begins, 2))
+        for step in steps:
+            EventLog(restart.metrics).write("train", step=step, loss=float(number))
+    EventLog(attempt.events).write("note", text="a note")
+    return attempt
+
+
+def command(*arguments):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_a_run_is_what_its_files_say(prepared):
+    run = clustertrain.open("job.yaml")
+    assert run.status().state == "waiting"
+    assert [(row["step"], row["loss"]) for row in run.metrics()] == [(10, 0.0), (20, 1.0)]
+    assert [(each.step, each.workers, each.metrics) for each in run.checkpoints()] == [
+        (10, 2, {"accuracy": 0.1}),
+        (20, 2, {"accuracy": 0.05}),
+    ]
+    assert (run.best.name, run.best.metric, run.best.value) == ("00000010-1.0", "accuracy", 0.1)
+    assert any("a note" in line for line in run.logs())
+    assert [row["name"] for row in clustertrain.runs()] == ["a"]
+
+
+def test_each_checkpoint_can_be_loaded(prepared):
+    run = clustertrain.open("runs/a")
+    for checkpoint in (run.best, run.checkpoints()[0], "00000010-1.0"):
+        assert run.load(checkpoint)["w"].tolist() == [10.0, 10.0]
+    assert run.load()["w"].tolist() == [20.0, 20.0]
+    with pytest.raises(JobError, match="contains no checkpoint 'x'"):
+        run.load("x")
+
+
+def test_wait_returns_the_end_of_a_run_and_raises_nothing_for_a_failure(prepared, monkeypatch, capfd):
+    monkeypatch.setattr(api, "_POLL_S", 0.05)
+    run, told = clustertrain.open("job.yaml"), []
+    with pytest.raises(TimeoutError, match="has not ended within"):
+        run.wait(timeout_s=0.1)
+    end = Result("failed", "error", 1, text="E: no", step=20)
+    threading.Timer(0.2, write_result, [prepared, end]).start()
+    status = run.wait(echo=told.append)
+    assert (status.state, status.text, status.exit_code, status.step) == ("failed", "E: no", 1, 20)
+    assert told == ["waiting (workers)", "failed (error): E: no"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stop_requests_it_without_a_word(prepared, capfd):
+    run = clustertrain.open("job.yaml")
+    run.stop(wait=False)
+    assert prepared.stop.read().cause == "user"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_runs_are_rows_for_a_data_frame(prepared):
+    (row,) = clustertrain.runs("runs", args="train.batch_size", metrics=["loss:min"])
+    assert row["train.batch_size"] == 8
+    assert (row["metrics.loss.last"], row["metrics.loss.best"]) == (1.0, 0.0)
+    printed = command("ls", "runs", "--json", "--args", "train.batch_size", "--metric", "loss:min").stdout
+    assert json.loads(printed) == [row]
+
+
+def submitted(monkeypatch, calls):
+    """Lets SLURM accept every job."""
+
+    def submit(job, job_file, options, echo, *, sets):
+        calls.append((job, job_file, options))
+        echo("submitted")
+        claim_attempt(RunDir.newest(job.storage.location, job.name))
+        return KnownRun.of(job, job_file, "slurm", "SLURM", "12")
+
+    monkeypatch.setattr(launcher_of("slurm"), "submit", submit, raising=False)
+
+
+@pytest.mark.parametrize("given", ["job.yaml", JOB], ids=["file", "mapping"])
+def test_a_job_is_submitted_from_a_file_or_a_mapping(given, monkeypatch, folder, capfd):
+    calls, told = [], []
+    submitted(monkeypatch, calls)
+    overrides = {"train.epochs": 3, "name": "b"}
+    run = clustertrain.submit(given, "slurm", overrides=overrides, echo=told.append, fresh=True)
+    (job, _, options), *_ = calls
+    assert (job.name, job.train.epochs, job.code, options.fresh) == ("b", 3, (str(folder),), True)
+    assert run.target == str(folder / "runs" / "b")
+    assert run.status().attempt == 1
+    assert told == ["submitted"]
+    assert capfd.readouterr() == ("", "")
+
+
+class Numpy(float):
+    """As numpy.float64, a float of another type."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [3, 0.1, 1e-7, 1e22, True, None, "1.10", "on", "a: b", "é\n", [1, [2]], {"a": {"b": 1}}],
+)
+def test_an_override_has_the_value_that_was_given(value):
+    (text,) = sets_of({"args.x": value})
+    job = load_job({"name": "a", "function": "m:f"}, [text])
+    assert job.args["x"] == value
+    assert type(job.args["x"]) is type(value)
+    assert load_job({"name": "a", "function": "m:f", "args": {"x": value}}) == job
+
+
+def test_values_of_other_types_are_plain_or_refused(folder):
+    job = load_job(
+        {"name": "a", "function": "m:f", "storage": folder / "r", "args": {"lr": Numpy(0.5), "t": (1,)}}
+    )
+    assert job.storage.uri == str(folder / "r")
+    assert job.args == {"lr": 0.5, "t": [1]}
+    assert load_job(JOB, sets_of({"train.epochs": torch.tensor(4)})).train.epochs == 4
+    with pytest.raises(JobError, match="is a set\na job contains text, numbers, lists and mappings"):
+        load_job({"name": "a", "args": {"x": {1}}})
+
+
+def test_a_mistake_in_a_mapping_names_its_key():
+    with pytest.raises(JobError) as caught:
+        load_job({**JOB, "train": {"epochs": 0, "batch_size": 8}})
+    assert str(caught.value).startswith("the job: train.epochs: 0 is not accepted")
+    with pytest.raises(JobError, match="did you mean 'epochs'"):
+        load_job(JOB, sets_of({"train.epoch": 3}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        (["submit", "--to", "local", "job.yaml"], lambda: clustertrain.submit("job.yaml", "local")),
+        (["submit", "--to", "slurm", "job.yaml"], lambda: clustertrain.submit("job.yaml", "slurm")),
+        (["submit", "--to", "kubernetes", "job.yaml"], lambda: clustertrain.submit("job.yaml", "kubernetes")),
+        (
+            ["submit", "--to", "slurm", "--set", "train.epochs=x", "job.yaml"],
+            lambda: clustertrain.submit("job.yaml", "slurm", overrides={"train.epochs": "x"}),
+        ),
+        (["submit", "--to", "slurm", "none.yaml"], lambda: clustertrain.submit("none.yaml", "slurm")),
+        (
+            ["run", "--set", "resources.workers=999", "job.yaml"],
+            lambda: clustertrain.run("job.yaml", overrides={"resources.workers": 999}),
+        ),
+        (
+            ["run", "--set", "task=m:None", "job.yaml"],
+            lambda: clustertrain.run("job.yaml", overrides={"task": "m:None"}),
+        ),
+        (["status", "job.yaml"], lambda: clustertrain.open("job.yaml")),
+        (["status", "nothing"], lambda: clustertrain.open("nothing")),
+        (["ls", "nothing"], lambda: clustertrain.runs("nothing")),
+    ],
+)
+def test_an_error_has_the_text_of_the_command_line(arguments, call):
+    printed = command(*arguments)
+    with pytest.raises(ClusterTrainError) as caught:
+        call()
+    assert printed.exit_code == caught.value.exit_code
+    assert printed.stderr.endswith(f"error: {caught.value}\n")
+
+
+def test_a_run_in_the_users_process_ends_nothing_that_is_not_its_own(monkeypatch):
+    """A refused start handles no signal, and children of the program go on."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    errors = []
+
+    def start():
+        try:
+            clustertrain.run(JOB, overrides={"resources.workers": 999})
+        except ClusterError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert "999 workers" in str(errors[0])
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+
+
+def test_the_import_is_lazy_and_run_can_be_called_whatever_was_imported_before():
+    code = (
+        "import sys, clustertrain; assert not {'torch', 'pydantic'} & sys.modules.keys();"
+        "import clustertrain.run.folder as folder; assert callable(clustertrain.run) and folder.RunDir;"
+        "clustertrain.submit; assert callable(clustertrain.run); assert 'torch' not in sys.modules\n"
+        "try: clustertrain.run({})\nexcept clustertrain.errors.JobError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("the job: ")
