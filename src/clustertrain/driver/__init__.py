@@ -11,6 +11,7 @@ ray_node.py      starts Ray on this machine, within a deadline of the site
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return
 ray_watch.py     notices that Ray has ended or does not answer, and ends the driver
+stock.py         Ray Train with its public API alone
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 scaling.py       the number of workers of each start of the group
 backend.py       the steps before each start of the worker group

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -20,8 +23,14 @@ from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
 from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
-from clustertrain.driver.ray_internals import end_by_sigterm
-from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED, ClusterTrainError, RunStopped
+from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
+from clustertrain.errors import (
+    EXIT_DRIVER_FAILED,
+    EXIT_RAY_ENDED,
+    ClusterError,
+    ClusterTrainError,
+    RunStopped,
+)
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.job.start_environment import driver_environment, start_environment
@@ -55,7 +64,7 @@ class _CodeCheck(threading.Thread):
 
             check_code(self._job)
             import_module("clustertrain.driver.backend")
-            import_module("clustertrain.driver.trainer")
+            import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
         except BaseException as error:  # noqa: BLE001  the main thread raises it
             self.error = error
 
@@ -75,7 +84,8 @@ def main(ref_text: str) -> int:
     claim = claim_of(attempt)
     cluster = ray_cluster_of(claim.launcher, job)
     with Heartbeat(attempt):
-        sizes = _possible(job, claim.world_size) if cluster.is_elastic else (claim.world_size,)
+        is_elastic = cluster.is_elastic and not is_stock()
+        sizes = _possible(job, claim.world_size) if is_elastic else (claim.world_size,)
         code = _run(_Run(ref, attempt, job, job_yaml, cluster, sizes))
     if cluster.outlives_run:
         import ray
@@ -123,8 +133,7 @@ def _fit(run: _Run) -> None:
     os.environ.update(driver_environment(run.job))
     enter_code(run.job)
     collect_rarely()
-    import_module("ray")  # before the thread starts: two threads must not import one package at once
-    end_by_sigterm()
+    _choose_api(run)
     check = _CodeCheck(run.job)
     check.start()
     _connect(run, check)
@@ -135,6 +144,24 @@ def _fit(run: _Run) -> None:
         _trainer(run).fit()
         if not _ended_for_resize(run.attempt):
             return
+
+
+def _choose_api(run: _Run) -> None:
+    """Import Ray, and prepare it for the driver.
+
+    Raises:
+        ClusterError: the variable that chooses has an unknown value.
+    """
+    if (value := os.environ.get(variables.RAY, "")) not in ("", "stock"):
+        raise ClusterError(f"{variables.RAY}={value!r}: the only value is stock. Correct or unset it.")
+    if is_stock() and run.cluster.is_this_machine:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray replaces the loopback address
+    ray = import_module("ray")  # before the thread starts: two threads must not import one package at once
+    if not is_stock():
+        end_by_sigterm()
+        return
+    text = f"{variables.RAY}=stock: Ray {ray.__version__} starts slower with its public API alone"
+    EventLog(run.attempt.events).write("note", text=f"{text}; clustertrain is tested with {tested()}")
 
 
 def _ended_for_resize(attempt: Attempt) -> bool:
@@ -156,6 +183,8 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
     silent += f"\n`{logs}` shows which one."
     with ending_after(deadline.seconds + _MARGIN_S, run.attempt, silent, run.late_ray):
         address = run.cluster.connect(run.attempt, run.world_sizes)
+    if is_stock():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # see end_by_sigterm
     EventLog(run.attempt.events).write("ray_started", seconds=time.monotonic() - started, address=address)
 
 
@@ -165,9 +194,6 @@ def _trainer(run: _Run) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.v2.api.config import LoggingConfig
 
-    from clustertrain.driver.backend import KitTorchConfig
-    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
-    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
     from clustertrain.worker import train as worker
 
     job, recorded, watch = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
@@ -178,12 +204,11 @@ def _trainer(run: _Run) -> Any:
         resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
         placement_strategy="PACK",
     )
-    return KitTrainer(
+    api = _stock_api(run) if is_stock() else _api(run, scaling)
+    return api.trainer(
         worker.train_loop_per_worker,
-        outlives_run=run.cluster.outlives_run,
-        start_deadline=StartDeadline(run.ref, watch.first_step_s),
         train_loop_config={},
-        torch_config=KitTorchConfig(
+        torch_config=api.torch_config(
             ref=run.ref,
             job_yaml=run.job_yaml,
             env=job.env,
@@ -194,7 +219,6 @@ def _trainer(run: _Run) -> Any:
             timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
         ),
         scaling_config=scaling,
-        scaling_policy=_scaling_policy(run, scaling),
         run_config=RunConfig(
             name="ray",
             storage_path=str(run.attempt.path),
@@ -205,13 +229,45 @@ def _trainer(run: _Run) -> Any:
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[FailureWatch(run.ref, job.failures.retries, run.cluster, run.world_sizes)],
+            callbacks=[api.watch],
             logging_config=LoggingConfig(log_level="INFO"),
-            worker_runtime_env={
-                "env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **start_environment(recorded)}
-            },
+            worker_runtime_env={"env_vars": {**api.worker_env, **start_environment(recorded)}},
         ),
     )
+
+
+@dataclass(frozen=True)
+class _Api:
+    """What differs between Ray Train with its private API and without it."""
+
+    trainer: Callable[..., Any]
+    torch_config: Callable[..., Any]
+    watch: Any
+    worker_env: Mapping[str, str]
+
+
+def _api(run: _Run, scaling: Any) -> _Api:
+    from clustertrain.driver.backend import KitTorchConfig
+    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
+
+    trainer = partial(
+        KitTrainer,
+        outlives_run=run.cluster.outlives_run,
+        start_deadline=StartDeadline(run.ref, run.job.failures.watchdog.first_step_s),
+        scaling_policy=_scaling_policy(run, scaling),
+    )
+    watch = FailureWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
+    return _Api(trainer, KitTorchConfig, watch, {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK})
+
+
+def _stock_api(run: _Run) -> _Api:
+    from ray.train.torch import TorchTrainer
+
+    from clustertrain.driver.stock import StockTorchConfig, StockWatch
+
+    watch = StockWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
+    return _Api(TorchTrainer, partial(StockTorchConfig, watch=watch), watch, {})
 
 
 def _scaling_policy(run: _Run, scaling: Any) -> Any:

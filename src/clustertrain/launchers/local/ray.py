@@ -53,9 +53,7 @@ class LocalRay(RayCluster):
     def connect(self, attempt: Attempt, world_sizes: Sequence[int]) -> str:
         import ray
 
-        from clustertrain.driver import ray_watch
-        from clustertrain.driver.ray_internals import keep_loopback, make_nodes_with
-        from clustertrain.driver.ray_node import PatientNode, start_ray
+        from clustertrain.driver.ray_internals import is_stock, keep_loopback, make_nodes_with
 
         workers = world_sizes[-1]
 
@@ -71,6 +69,12 @@ class LocalRay(RayCluster):
                 _temp_dir=f"{self.folder}/r",  # Ray opens it to all users: `folder` stays private
             )
 
+        if is_stock():
+            start()
+            return "local"
+        from clustertrain.driver import ray_watch
+        from clustertrain.driver.ray_node import PatientNode, start_ray
+
         keep_loopback()
         make_nodes_with(PatientNode)
         events = EventLog(attempt.events)
@@ -83,10 +87,10 @@ class LocalRay(RayCluster):
 
 def _processes() -> dict[str, Any]:
     """The processes that Ray has started in this process, as objects of subprocess.Popen, by Ray's names for
-    them, or empty before ray.init."""
-    from clustertrain.driver.ray_internals import own_node
+    them; empty before ray.init, and where Ray's private API is not used."""
+    from clustertrain.driver.ray_internals import is_stock, own_node
 
-    node = own_node()
+    node = None if is_stock() else own_node()
     started = node.all_processes.items() if node is not None else ()
     return {kind: info.process for kind, infos in started for info in infos}
 

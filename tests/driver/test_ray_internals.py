@@ -1,0 +1,274 @@
+"""What is relied on of Ray's private API, a test for each name: the failures of a new Ray name what broke."""
+
+import inspect
+import re
+import signal
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from clustertrain.driver import ray_internals
+from clustertrain.driver.ray_internals import _module
+from clustertrain.errors import ClusterTrainError
+
+_PRIVATE = re.compile(r"\bray\.(?:\w+\.)*_[a-z]\w*|\bray\.core\.generated")
+
+
+def parameters(function):
+    return set(inspect.signature(function).parameters)
+
+
+def missing(cls, *members):
+    return [name for name in members if not hasattr(cls, name)]
+
+
+def test_every_name_has_a_test():
+    tests = {name for name in globals() if name.startswith("test_")}
+    of_names = {f"test_{name}" for name in ray_internals._MODULES}
+    assert of_names <= tests, sorted(of_names - tests)
+
+
+def test_no_other_file_names_the_private_api():
+    src = Path(ray_internals.__file__).parents[1]
+    files = {path.name: path.read_text() for path in src.rglob("*.py")}
+    assert {name for name, text in files.items() if _PRIVATE.search(text)} == {"ray_internals.py"}
+
+
+def test_a_name_that_this_ray_lacks_is_named_with_the_tested_versions(monkeypatch):
+    monkeypatch.setitem(ray_internals._MODULES, "Node", "ray._private.no_such_module")
+    text = r"has no ray\._private\.no_such_module\.Node; .* ray<2\..*\n.*CLUSTERTRAIN_RAY=stock"
+    with pytest.raises(ClusterTrainError, match=text):
+        _ = ray_internals.Node
+
+
+# -- the processes of a node -------------------------------------------------------------------------------
+
+
+def test_Node():  # noqa: N802
+    """It starts its processes in one method, which calls one method for each that a run does not use."""
+    cls = ray_internals.Node
+    assert list(inspect.signature(cls.__init__).parameters)[1:3] == ["ray_params", "head"]
+    assert parameters(cls.start_ray_processes) == {"self"}
+    assert not missing(cls, "start_api_server", "start_monitor", "start_log_monitor", "dead_processes")
+    assert not missing(cls, "get_gcs_client", "gcs_address", "node_id", "address")
+    assert not missing(cls, "get_session_dir_path", "get_logs_dir_path")
+    assert "check_alive" in parameters(cls.kill_all_processes)
+    text = inspect.getsource(cls)
+    assert all(f"self.{name} = " in text for name in ("_ray_params", "_session_dir", "_logs_dir", "head"))
+    assert "self.all_processes: dict = " in text
+
+
+def test_RayParams():  # noqa: N802
+    """It has these fields, as attributes that can be set; a port that nobody chose is not set."""
+    given = ray_internals.RayParams(num_cpus=1, node_name="a", temp_dir="/t", no_monitor=True)
+    fields = ("metrics_export_port", "dashboard_agent_listen_port", "min_worker_port", "gcs_address")
+    assert not missing(given, *fields)
+    assert (given.num_cpus, given.metrics_agent_port, given.gcs_server_port) == (1, None, None)
+    assert given.runtime_env_agent_port is None
+
+
+def test_get_node():
+    """It has these parameters; before a node has registered it raises RuntimeError."""
+    assert list(inspect.signature(ray_internals.get_node).parameters) == ["gcs_address", "node_id"]
+    assert callable(_module("ray._raylet").GlobalStateAccessor.get_node)
+
+
+@pytest.fixture
+def port_file(tmp_path):
+    """Writes the port of an agent as Ray does, and reads the file that has the name of it."""
+
+    def written(name):
+        ray_internals.persist_port(str(tmp_path), "a" * 56, name, 4321)
+        return (tmp_path / ray_internals.get_port_filename("a" * 56, name)).read_text()
+
+    return written
+
+
+def test_DASHBOARD_AGENT_LISTEN_PORT_NAME(port_file):  # noqa: N802
+    assert port_file(ray_internals.DASHBOARD_AGENT_LISTEN_PORT_NAME) == "4321"
+
+
+def test_METRICS_AGENT_PORT_NAME(port_file):  # noqa: N802
+    assert port_file(ray_internals.METRICS_AGENT_PORT_NAME) == "4321"
+
+
+def test_RUNTIME_ENV_AGENT_PORT_NAME(port_file):  # noqa: N802
+    assert port_file(ray_internals.RUNTIME_ENV_AGENT_PORT_NAME) == "4321"
+
+
+def test_get_port_filename():
+    """The files of two nodes, which may share a session, differ."""
+    names = {ray_internals.get_port_filename(node * 56, "p") for node in "ab"}
+    assert len(names) == 2
+
+
+def test_persist_port(port_file):
+    """The file has the number alone."""
+    assert int(port_file("any_port")) == 4321
+
+
+# -- the cluster -------------------------------------------------------------------------------------------
+
+
+def test_GcsClient():  # noqa: N802
+    """It passes the question for the nodes on to a client that has it."""
+    assert callable(ray_internals.GcsClient.__getattr__)
+    assert callable(_module("ray._raylet").InnerGcsClient.get_all_node_info)
+
+
+def test_GcsNodeInfo():  # noqa: N802
+    """It has a state for a node that the GCS has given up."""
+    assert ray_internals.GcsNodeInfo.DEAD != ray_internals.GcsNodeInfo.ALIVE
+
+
+def test_available_resources_per_node():
+    """It needs no arguments, and its keys are the ids of nodes in hex."""
+    assert parameters(ray_internals.available_resources_per_node) == set()
+    state = import_module("ray._private.state")
+    assert "binary_to_hex" in inspect.getsource(state.GlobalState.available_resources_per_node)
+
+
+def test_WORKER_PROCESS_SETUP_HOOK_ENV_VAR():  # noqa: N802
+    """A worker's process reads this variable when it starts."""
+    worker = Path(import_module("ray").__file__).parent / "_private/workers/default_worker.py"
+    assert "ray_constants.WORKER_PROCESS_SETUP_HOOK_ENV_VAR" in worker.read_text()
+    assert isinstance(ray_internals.WORKER_PROCESS_SETUP_HOOK_ENV_VAR, str)
+
+
+# -- Ray Train ---------------------------------------------------------------------------------------------
+
+
+def test_ControllerCallback():  # noqa: N802
+    cls = ray_internals.ControllerCallback
+    assert {"scaling_config", "num_workers"} <= parameters(cls.on_controller_start_worker_group)
+    assert "failure_decision" in parameters(cls.before_controller_execute_failure_decision)
+
+
+def test_WorkerGroupCallback():  # noqa: N802
+    cls = ray_internals.WorkerGroupCallback
+    assert parameters(cls.on_worker_group_start) == {"self"}
+    assert parameters(cls.after_worker_group_start) == {"self", "worker_group"}
+    assert parameters(cls.after_worker_group_poll_status) == {"self", "worker_group_status"}
+
+
+def test_DatasetsCallback():  # noqa: N802
+    """It is one of the trainer's default callbacks, which one method makes."""
+    assert "DatasetsCallback(" in inspect.getsource(TorchTrainer._create_default_callbacks)
+
+
+def test_PlacementGroupCleanerCallback():  # noqa: N802
+    """It is one of the trainer's default callbacks."""
+    assert "PlacementGroupCleanerCallback(" in inspect.getsource(TorchTrainer._create_default_callbacks)
+
+
+def test_FailureDecision():  # noqa: N802
+    assert ray_internals.FailureDecision.RETRY != ray_internals.FailureDecision.RAISE
+
+
+def test_FixedScalingPolicy():  # noqa: N802
+    """It asks an autoscaler for nodes in one method, and starts the coordinator in another."""
+    policy = ray_internals.FixedScalingPolicy(ScalingConfig(num_workers=2))
+    assert policy.scaling_config._resources_per_worker_not_none == {"CPU": 1}
+    assert not missing(policy, "_get_num_workers_for_resource_request", "_maybe_send_resource_request")
+    assert parameters(policy.after_controller_start) == {"train_run_context"}
+    assert parameters(policy.make_decision_for_non_running_worker_group) == set()
+    assert len(parameters(policy.make_decision_for_running_worker_group)) == 2
+
+
+def test_NoopDecision():  # noqa: N802
+    assert ray_internals.NoopDecision() is not None
+
+
+def test_ResizeDecision():  # noqa: N802
+    decision = ray_internals.ResizeDecision(2, {"CPU": 1})
+    assert (decision.num_workers, decision.resources_per_worker) == (2, {"CPU": 1})
+
+
+def test_TrainController():  # noqa: N802
+    """It makes its group with a class attribute; `run` is a coroutine that `get_result` follows."""
+    cls = ray_internals.TrainController
+    assert issubclass(cls.worker_group_cls, ray_internals.WorkerGroup)
+    assert inspect.iscoroutinefunction(cls.run)
+    assert parameters(cls.get_result) == {"self"}
+    made = inspect.getsource(TorchTrainer._initialize_and_run_controller)
+    assert "(TrainController)" in made and "**controller_init_kwargs" in made
+
+
+def test_WorkerGroup():  # noqa: N802
+    """It assigns the ranks where it makes the workers, and tells them of the controller in one method."""
+    cls = ray_internals.WorkerGroup
+    assert "replica_group_size" in parameters(cls._create_workers)
+    assert len(parameters(cls._assign_worker_ranks)) >= 1
+    own = {"self", "workers", "sync_actor", "train_context_args"}
+    assert parameters(cls._init_train_context_on_workers) == own
+    assert not missing(cls, "_decorate_worker_log_file_paths", "execute", "execute_async", "execute_single")
+    assert not missing(cls, "execute_single_async", "get_workers", "get_resources_per_worker", "abort")
+
+
+def test_WorkerGroupStartupFailedError():  # noqa: N802
+    """Ray Train starts the group again after it."""
+    default = import_module("ray.train.v2._internal.execution.failure_handling.default")
+    assert ray_internals.WorkerGroupStartupFailedError in default.RETRYABLE_CONTROLLER_ERRORS
+
+
+# -- what is set, or read, in a module of Ray --------------------------------------------------------------
+
+
+def test_the_logger_of_errors():
+    assert import_module(ray_internals.ERROR_LOGGER).logger.name == ray_internals.ERROR_LOGGER
+
+
+def test_keep_loopback(monkeypatch):
+    services = import_module("ray._private.services")
+    monkeypatch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", True)
+    ray_internals.keep_loopback()
+    assert services.resolve_ip_for_localhost("127.0.0.1") == "127.0.0.1"
+
+
+def test_wait_for_gcs(monkeypatch):
+    monkeypatch.setattr("ray._private.ray_constants.NUM_REDIS_GET_RETRIES", 20)
+    ray_internals.wait_for_gcs(33.5)
+    assert _module("ray._private.ray_constants").NUM_REDIS_GET_RETRIES == 34
+    assert "ray_constants.NUM_REDIS_GET_RETRIES" in inspect.getsource(ray_internals.Node)
+
+
+def test_wait_for_dashboard(monkeypatch):
+    monkeypatch.setattr("ray._private.ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S", 60)
+    ray_internals.wait_for_dashboard(70.0)
+    assert _module("ray._private.ray_constants").RAY_DASHBOARD_STARTUP_TIMEOUT_S == 70
+    services = inspect.getsource(import_module("ray._private.services"))
+    assert "ray_constants.RAY_DASHBOARD_STARTUP_TIMEOUT_S" in services
+
+
+def test_make_nodes_with(monkeypatch):
+    """Both take the class from its module when they start a node."""
+    monkeypatch.setattr("ray._private.node.Node", None)
+    ray_internals.make_nodes_with(dict)
+    assert _module("ray._private.node").Node is dict
+    for name in ("ray._private.worker", "ray.scripts.scripts"):
+        assert "ray._private.node.Node(" in inspect.getsource(import_module(name))
+
+
+def test_own_node():
+    """There is none before `ray.init`, which sets it."""
+    assert ray_internals.own_node() is None
+    assert "_global_node = ray._private.node.Node(" in inspect.getsource(import_module("ray._private.worker"))
+
+
+def test_end_by_sigterm(monkeypatch):
+    """`ray.init` takes the function from its module, and calls it."""
+    utils = _module("ray._private.utils")
+    monkeypatch.setattr(utils, "set_sigterm_handler", utils.set_sigterm_handler)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray_internals.end_by_sigterm()
+        utils.set_sigterm_handler(lambda number, frame: None)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "ray._private.utils.set_sigterm_handler(" in inspect.getsource(
+        import_module("ray._private.worker")
+    )
