@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +25,7 @@ from clustertrain.storage.location import Location, local_path
 
 STREAMS = 8
 PART_BYTES = 16 << 20  # of one request, at most; large, because every request has a fixed cost
-_TICK_EVERY_S = 0.1
+_TICK_EVERY_S = 0.01  # also how long the hashing pauses at a gap
 _LEAVE_AFTER_S = 1.0
 _KEPT_FREE_BYTES = 1 << 30
 
@@ -128,26 +128,32 @@ class _Fetching:
             self._tick(self.part.size_bytes, None)
 
     def _transfer(self) -> None:
-        """One try: the first gap; from a source with ranges its first part, then the rest in parallel."""
+        """One try: a stream from the first missing byte on; if others may join it, all that is missing."""
         start, end = self.part.gaps()[0]
         end = None if end == self.part.total_bytes else end
         if self._source.supports_ranges:  # the answer for one part contains the total length
             end = _least(start + PART_BYTES, end)
-        with closing(self._source.read_range(start, end, self.part.validator)) as stream:
+        with ExitStack() as opened:
+            stream = opened.enter_context(closing(self._source.read_range(start, end, self.part.validator)))
             self._use_version_of(stream, start)
             _check_space(self.part, self._uri)
-            splits = stream.splits and not self._in_order
-            most = stream.offset + PART_BYTES if splits else None
-            end = _least(most, self.part.gaps()[0][1] if self.part.gaps() else None, stream.end)
-            for _ in self._written(stream, stream.offset, end):
-                self.part.hash_more()
-                self._tick(self.part.size_bytes, stream.total_bytes)
-                if end is None:
-                    _check_rest(self.part, self._uri)
+            missing_bytes = (self.part.total_bytes or 0) - self.part.size_bytes
+            if stream.splits and not self._in_order and missing_bytes > PART_BYTES:
+                opened.pop_all()  # from here on the thread that reads the stream closes it
+                self._fetch_in_parallel(stream)
+            else:
+                self._fetch_in_order(stream)
+
+    def _fetch_in_order(self, stream: Stream) -> None:
+        gaps = self.part.gaps()
+        end = _least(gaps[0][1] if gaps else None, stream.end)
+        for _ in self._written(stream, stream.offset, end):
+            self.part.hash_more()
+            self._tick(self.part.size_bytes, stream.total_bytes)
+            if end is None:
+                _check_rest(self.part, self._uri)
         if end is None:
             self.part.end_here()
-        elif splits:
-            self._fetch_in_parallel()
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
         """Begin again if a stream is not what was requested, or of another version."""
@@ -176,8 +182,9 @@ class _Fetching:
             at += len(data)
             yield at
 
-    def _fetch_in_parallel(self) -> None:
+    def _fetch_in_parallel(self, first: Stream) -> None:
         """Fetch what is missing of a file of known length in several streams, each with its own retries.
+        `first` is open at the first missing byte.
 
         The first permanent error, or an exception of `tick`, ends all of them. A stream that waits for a
         server at that time is abandoned: it writes nothing more, and ends with its timeout. (A
@@ -186,17 +193,19 @@ class _Fetching:
         spans = deque(self._spans())
         is_over, errors = threading.Event(), list[Exception]()
 
-        def work() -> None:
+        def work(stream: Stream | None) -> None:
             try:
-                while spans and not is_over.is_set():
-                    self._fill(*spans.popleft(), is_over)
+                while not is_over.is_set():
+                    self._fill(*spans.popleft(), stream, is_over)
+                    stream = None
             except IndexError:
-                return  # another stream took the last one
+                return  # no span is left
             except Exception as error:  # noqa: BLE001  the waiting thread raises it
                 errors.append(error)
                 is_over.set()
 
-        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(STREAMS, len(spans)))]
+        streams = [first, *[None] * (min(STREAMS, len(spans)) - 1)]
+        threads = [threading.Thread(target=work, args=(stream,), daemon=True) for stream in streams]
         for thread in threads:
             thread.start()
         try:
@@ -219,24 +228,27 @@ class _Fetching:
             for at in range(start, end, PART_BYTES):
                 yield at, min(at + PART_BYTES, end)
 
-    def _fill(self, at: int, end: int, is_over: threading.Event) -> None:
-        part = self.part
-        retries = Retries(self._source, self._uri, part.size_bytes)
+    def _fill(self, at: int, end: int, stream: Stream | None, is_over: threading.Event) -> None:
+        retries = Retries(self._source, self._uri, self.part.size_bytes)
         while at < end and not is_over.is_set():
             try:
-                with closing(self._source.read_range(at, end, part.validator)) as stream:
-                    if stream.offset != at or stream.validator != part.validator:
-                        self._in_order = stream.validator == part.validator
-                        what = "the server no longer sends ranges"
-                        raise SourceChanged(what if self._in_order else "it changed during the download")
-                    for reached in self._written(stream, at, end):
+                with closing(stream or self._source.read_range(at, end, self.part.validator)) as opened:
+                    self._check_same(opened, at)
+                    for reached in self._written(opened, at, end):
                         at = reached
                         if is_over.is_set():
                             return
             except SourceChanged:
                 raise
             except CutShort as cut:
-                is_over.wait(retries.pause_s(cut, part.size_bytes))
+                is_over.wait(retries.pause_s(cut, self.part.size_bytes))
+            stream = None
+
+    def _check_same(self, stream: Stream, at: int) -> None:
+        if stream.offset != at or stream.validator != self.part.validator:
+            self._in_order = stream.validator == self.part.validator
+            what = "the server no longer sends ranges" if self._in_order else "it changed during the download"
+            raise SourceChanged(what)
 
 
 def _least(*ends: int | None) -> int | None:

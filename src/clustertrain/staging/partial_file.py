@@ -113,7 +113,7 @@ class Part:
         self._pieces = 0
         self._growing: dict[int, tuple[int, int, int]] = {}  # by its end, a piece: number, offset, crc32
         self._hash, self._hashed_bytes = hashlib.sha256(), 0
-        self._lock = threading.Lock()
+        self._idle, self._writes = threading.Condition(), 0
         self._file: IO[bytes] | None = None
         self._log: IO[bytes] | None = None
         try:
@@ -199,19 +199,24 @@ class Part:
         Raises:
             StorageError: the disk is full, or cannot be written.
         """
-        with self._lock:
-            number, start, crc = self._growing.pop(offset, (None, offset, 0))
-        crc, rest, at = zlib.crc32(data, crc), memoryview(data), offset
-        with self._lock:
+        with self._idle:
             if self._file is None:
                 return
-            try:
-                while rest:  # a nearly full disk writes a part, then refuses
-                    count = os.pwrite(self._file.fileno(), rest, at)
-                    rest, at = rest[count:], at + count
+            file, self._writes = self._file, self._writes + 1
+            number, start, crc = self._growing.pop(offset, (None, offset, 0))
+        try:  # several streams write at the same time
+            crc, rest, at = zlib.crc32(data, crc), memoryview(data), offset
+            while rest:  # a nearly full disk writes a part, then refuses
+                count = os.pwrite(file.fileno(), rest, at)
+                rest, at = rest[count:], at + count
+            with self._idle:
                 self._record(number, start, at, crc)
-            except OSError as error:
-                raise refused(self.path, "written", error) from error
+        except OSError as error:
+            raise refused(self.path, "written", error) from error
+        finally:
+            with self._idle:
+                self._writes -= 1
+                self._idle.notify_all()
 
     @property
     def size_bytes(self) -> int:
@@ -283,9 +288,10 @@ class Part:
         self._progress.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write nothing more; the bytes stay."""
-        with self._lock:
-            for file in (self._file, self._log):
-                if file is not None:
-                    file.close()
-            self._file = None
+        """Write nothing more; the bytes stay. Waits for a write that has begun."""
+        with self._idle:
+            file, self._file = self._file, None
+            self._idle.wait_for(lambda: self._writes == 0)
+            for each in (file, self._log):
+                if each is not None:
+                    each.close()
