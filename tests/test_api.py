@@ -15,10 +15,11 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
 from clustertrain.cli.main import main
-from clustertrain.errors import ClusterError, ClusterTrainError, JobError
+from clustertrain.errors import EXIT_JOB, ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import load_job, sets_of
 from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
+from clustertrain.observe.checkpoints import Checkpoint
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
@@ -244,3 +245,56 @@ def test_the_import_is_lazy_and_run_can_be_called_whatever_was_imported_before()
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("the job: ")
+
+
+def printed_json(*arguments):
+    printed = command(*arguments, "--json")
+    assert printed.exit_code == 0, printed.output
+    return [json.loads(line) for line in printed.stdout.splitlines()]
+
+
+def test_each_command_that_reads_prints_the_same_as_json(prepared):
+    EventLog(prepared.restart(1).metrics).write("train", step=21, loss=float("nan"))
+    run = clustertrain.open("job.yaml")
+    (status,) = printed_json("status", "job.yaml")
+    assert status == json.loads(run.status().json())
+    (checkpoints,) = printed_json("ckpt", "ls", "job.yaml")
+    assert [Checkpoint.parsed(each) for each in checkpoints] == run.checkpoints()
+    records = printed_json("logs", "job.yaml")
+    assert {record["kind"] for record in records} == {"note", "train"}
+    assert records[-1]["loss"] is None  # it is not finite
+    log = prepared.rank_log("host", 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("a line\n")
+    assert printed_json("logs", "job.yaml", "--rank", "0") == [{"line": "a line"}]
+
+
+def test_a_run_that_was_never_started_has_no_attempt_yet():
+    (status,) = printed_json("status", "job.yaml")
+    assert status["attempt"] is None
+    assert command("status", "nothing", "--json").exit_code == EXIT_JOB
+
+
+def test_the_check_of_the_code_as_json(monkeypatch):
+    monkeypatch.setattr("clustertrain.launchers.check._import_and_rehearse", lambda *_: ["a note"])
+    (checked,) = printed_json("check", "job.yaml")
+    assert checked.keys() == {"seconds", "notes"}
+    assert checked["notes"] == ["a note"]
+
+
+def test_data_sets_as_json(folder):
+    (folder / "here").mkdir()
+    data = {
+        "near": {"uri": "here"},
+        "gone": {"uri": "gone.bin"},
+        "far": {"uri": "https://h.test/x?page=hidden"},
+    }
+    (folder / "job.yaml").write_text(json.dumps({**JOB, "data": data}))
+    (sets,) = printed_json("data", "ls")
+    states = {each["name"]: (each["state"], each["where"], each["size_bytes"]) for each in sets}
+    assert states == {
+        "near": ("in place", str(folder / "here"), None),
+        "gone": ("missing", None, None),
+        "far": ("absent", None, None),
+    }
+    assert "hidden" not in sets[2]["source"]

@@ -13,6 +13,7 @@ from clustertrain.checkpoints.transfer import send_model
 from clustertrain.errors import StorageError
 from clustertrain.launchers.launcher import Launcher, Target
 from clustertrain.launchers.model import model_of
+from clustertrain.observe.as_json import as_json
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of, choose, some
 from clustertrain.run.folder import RunDir
 from clustertrain.units import aligned, size_text
@@ -24,6 +25,11 @@ def list_checkpoints(run: RunDir) -> list[str]:
     rows: list[tuple[str, ...]] = [("NAME", "STEP", "EPOCH", "WORKERS", "WHY", "SIZE", "WRITTEN", "METRICS")]
     rows += [_row(each) for each in found]
     return [*aligned(rows), *notes]
+
+
+def checkpoints_json(run: RunDir) -> list[str]:
+    """The same as one JSON array."""
+    return [as_json(checkpoints_of(run)[0])]
 
 
 def _row(each: Checkpoint) -> tuple[str, ...]:

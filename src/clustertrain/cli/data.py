@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clustertrain.errors import ClusterError, DataError, JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.listing import statuses_of
+from clustertrain.observe.as_json import as_json
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import read_files, runs_of
 from clustertrain.regular_file import open_file
@@ -81,30 +83,67 @@ def data_sets(job: Job, name: str | None = None) -> list[DataSet]:
     ]
 
 
+@dataclass(frozen=True)
+class DataState:
+    """What is there of a data set.
+
+    Attributes:
+        state: in place, ready, partial, absent, or missing: its source is not there.
+        size_bytes: what is staged of it; total_bytes: what there is to stage, if the source says so.
+        source: its URI, without credentials.
+        where: the file or folder; None if there is none yet.
+        error: why it is missing.
+    """
+
+    name: str
+    per: str
+    state: str
+    source: str
+    size_bytes: int | None = None
+    total_bytes: int | None = None
+    where: str | None = None
+    error: str | None = None
+
+
 def list_data(sets: list[DataSet]) -> list[str]:
     """A header, and a line for each data set: name, per, state, size, source and location."""
     rows = [("NAME", "PER", "STATE", "SIZE", "FROM", "WHERE")]
-    rows += [(each.name, each.per, *_state(each)) for each in sets]
+    for each in map(_state, sets):
+        where = each.error or each.where or "-"
+        rows.append((each.name, each.per, each.state, _size(each), each.source, where))
     return aligned(rows)
 
 
-def _state(each: DataSet) -> tuple[str, str, str, str]:
-    uri = masked(each.location.uri)
+def data_json(sets: list[DataSet]) -> list[str]:
+    """The same as one JSON array."""
+    return [as_json([*map(_state, sets)])]
+
+
+def _size(each: DataState) -> str:
+    if each.size_bytes is None:
+        return "-"
+    total = size_text(each.total_bytes) if each.total_bytes is not None else "?"
+    return size_text(each.size_bytes) + (f" of {total}" if each.state == "partial" else "")
+
+
+def _state(each: DataSet) -> DataState:
+    state = partial(DataState, each.name, each.per, source=masked(each.location.uri))
     if (folder := local_folder(each.location)) is not None:
-        return "in place", "-", uri, str(folder)
+        return state("in place", where=str(folder))
     try:
         entry = each.entry()
         found = entry.ready()
     except DataError as error:
-        return "missing", "-", uri, str(error).splitlines()[0]
+        return state("missing", error=str(error).splitlines()[0])
     if found is not None:
-        return "ready", size_text(found.size_bytes), uri, str(found.path)
+        size = found.size_bytes
+        return state("ready", size_bytes=size, total_bytes=size, where=str(found.path))
     parts = [part for path in entry.parts() if (part := read_progress(path)) is not None]
     if not parts:
-        return "absent", "-", uri, "-"
+        return state("absent")
     most = max(parts, key=lambda part: part.size_bytes)
-    total = size_text(most.header.total_bytes) if most.header.total_bytes is not None else "?"
-    return "partial", f"{size_text(most.size_bytes)} of {total}", uri, str(entry.into)
+    total = most.header.total_bytes
+    return state("partial", size_bytes=most.size_bytes, total_bytes=total, where=str(entry.into))
 
 
 def fetch_data(sets: list[DataSet], echo: Callable[[str], None]) -> None:

@@ -33,6 +33,10 @@ class _Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
 
+def _silence(text: str) -> None:
+    """The echo of a command that prints JSON."""
+
+
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -61,8 +65,16 @@ def init(folder: str) -> None:
 @click.option("--no-code", is_flag=True, help="Read the code as text only: import and run none of it.")
 @click.option("--defaults", is_flag=True, help="Print the job with every default filled in, as YAML.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if there is advice.")
+@JSON
 def check(
-    job_file: str, sets: tuple[str, ...], to: str | None, *, no_code: bool, defaults: bool, strict: bool
+    job_file: str,
+    sets: tuple[str, ...],
+    to: str | None,
+    *,
+    no_code: bool,
+    defaults: bool,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """Find mistakes in a job file and in its code; starts nothing.
 
@@ -75,17 +87,24 @@ def check(
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code, check_text
     from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.observe.as_json import as_json as json_of
     from clustertrain.run.command_line import typed
 
-    job, echo = load_job(Path(job_file), sets), note if defaults else click.echo
+    job = load_job(Path(job_file), sets)
+    echo = _silence if as_json else note if defaults else click.echo
     code = check_text if no_code else check_code
-    code(job, echo, command=typed("check", job_file, sets), elsewhere=to not in (None, "local"))
-    checked = launcher_of(to).check(job_file, sets) if to is not None else None
-    if checked is not None:
-        echo("\n".join(checked.lines))
-    if defaults:
+    checked = code(job, echo, command=typed("check", job_file, sets), elsewhere=to not in (None, "local"))
+    advised = 0
+    if to is not None:
+        by_launcher = launcher_of(to).check(job_file, sets)
+        advised = by_launcher.advised
+        checked.notes.extend(by_launcher.lines)
+        echo("\n".join(by_launcher.lines))
+    if as_json:
+        click.echo(json_of(checked))
+    elif defaults:
         click.echo(dump_job(job), nl=False)
-    if checked is not None and strict and checked.advised:
+    if strict and advised:
         sys.exit(EXIT_FAILED)
 
 
@@ -249,6 +268,7 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @click.option("--driver", is_flag=True, help="The driver's log: Ray's own output.")
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line; metrics too.")
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""
     from clustertrain.launchers.find import find
@@ -283,11 +303,13 @@ def ckpt() -> None:
 @TARGET
 @SETS
 @WHERE
-def ckpt_ls(target: str, sets: tuple[str, ...], to: str | None) -> None:
+@JSON
+def ckpt_ls(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """List the checkpoints, oldest first."""
-    from clustertrain.cli.checkpoints import list_checkpoints
+    from clustertrain.cli.checkpoints import checkpoints_json, list_checkpoints
 
-    about_run(target, sets, to, "ckpt ls", list_checkpoints)
+    options = ["--json"] if as_json else []
+    about_run(target, sets, to, "ckpt ls", checkpoints_json if as_json else list_checkpoints, *options)
 
 
 @ckpt.command("verify")
@@ -342,12 +364,14 @@ def data() -> None:
 @DATA_NAME
 @SETS
 @WHERE
-def data_ls(target: str, name: str | None, sets: tuple[str, ...], to: str | None) -> None:
+@JSON
+def data_ls(target: str, name: str | None, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """List the data sets: state, size, source and location."""
-    from clustertrain.cli.data import data_sets, list_data
+    from clustertrain.cli.data import data_json, data_sets, list_data
 
-    if (job := job_here(target, sets, to, "data ls", name)) is not None:
-        echo_lines(list_data(data_sets(job, name)))
+    options = ["--json"] if as_json else []
+    if (job := job_here(target, sets, to, "data ls", name, *options)) is not None:
+        echo_lines((data_json if as_json else list_data)(data_sets(job, name)))
 
 
 @data.command("fetch")

@@ -18,18 +18,20 @@ def about_run(
     to: str | None,
     command: str,
     lines: Callable[[RunDir], Iterable[str]],
+    *options: str,
 ) -> None:
-    """Print the lines about a run, or the output of the command in its cluster."""
+    """Print the lines about a run, or the output of the command with these options in its cluster."""
     from clustertrain.launchers.find import find
 
     launcher, run = find(target, sets, to, note)
-    echo_lines(
-        lines(run.visible_run()) if launcher.storage_visible else launcher.run_in_cluster(run, command)
-    )
+    if launcher.storage_visible:
+        echo_lines(lines(run.visible_run()))
+    else:
+        echo_lines(launcher.run_in_cluster(run, command, *options))
 
 
 def job_here(
-    target: str, sets: tuple[str, ...], to: str | None, command: str, name: str | None
+    target: str, sets: tuple[str, ...], to: str | None, command: str, name: str | None, *options: str
 ) -> Job | None:
     """The job whose data this machine reads. None if its cluster has the data: then the output of the command
     there is printed."""
@@ -40,7 +42,7 @@ def job_here(
     if isinstance(found, Job):
         return found
     launcher, run = found
-    echo_lines(launcher.run_in_cluster(run, command, *([name] if name else [])))
+    echo_lines(launcher.run_in_cluster(run, command, *([name] if name else []), *options))
     return None
 
 

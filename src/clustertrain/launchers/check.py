@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from clustertrain.errors import (
     EXIT_JOB,
@@ -38,6 +39,14 @@ from clustertrain.supervise.check_process import CheckReport, CheckRequest, run_
 DEADLINE_S = 120.0  # a large model on a slow disk: the start goes on without the rest of the check
 
 
+@dataclass(frozen=True)
+class Checked:
+    """What the check of a job that has no mistake found: notes on what was not checked."""
+
+    seconds: float
+    notes: list[str]
+
+
 @contextmanager
 def placing(command: CommandLine) -> Iterator[None]:
     """Inside, an error about a key of the job file gets the place of the key: `FILE:LINE:COLUMN: `."""
@@ -57,9 +66,8 @@ def check_code(
     command: CommandLine = UNKNOWN,
     world_size: int | None = None,
     elsewhere: bool = False,
-) -> None:
-    """Check the code, args and local data of a job, and rehearse a task. Prints the time, and notes on what
-    was not checked.
+) -> Checked:
+    """Check the code, args and local data of a job, and rehearse a task. Prints what it returns.
 
     Args:
         command: names the job file in which an error gets its place.
@@ -82,22 +90,27 @@ def check_code(
             notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere)
     for note in notes:
         echo(f"note: {note}")
-    echo(f"checked in {time.monotonic() - started_s:.1f} s")
+    checked = Checked(time.monotonic() - started_s, notes)
+    echo(f"checked in {checked.seconds:.1f} s")
+    return checked
 
 
 def check_text(
     job: Job, echo: Callable[[str], None], *, command: CommandLine = UNKNOWN, elsewhere: bool = False
-) -> None:
+) -> Checked:
     """Check the code of a job as text, and its loggers, in milliseconds. Arguments as for `check_code`.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
     """
+    started_s = time.monotonic()
     with placing(command):
         check_source(job)
-        for note in check_loggers(job, elsewhere=elsewhere):
-            echo(f"note: {note}")
+        notes = check_loggers(job, elsewhere=elsewhere)
+    for note in notes:
+        echo(f"note: {note}")
     echo(f"{command.job_file}: the keys and the names are right; the code was not imported")
+    return Checked(time.monotonic() - started_s, notes)
 
 
 def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from clustertrain.errors import JobError
-from clustertrain.observe.event_lines import line_of
+from clustertrain.observe.as_json import as_json, json_line
+from clustertrain.observe.event_lines import Record, line_of
 from clustertrain.observe.printed import Printed
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
@@ -40,9 +41,22 @@ class LogSelection:
     node: str | None = None
     driver: bool = False
     attempt: int | None = None
+    as_json: bool = False
 
 
 def log_lines(run: RunDir, selection: LogSelection, status_of: StatusOf, *, follow: bool) -> Iterator[str]:
+    """As `_log_lines`; `as_json` makes an object of each line: the record of an event or of metrics, and
+    {"line": …} of everything else."""
+    for line in _log_lines(run, selection, status_of, follow=follow):
+        if isinstance(line, str):
+            yield json_line(line) if selection.as_json else line
+        else:
+            yield as_json(line)
+
+
+def _log_lines(
+    run: RunDir, selection: LogSelection, status_of: StatusOf, *, follow: bool
+) -> Iterator[str | Record]:
     """The lines, oldest first; for a failed run the cause comes first. With `follow` it ends when no process
     runs the attempt and, unless an attempt was selected, no scheduler will start another one.
 
@@ -82,7 +96,7 @@ def _between_attempts(
     *,
     shown: int,
     printed: str,
-) -> Iterator[str]:
+) -> Iterator[str | Record]:
     """The state of the run in its scheduler, or the end of its job. With `lives`, follows each later
     attempt."""
     while True:
@@ -116,7 +130,9 @@ def _state_line(status: Status) -> str:
     return f"{status.state} ({status.standing.cause}){text}{note}"
 
 
-def _lines(attempt: Attempt, selection: LogSelection, status: Status | None, lives: Lives) -> Iterator[str]:
+def _lines(
+    attempt: Attempt, selection: LogSelection, status: Status | None, lives: Lives
+) -> Iterator[str | Record]:
     if selection.driver:
         yield from _printed_lines(attempt, attempt.driver_log_key, lives)
     elif selection.rank is not None:
@@ -127,7 +143,8 @@ def _lines(attempt: Attempt, selection: LogSelection, status: Status | None, liv
         cause = _why_it_failed(attempt, status)
         if cause is not None:
             yield cause
-        yield from _event_lines(attempt, lives)
+        records = _records(attempt, lives)
+        yield from records if selection.as_json else filter(None, map(_event_line, records))
         ended = _why_it_failed(attempt, None)
         if cause is None and ended is not None:
             yield ended
@@ -186,17 +203,20 @@ def _newest_host(attempt: Attempt, rank: int) -> str | None:
 # ---------------------------------------------------------------------------------------------- its lines
 
 
-def _event_lines(attempt: Attempt, lives: Lives) -> Iterator[str]:
+def _records(attempt: Attempt, lives: Lives) -> Iterator[Record]:
     follower = AttemptFollower(attempt)
     while True:
         going_on = lives(attempt)
-        for record in follower.new():
-            text = line_of(record)
-            if text is not None:
-                yield f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(record['time']))}  {text}"
+        yield from follower.new()
         if not going_on:
             return
         _pause(attempt.run)
+
+
+def _event_line(record: Record) -> str | None:
+    text = line_of(record)
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["time"]))
+    return None if text is None else f"{at}  {text}"
 
 
 def _lives(status_of: StatusOf, attempt: Attempt) -> bool:

@@ -6,7 +6,7 @@ A broken connection is opened again, and lines that were printed are not repeate
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -19,6 +19,7 @@ from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view, warning
 from clustertrain.launchers.shell import CommandFailed
+from clustertrain.observe.as_json import json_line
 from clustertrain.observe.logs import LogSelection
 
 _GONE = (137, 143)  # exit codes of a command that was killed with its pod
@@ -35,7 +36,8 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
         ClusterError: kubectl failed, or the cluster refused a request.
     """
     kubectl = Kubectl.of(job.section(Kubernetes))
-    shown, printed = _Shown(), ""
+    told: Callable[[str], str] = json_line if selection.as_json else str  # those of a pod are objects already
+    shown, printed = _Shown(told), ""
     while True:
         try:
             view = read_view(job, kubectl)
@@ -43,7 +45,7 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
             if not follow:
                 raise
             if (line := warning(error)) != printed:
-                yield line
+                yield told(line)
             printed = line
             time.sleep(POLL_S)
             continue
@@ -63,9 +65,9 @@ def log_lines(job: Job, selection: LogSelection, *, follow: bool) -> Iterator[st
         line = view.state if is_shown else view.line
         if line != printed and (not is_shown or (follow and view.standing.over)):
             printed = line
-            yield printed
+            yield told(printed)
             if attempt is None:
-                yield from _of_submitter(view, kubectl)
+                yield from map(told, _of_submitter(view, kubectl))
         if view.standing.over or (not follow and attempt in (None, shown.complete)):
             return
         time.sleep(POLL_S)
@@ -79,7 +81,8 @@ def _is_shown(view: View, attempt: int | None) -> bool:
 class _Shown:
     """The last attempt that was printed completely, and how many lines of each attempt were printed."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[str], str]) -> None:
+        self._told = told
         self.complete = 0
         self._lines: dict[int, int] = {}
 
@@ -89,7 +92,7 @@ class _Shown:
                 self._lines[attempt] = self._lines.get(attempt, 0) + 1
                 yield line
         except _Broken as broken:
-            yield f"-- {broken}; reconnecting"
+            yield self._told(f"-- {broken}; reconnecting")
         else:
             self.complete = attempt
 
@@ -128,7 +131,8 @@ def _code_in_pod(error: CommandFailed) -> int | None:
 def _flags(selection: LogSelection) -> list[str]:
     values = {"--attempt": selection.attempt, "--rank": selection.rank, "--node": selection.node}
     flags = [word for flag, value in values.items() if value is not None for word in (flag, str(value))]
-    return [*flags, "--driver"] if selection.driver else flags
+    chosen = {"--driver": selection.driver, "--json": selection.as_json}
+    return [*flags, *(flag for flag, is_set in chosen.items() if is_set)]
 
 
 def _of_submitter(view: View, kubectl: Kubectl) -> Iterator[str]:
