@@ -1,0 +1,47 @@
+"""The blocks of docs/python.md, one after another in one program; this machine takes the place of SLURM."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clustertrain.errors import EXIT_DONE
+from clustertrain.launchers.known_runs import KnownRun
+from clustertrain.launchers.launcher import launcher_of
+from clustertrain.launchers.local.run import run_local
+from clustertrain.observe.screen import Told
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text()
+GRID = "[0.001, 0.003, 0.01], [16, 32, 64]"
+
+
+def trained_here(job, job_file, options, echo, *, sets):
+    _, result = run_local(job, job_file, options, Told(echo), owns_process=False)
+    assert result.exit_code == EXIT_DONE, result.text
+    return KnownRun.of(job, job_file, "local")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("grid", ["[0.003], [64]", pytest.param(GRID, marks=pytest.mark.nightly)])
+def test_every_block_runs_as_it_is_shown(grid, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr("clustertrain.api._POLL_S", 0.1)
+    monkeypatch.setattr(launcher_of("slurm"), "submit", trained_here, raising=False)
+    ignored = shutil.ignore_patterns("runs", "__pycache__")
+    shutil.copytree(ROOT / "examples" / "digits", "examples/digits", ignore=ignored)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    assert GRID in PAGE
+    names, printed = {}, []
+    for block in blocks:
+        exec(block.replace(GRID, grid), names)
+        printed.append(capsys.readouterr().out)
+    assert "done BestCheckpoint(" in printed[0]
+    assert " at step 45: loss " in printed[1]
+    assert len(names["runs"]) == (1 if grid != GRID else 9)
+    assert all(run.status().state == "done" for run in names["runs"])
+    assert printed[3].strip().isdigit()
+    assert "did you mean 'epochs'?" in printed[4]
