@@ -33,9 +33,10 @@ __all__ = [
 ]
 # What the commands of the tests remember of their runs is not this user's.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ct-state-")
-COMPONENTS = {"docker", "faults", "gpu", "kubernetes", "newer_kuberay", "nightly", "s3", "slurm"}
+_CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}
+COMPONENTS = {"docker", "faults", "gpu", "nightly", "s3", *_CLUSTERS}
 _LONG = {"faults", "nightly"}
-_OF_WHOLE_RUNS = ("docker", "examples", "kubernetes", "slurm", "whole")
+_OF_WHOLE_RUNS = ("docker", "examples", "gridengine", "kubernetes", "slurm", "whole")
 # Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
 _ONE_BY_ONE = re.compile(
     r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py"

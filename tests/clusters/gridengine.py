@@ -1,0 +1,94 @@
+"""A real Grid Engine of one host on this machine, as root, in namespaces of its own.
+
+    with GridEngine(tmp_path, slots=2) as engine:
+        engine.command("qstat", cwd=tmp_path)
+
+All files but the cell and the spool are the machine's. It ends with this object, and with this process,
+however that ends (see gridengine_host.sh).
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_SCRIPT = Path(__file__).parent / "gridengine_host.sh"
+_PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qconf", "ip", "nsenter", "unshare")
+_KINDS = ("--net", "--pid", "--mount", "--uts", "--ipc")
+_NAMESPACES = ["unshare", *_KINDS, "--fork", "--kill-child", "--mount-proc"]
+_PATIENCE_S = 120.0
+CELL = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
+
+
+def why_not() -> str | None:
+    """What this machine lacks for it."""
+    if os.geteuid() != 0:
+        return "a Grid Engine of namespaces needs root"
+    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
+        packages = "gridengine-master gridengine-exec gridengine-client iproute2 util-linux"
+        return f"{', '.join(missing)} missing: apt-get install {packages}"
+    return None
+
+
+class GridEngine:
+    def __init__(self, folder: Path, slots: int = 2) -> None:
+        self.folder, self._slots = folder, slots
+
+    def __enter__(self) -> "GridEngine":
+        self.folder.mkdir()
+        self._process = subprocess.Popen(
+            [*_NAMESPACES, str(_SCRIPT), str(self.folder), str(self._slots)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        printed = []
+        for line in self._process.stdout:
+            printed.append(line)
+            if line == "up\n":
+                break
+        else:
+            raise AssertionError("Grid Engine does not come up:\n" + "".join(printed))
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        self._pid = int(children.read_text())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.stdin.close()  # the host's process 1 takes all others with it
+        self._process.wait(_PATIENCE_S)
+        self._process.stdout.close()
+
+    def processes(self) -> list[str]:
+        """What runs on the host beside process 1 and the daemons."""
+        listed = self.command("ps", "-eo", "pid=,args=").stdout.splitlines()
+        lines = [line.split(maxsplit=1) for line in listed]
+        return [
+            args
+            for pid, args in lines
+            if pid != "1" and not args.startswith(("/usr/lib/gridengine/", "ps -eo"))
+        ]
+
+    def command(
+        self,
+        *argv: str,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the host, which is also the one that submits."""
+        inside = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+        done = subprocess.run(
+            [*inside, f"--wd={cwd or self.folder}", "env", *argv],
+            env={**os.environ, **CELL, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
