@@ -18,6 +18,7 @@ from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, read_files, run_at, runs_of
 from clustertrain.observe.status_json import StoredStatus
+from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.command_line import command_on, typed
 from clustertrain.run.folder import RunDir
 from clustertrain.run.place import places_of
@@ -28,9 +29,13 @@ DEFAULT_STORAGE = "runs"
 
 
 class FromStorage(ABC):
-    """Reads status and logs from the files of runs, and the states of their jobs from the scheduler."""
+    """Reads status and logs from the files of runs, and the states of their jobs from the scheduler.
+
+    `start`: the command that starts a run: `run`, or `submit --to slurm`.
+    """
 
     name: str
+    start: str
     storage_visible = True
 
     @abstractmethod
@@ -46,6 +51,9 @@ class FromStorage(ABC):
 
     def logs(self, target: Target, selection: LogSelection, *, follow: bool) -> Iterator[str]:
         return log_lines(target.visible_run(), selection, self.status_of, follow=follow)
+
+    def follow(self, target: Target, echo: Echo) -> int:
+        return follow_to_its_end(target.visible_run(), self.status_of, target.command(self.start), echo)
 
     def runs(self, known: Sequence[KnownRun]) -> tuple[list[RunRow], list[str]]:
         rows = [

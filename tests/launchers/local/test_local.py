@@ -6,12 +6,16 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.known_runs import known_runs
+from clustertrain.launchers.launcher import Target, launcher_of
 from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.launchers.one_host import driver_environment
 from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options
+from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Result
+from clustertrain.run.result import write_result
 from small_job import job
 
 __all__ = ["job"]
@@ -99,3 +103,10 @@ def test_a_range_of_workers_takes_the_gpus_that_are_there(job, monkeypatch):
     on_a_machine(monkeypatch, cpus=64, gpus=0)
     with pytest.raises(ClusterError, match=r"(?s)may use 0 .*Set resources\.gpus_per_worker to at most 0"):
         _local_world_sizes(elastic)
+
+
+def test_a_run_of_this_machine_is_followed_to_its_end_as_one_of_a_scheduler(tmp_path):
+    run, said = RunDir.newest(str(tmp_path), "digits"), []
+    write_result(claim_attempt(run), Result("stopped", "user", 75, step=7))
+    assert launcher_of("local").follow(Target(f"{tmp_path}/digits"), said.append) == 75
+    assert said == ["stopped: attempt 1"]

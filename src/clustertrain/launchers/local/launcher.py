@@ -20,6 +20,7 @@ class LocalLauncher(FromStorage):
     """Runs of `clustertrain run`, and runs of any launcher as their files show them."""
 
     name = "local"
+    start = "run"
 
     def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         load_job(job_file, sets)
@@ -37,12 +38,6 @@ class LocalLauncher(FromStorage):
     ) -> KnownRun | None:
         raise JobError(
             f"This machine has no scheduler to submit to.\nStart the job: {typed('run', job_file, sets)}"
-        )
-
-    def follow(self, target: Target, echo: Echo) -> int:
-        raise JobError(
-            "A run on this machine shows its progress in the terminal that started it.\n"
-            f"Follow it from another one: {target.command('run').of('logs', '--follow')}"
         )
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:

@@ -15,7 +15,6 @@ from clustertrain.launchers.scheduler.status import statuses
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.scheduler.submit import submit, what_next
 from clustertrain.observe.status import RunFiles, Status
-from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import typed
 
@@ -26,11 +25,12 @@ class SchedulerLauncher(FromStorage):
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.name = scheduler.name
+        self.start = f"submit --to {self.name}"
 
     def check(self, job_file: str, sets: Sequence[str]) -> Checked:
         job = with_site(load_job(job_file, sets))
         self.scheduler.plan(job, job_file)
-        submit_it = typed(f"submit --to {self.name}", job_file, sets)
+        submit_it = typed(self.start, job_file, sets)
         return Checked([f"{job_file} can be rendered; `{submit_it}` checks it against the cluster"])
 
     def render(self, job_file: str, sets: Sequence[str], note: Echo) -> str:
@@ -52,10 +52,6 @@ class SchedulerLauncher(FromStorage):
         known = KnownRun.of(job, job_file, self.name, cluster, handle.job_id)
         echo(what_next(self.scheduler, submitted, by_name(options.command, known, is_new=True)))
         return known
-
-    def follow(self, target: Target, echo: Echo) -> int:
-        command = target.command(f"submit --to {self.name}")
-        return follow_to_its_end(target.visible_run(), self.status_of, command, echo)
 
     def statuses(self, runs: Sequence[RunFiles]) -> list[Status]:
         return statuses(self.scheduler, runs)
