@@ -33,7 +33,7 @@ if kills_gcs_when_up:
         node.all_processes["gcs_server"][0].process.kill()
 
     ray_watch.end_with = watched
-driver._end_by_sigterm()
+driver.end_by_sigterm()
 cluster = LocalRay(os.environ["CLUSTERTRAIN_RAY_DIR"], Resources(), 120.0)
 cluster.connect(RunDir.newest(runs, "a").attempt(1), (1,))
 pids = {kind: process.pid for kind, process in _processes().items()}
