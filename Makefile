@@ -2,7 +2,7 @@
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
-.PHONY: help train test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
+.PHONY: help train unit test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -20,9 +20,16 @@ UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-byt
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
+# Folders without a unit test, which are not even imported; tests/conftest.py decides on the others.
+NOT_UNIT := docker examples gpu interleavings kubernetes slurm whole
+
 # After Ctrl-C the shell waits for the end of the run, which prints how to continue; `Error 75` would say less.
 train: $(VENV)/.installed  ## install, then train the digits example on two CPU workers; ARGS=--fresh to start over
 	@echo "$(TRAIN)"; trap 'interrupted=yes' INT; $(TRAIN); code=$$?; test -n "$$interrupted" || exit $$code
+
+unit: $(VENV)/.installed  ## install, then run the tests that start nothing: no root, no Ray, no cluster; about a minute
+	$(BIN)/python -m pytest -q -n 2 --timeout=20 -m unit $(addprefix --ignore=tests/,$(NOT_UNIT)) $(UNIT_ARGS)
+	@echo "make unit left out whole runs, clusters, containers, S3 servers, ranks of torch and tests marked slow: make test"
 
 test: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  ## install, then run every test that this machine can run, except the long ones; TESTS=PATHS for some
 	$(BIN)/python -m pytest $(TESTS)

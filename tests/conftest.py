@@ -37,6 +37,9 @@ _CLUSTERS = {"gridengine", "kubernetes", "newer_kuberay", "slurm"}
 COMPONENTS = {"docker", "faults", "gpu", "nightly", "s3", *_CLUSTERS}
 _LONG = {"faults", "nightly"}
 _OF_WHOLE_RUNS = ("docker", "examples", "gridengine", "kubernetes", "slurm", "whole")
+# What a unit test has none of: `make unit` runs as any user, in a minute on two cores.
+_NOT_UNIT = COMPONENTS | {"run", "slow"}
+_SERVERS_AND_RANKS = {"moto_endpoint", "moto_s3", "ranks", "s3", "versitygw_endpoint", "versitygw_s3"}
 # Files whose tests share nothing that is dear: xdist gives them out one by one, all others as a whole.
 _ONE_BY_ONE = re.compile(
     r"tests/(whole/|slurm/test_(training|bad_nodes|slurm_on_s3|batch_shell)\.py"
@@ -84,6 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Schedu
     return _Scheduling(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs first, and the quick tests fill the gaps at the end. A file of each folder by turns: two of
     one folder would wait for each other, where a test must have the cluster for itself. Tests of Kubernetes
@@ -103,8 +107,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=turn)
     for item in items:
+        if _is_unit(item):
+            item.add_marker("unit")
         if _is_left_out(item):
             item.add_marker(pytest.mark.skip(reason="takes long: `make test-faults` runs it"))
+
+
+def _is_unit(item: pytest.Item) -> bool:
+    slow = _NOT_UNIT & {mark.name for mark in item.iter_markers()} or _SERVERS_AND_RANKS & {
+        *item.fixturenames
+    }
+    return not slow and item.path.parent.name not in (*_OF_WHOLE_RUNS, "gpu", "interleavings")
 
 
 def _is_left_out(item: pytest.Item) -> bool:

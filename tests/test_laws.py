@@ -9,9 +9,13 @@ import time
 from functools import reduce
 from pathlib import Path
 
+import pytest
+
 from clustertrain import variables
 from clustertrain.observe import event_lines
 from clustertrain.run.events import KINDS
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "clustertrain"

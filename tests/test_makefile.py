@@ -4,9 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
+VENV = Path(sys.prefix)
 TARGETS = {
-    *("train", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
+    *("train", "unit", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
     *("test-faults", "test-gpu", "bench-slurm", "bench-k8s", "constraints", "help"),
     *("compose-up", "compose-down", "kube-tools"),
 }
@@ -55,6 +60,13 @@ def test_options_reach_the_training():
     assert (
         ".elsewhere/bin/clustertrain run examples/digits/job.yaml --fresh --set train.epochs=1;" in training
     )
+
+
+def test_every_folder_of_the_source_has_unit_tests():
+    done = make("unit", "-o", f"{VENV}/.installed", f"VENV={VENV}", "UNIT_ARGS=--collect-only -n 0")
+    rooms = {path.parent.name for path in (ROOT / "src" / "clustertrain").glob("*/__init__.py")}
+    assert rooms <= set(re.findall(r"^tests/(\w+)/", done.stdout, re.MULTILINE)), done.stdout + done.stderr
+    assert "left out" in done.stdout
 
 
 def packages(tmp_path, *arguments):

@@ -3,7 +3,11 @@
 import re
 from types import ModuleType
 
+import pytest
+
 import clustertrain
+
+pytestmark = pytest.mark.slow
 
 
 def is_submodule(name, value):

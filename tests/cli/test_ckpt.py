@@ -23,6 +23,8 @@ from clustertrain.run.records import BestCheckpoint
 from clustertrain.run.result import ended, write_result
 from clustertrain.training.run import SaveProgress
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path):

@@ -12,6 +12,8 @@ import pytest
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.storage import Location
 
+pytestmark = pytest.mark.slow
+
 SRC = Path(__file__).parents[2] / "src"
 # Completes the line $1 as TAB does: bash calls the function that was registered for the command.
 BASH = """

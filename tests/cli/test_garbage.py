@@ -32,6 +32,8 @@ from clustertrain.run.records import (
 )
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
+pytestmark = pytest.mark.slow
+
 JOB = {"name": "a", "task": "m:T", "train": {"epochs": 2, "batch_size": 8}}
 COMMANDS = [
     ["status"],

@@ -7,6 +7,8 @@ import pytest
 
 from clustertrain.run.folder import RunDir
 
+pytestmark = pytest.mark.slow
+
 _HANGS = """
 import sys, time
 from clustertrain.driver.deadline import ending_after

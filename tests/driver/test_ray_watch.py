@@ -16,6 +16,8 @@ from clustertrain.supervise.private_folder import private_folder
 from clustertrain.supervise.process import Guarded
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 DRIVER = """
 import json, os, sys, threading
 from clustertrain.driver import __main__ as driver, ray_watch

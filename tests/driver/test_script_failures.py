@@ -13,6 +13,8 @@ from clustertrain.worker.script import ScriptFailed, run_script
 from clustertrain.worker.script_command import Program
 from sample_records import sample_claim, sample_restart_claim
 
+pytestmark = pytest.mark.slow
+
 NO_NETWORK = "import urllib.request as u; u.urlopen('http://no-such-host.invalid/x')"
 NO_DRIVER = "import torch; torch.zeros(1).cuda()"
 NO_PACKAGE = "import no_such_package"

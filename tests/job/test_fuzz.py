@@ -32,6 +32,8 @@ from clustertrain.staging.stage import stage
 from clustertrain.storage.location import Location
 from shelves import shelf_at
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("CLUSTERTRAIN_FUZZ_EXAMPLES", "150"))
 CORPUS = Path(__file__).parents[1] / "corpus"
 MANIFESTS = {path.name: path.read_bytes() for path in sorted((CORPUS / "manifest").iterdir())}

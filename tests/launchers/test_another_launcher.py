@@ -12,6 +12,8 @@ from clustertrain.job.file import load_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Launcher
 
+pytestmark = pytest.mark.slow
+
 LAUNCHER = """
 from clustertrain.observe.run_table import RunRow
 from clustertrain.observe.status_json import StoredStatus

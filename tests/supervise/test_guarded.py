@@ -20,6 +20,8 @@ from clustertrain.supervise import private_folder as module
 from clustertrain.supervise.private_folder import private_folder, remove, write_token
 from clustertrain.supervise.process import Guarded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def base(tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ import pytest
 from clustertrain.supervise.process import Guarded
 from leftovers import children, kill_together, left_after, living_descendants
 
+pytestmark = pytest.mark.slow
+
 # A daemon as Ray makes them: in a session of its own, its parent gone.
 DAEMON = "setsid sh -c 'sleep 600 & sleep 600' & "
 

@@ -16,7 +16,7 @@ from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain, run_task
 
 # torch's own: its compiler imports modules that use what torch has deprecated
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning"), pytest.mark.slow]
 
 SETTINGS = TrainSettings(steps=1, batch_size=1, compile=True)
 

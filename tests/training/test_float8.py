@@ -16,6 +16,8 @@ from clustertrain.training.float8 import to_float8
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain
 
+pytestmark = pytest.mark.slow
+
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 

@@ -19,6 +19,8 @@ from clustertrain.training import file_memory
 from clustertrain.training.file_memory import FileMemory
 from training.large_model import WEIGHTS_BYTES
 
+pytestmark = pytest.mark.slow
+
 LIMIT_BYTES = WEIGHTS_BYTES * 95 // 100
 
 

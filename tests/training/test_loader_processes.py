@@ -14,6 +14,8 @@ from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import collate_of
 from training.tasks import Classify
 
+pytestmark = pytest.mark.slow
+
 
 class Batches:
     """On the clock of the test the first batch takes long, as a disk does at first; others `seconds`."""

@@ -298,6 +298,7 @@ def test_bf16_and_unused_parameters_train(ranks):
     assert {value.dtype for value in outcome.weights().values()} <= {torch.float32, torch.int64}
 
 
+@pytest.mark.slow
 def test_it_runs_under_torchrun_without_ray(tmp_path):
     """The same script in one plain process and in two of torchrun: neither meets Ray or pydantic."""
     script = Path(__file__).parent / "under_torchrun.py"

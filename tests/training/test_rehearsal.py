@@ -19,6 +19,8 @@ from clustertrain.training.settings import TrainSettings
 from training import mistaken
 from training.tasks import MemoryRun, Plain
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SETTINGS = TrainSettings(steps=2, batch_size=32)
 

@@ -11,6 +11,8 @@ import time
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 # The terminal becomes the controlling one, so that Ctrl-C is a signal to the program, as in a shell.
 _WITH_TERMINAL = (
     "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "

@@ -17,6 +17,8 @@ from clustertrain.worker.group_watch import GroupWatch
 from clustertrain.worker.script import run_script
 from clustertrain.worker.script_command import Program
 
+pytestmark = pytest.mark.slow
+
 JOINS = """
 import sys, time
 from datetime import timedelta

@@ -28,6 +28,8 @@ from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, wr
 from sample_records import sample_claim
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SRC = Path(__file__).parents[2] / "src"
 
 

@@ -13,6 +13,8 @@ from clustertrain.worker import storage_probe as node_probe
 from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
 from fault_proxy import FaultProxy, put, status
 
+pytestmark = pytest.mark.slow
+
 _OTHER_NODE = """
 import sys
 from clustertrain.errors import StorageError

@@ -3,8 +3,12 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from clustertrain.worker.parent_watch import EXIT_CODE
 from leftovers import left_after, living_descendants
+
+pytestmark = pytest.mark.slow
 
 CHILD = """
 import os, sys, time

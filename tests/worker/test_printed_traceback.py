@@ -8,6 +8,8 @@ import pytest
 
 from clustertrain.worker.printed_traceback import last_exception
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def shown(tmp_path):

@@ -11,6 +11,8 @@ from clustertrain.node.ports import free_block
 from clustertrain.worker.process_group import GroupSpec, ranks_by_node, what_is_missing
 from clustertrain.worker.watchdog import EXIT_CODE
 
+pytestmark = pytest.mark.slow
+
 HOSTS = ("node1", "node1", "node2")
 
 RANK = """

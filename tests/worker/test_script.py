@@ -13,6 +13,8 @@ from clustertrain.worker.script import ScriptFailed, run_script, torchrun_enviro
 from clustertrain.worker.script_command import program_of
 from leftovers import left_after, living_descendants
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Job(name="a", script="train.py")
 
 

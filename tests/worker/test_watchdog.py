@@ -9,6 +9,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 
+pytestmark = pytest.mark.slow
+
 STUCK = """
 import time
 from pathlib import Path

@@ -25,6 +25,8 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.training.run import SaveProgress
 
+pytestmark = pytest.mark.slow
+
 KUBECTL = """
 import json, subprocess, sys
 FOLDER, JOB_FILE = {folder!r}, {job_file!r}

@@ -17,6 +17,8 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams import Tail
 
+pytestmark = pytest.mark.slow
+
 HOST = "a-worker-1"
 
 

@@ -12,6 +12,8 @@ from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
+pytestmark = pytest.mark.slow
+
 # Ray is one for a process, so another one waits: first for one worker, then for two, then for two by itself
 # after one was lost, then until it is told to stop.
 WAITING = """

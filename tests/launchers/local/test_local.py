@@ -18,6 +18,8 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from small_job import job
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["job"]
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from clustertrain.launchers.slurm.agent.mailbox import Mailbox, ended_agent, ending_of, lost_node
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 11, 21, 16, 0, 0)
 SLURMS_TIME = f"\nConfiguration data as of {NOW.isoformat()}"
 KILL_WAIT = f"{SLURMS_TIME}\nKillWait                = 10 sec"
