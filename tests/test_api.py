@@ -26,6 +26,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
+from clustertrain.training.run import SaveProgress
 from sample_records import sample_restart_claim
 
 JOB = {
@@ -56,9 +57,8 @@ def prepared(folder):
     writer = Writer(run.checkpoints, 1, 0, "0" * 64, {"torch": "2"}, Retention(keep_last=5), lambda: True)
     saver = Saver(writer, background=False, on_saved=lambda **fields: None, on_failed=pytest.fail)
     for step in (10, 20):
-        progress = {"step": step, "epoch": 1, "samples_seen": step * 8, "world_size": 2, "reason": "steps"}
         state = {"model": {"w": torch.full((2,), float(step))}}
-        saver.save(state, {**progress, "metrics": {"accuracy": 1 / step}})
+        saver.save(state, SaveProgress(step, 1, step * 8, 2, {"accuracy": 1 / step}, "steps"))
     for number, begins, steps in ((0, 0, (10, 20)), (1, 10, (20,))):
         restart = attempt.restart(number)
         restart.claim.create(sample_restart_claim())

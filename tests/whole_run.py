@@ -109,8 +109,9 @@ class Run:
         ends = time.monotonic() + self.patience_s
         follower = AttemptFollower(self.live) if self.live else None
         while time.monotonic() < ends:
-            if follower is None and len(self.run_dir.attempts()) > self.attempts_before:
-                self.live = self.run_dir.on_this_node.attempt(self.attempt.n)
+            newest = self.attempt if follower is None else None  # a folder is visible before its claim
+            if newest is not None and newest.n > self.attempts_before:
+                self.live = self.run_dir.on_this_node.attempt(newest.n)
                 follower = AttemptFollower(self.live)
             if follower is not None and any(wanted(record) for record in follower.new()):
                 return

@@ -153,6 +153,7 @@ def resumed_at(user, name, attempt):
     return found.claim.read().resumes
 
 
+@pytest.mark.nightly  # each start has 21 s, in which a busy machine does not get to a step
 def test_at_the_time_limit_it_saves_and_grid_engine_starts_it_again(user):
     user.job("slow", {"time_limit": "81s"}, **SLOW)
     user("submit", "--to", "gridengine", "slow.yaml")
