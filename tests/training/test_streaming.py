@@ -89,6 +89,7 @@ def two_ranks(tmp_path):
     group.close()
 
 
+@pytest.mark.slow
 def test_a_rank_whose_stream_ends_early_is_an_error_and_no_hang(two_ranks):
     settings = replace(SETTINGS, steps=None, epochs=2)
     answers = two_ranks.call(run_task, OnStream(40, 40, ended={1: 14}), settings)
