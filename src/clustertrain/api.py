@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -22,7 +22,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
 from clustertrain.launchers.find import find
 from clustertrain.launchers.known_runs import record_known_run
-from clustertrain.launchers.launcher import Launcher, Target, launcher_of
+from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, silent
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
 from clustertrain.launchers.model import model_of
@@ -37,7 +37,6 @@ from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
 from clustertrain.run.history import curve
 from clustertrain.run.records import BestCheckpoint
 
-Echo = Callable[[str], None]
 _NO_OVERRIDES: Mapping[str, Any] = {}
 _POLL_S = 5.0
 _PATIENCE_S = 600.0
@@ -55,10 +54,6 @@ class StartOptions(TypedDict, total=False):
     retry: bool
 
 
-def _silent(text: str) -> None:
-    """Print nothing."""
-
-
 @dataclass(frozen=True)
 class Run:
     """A run, wherever it is. `target`: a job file, the folder of a run, or the name of a known one."""
@@ -71,7 +66,7 @@ class Run:
         launcher, run = self._found()
         return launcher.status(run)
 
-    def wait(self, *, timeout_s: float | None = None, echo: Echo = _silent) -> StoredStatus:
+    def wait(self, *, timeout_s: float | None = None, echo: Echo = silent) -> StoredStatus:
         """Wait for the end of the run, through its restarts; a run that failed raises nothing.
 
         Args:
@@ -157,13 +152,13 @@ class Run:
         with model_of(*self._found(), name) as (shelf, chosen):
             return load_weights(shelf, chosen)
 
-    def stop(self, *, wait: bool = True, echo: Echo = _silent) -> None:
+    def stop(self, *, wait: bool = True, echo: Echo = silent) -> None:
         """Request that the run saves and ends; cancel it if it is queued."""
         launcher, run = self._found()
         launcher.stop(run, echo, wait=wait)
 
     def _found(self) -> tuple[Launcher, Target]:
-        return find(self.target, self._sets, None, _silent)
+        return find(self.target, self._sets, None, silent)
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
@@ -203,7 +198,7 @@ def submit(
     to: str,
     *,
     overrides: Mapping[str, Any] = _NO_OVERRIDES,
-    echo: Echo = _silent,
+    echo: Echo = silent,
     **options: Unpack[StartOptions],
 ) -> Run:
     """Check a job and submit it to a scheduler; returns without waiting for its end.
@@ -230,7 +225,7 @@ def run(
     job: JobSource,
     *,
     overrides: Mapping[str, Any] = _NO_OVERRIDES,
-    echo: Echo = _silent,
+    echo: Echo = silent,
     **options: Unpack[StartOptions],
 ) -> Run:
     """Train on this machine, to the end; an existing run of this name continues. Arguments as for `submit`.

@@ -33,10 +33,6 @@ class _Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
 
-def _silence(text: str) -> None:
-    """The echo of a command that prints JSON."""
-
-
 @click.group(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
@@ -86,12 +82,12 @@ def check(
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
     from clustertrain.launchers.check import check_code, check_text
-    from clustertrain.launchers.launcher import launcher_of
+    from clustertrain.launchers.launcher import launcher_of, silent
     from clustertrain.observe.as_json import as_json as json_of
     from clustertrain.run.command_line import typed
 
     job = load_job(Path(job_file), sets)
-    echo = _silence if as_json else note if defaults else click.echo
+    echo = silent if as_json else note if defaults else click.echo
     code = check_text if no_code else check_code
     checked = code(job, echo, command=typed("check", job_file, sets), elsewhere=to not in (None, "local"))
     advised = 0

@@ -33,7 +33,8 @@ class StockWatch(RetryPolicy, UserCallback):  # type: ignore[misc]  # ray ships 
 
 @dataclass
 class StockTorchConfig(KitTorchConfig):
-    """`watch` is told of each start by the backend: Ray's public callback has no hook for it."""
+    """The configuration of StockBackend, which calls `watch` at each start of the workers: Ray's public
+    callback has no hook for that."""
 
     watch: StockWatch | None = None
 

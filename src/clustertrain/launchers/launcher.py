@@ -26,6 +26,10 @@ from clustertrain.run.folder import RunDir
 Echo = Callable[[str], None]
 
 
+def silent(text: str) -> None:
+    """Print nothing: the echo of who asks for no output."""
+
+
 @dataclass(frozen=True)
 class Target:
     """The run that a command names.
