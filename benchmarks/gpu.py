@@ -65,10 +65,10 @@ def machine(out: Path) -> dict[str, Any]:
 
 def faults() -> dict[str, Any]:
     """The texts of a real OOM and of a device assert through the diagnosis; TF32 against fp32."""
-    from clustertrain.driver.gpu_diagnosis import diagnose_gpu  # the others need no more than torch
+    from clustertrain.driver.cause.gpu_diagnosis import diagnose_gpu  # the others need no more than torch
     from clustertrain.node.gpus import gpu_states as states_of
     from clustertrain.node.gpus import visible_gpus
-    from clustertrain.worker.lost_peer import died_of_lost_peer
+    from clustertrain.worker.scripts.peer_errors import died_of_lost_peer
 
     found: dict[str, Any] = {"nvml": [str(state) for state in states_of(visible_gpus())]}
     if not IS_GPU:

@@ -19,7 +19,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from clustertrain import Task  # noqa: E402
-from clustertrain.training.distributed import RankInfo  # noqa: E402
+from clustertrain.training.ranks.distributed import RankInfo  # noqa: E402
 from training.tasks import MemoryRun  # noqa: E402
 
 IS_GPU = os.environ.get("GPU_BENCH_CPU") != "1"

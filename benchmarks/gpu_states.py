@@ -17,13 +17,13 @@ from gpu_decoder import DEVICE, GPU_BOUND, IS_GPU, ROOT, Language, seconds_of
 
 from clustertrain.checkpoints.save import Saver, copy_to_host
 from clustertrain.checkpoints.shards import ShardSaver, fill
-from clustertrain.training.building import exchange_if, wrap
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.optimization import Optimization
-from clustertrain.training.precision import Precision
-from clustertrain.training.sampling import BatchSizes
+from clustertrain.training.data.sampling import BatchSizes
+from clustertrain.training.model.building import exchange_if, wrap
+from clustertrain.training.model.sharding import shard_model
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import shard_model
+from clustertrain.training.step.optimization import Optimization
+from clustertrain.training.step.precision import Precision
 from training.tasks import same
 
 _RESUMED = """
@@ -31,7 +31,7 @@ import sys
 sys.path[:0] = {path!r}
 import torch
 from torch import nn
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.loop import train
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Classify, MemoryRun

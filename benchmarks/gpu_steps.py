@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from gpu_decoder import ALONE, DEVICE, GPU_BOUND, IS_GPU, LAUNCH_BOUND, Language, Shape, Timed, seconds_of
 
-from clustertrain.training.flops import count_flops, peak_of
 from clustertrain.training.loop import train
-from clustertrain.training.precision import Precision
+from clustertrain.training.measured.flops import count_flops, peak_of
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
 
 
 def synchronizations() -> dict[str, Any]:

@@ -36,7 +36,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import Saver
 from clustertrain.checkpoints.write import Writer
 from clustertrain.storage import PosixStore
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 
 MIB = 1 << 20
 

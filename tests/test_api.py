@@ -21,12 +21,12 @@ from clustertrain.launchers.known_runs import KnownRun
 from clustertrain.launchers.launcher import launcher_of
 from clustertrain.observe.checkpoints import Checkpoint
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
-from clustertrain.training.run import SaveProgress
+from clustertrain.run.streams.events import EventLog
+from clustertrain.training.ranks.host import SaveProgress
 from sample_records import sample_restart_claim
 
 JOB = {

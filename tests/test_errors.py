@@ -7,9 +7,9 @@ from clustertrain.checkpoints.write import Fenced
 from clustertrain.driver.retry_policy import StopRetrying
 from clustertrain.errors import ClusterError, ClusterTrainError, DataError, JobError, RunStopped, StorageError
 from clustertrain.staging.stage import StagingInterrupted
-from clustertrain.training.consistency import WeightsDiverged
-from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
-from clustertrain.worker.script import ScriptFailed
+from clustertrain.training.ranks.consistency import WeightsDiverged
+from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
+from clustertrain.worker.scripts.script import ScriptFailed
 
 ERRORS = [
     ClusterTrainError("a"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain import load_job
-from clustertrain.worker.user_code import check_code
+from clustertrain.worker.code.user_code import check_code
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.tar.gz"

@@ -13,7 +13,7 @@ import pytest
 
 from clustertrain import variables
 from clustertrain.observe import event_lines
-from clustertrain.run.events import KINDS
+from clustertrain.run.streams.events import KINDS
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_run_folder_names_every_file_of_a_run():
     found = [
         f"{path.relative_to(SRC)}:{line}: {text!r}"
         for path in sorted(SRC.rglob("*.py"))
-        if path not in (SRC / "run" / "folder.py", SRC / "run" / "stream_names.py")
+        if path not in (SRC / "run" / "folder.py", SRC / "run" / "streams" / "stream_names.py")
         for line, text in strings_of(path)
         if RUN_FILES.search(text)
     ]

@@ -6,12 +6,12 @@ import torch
 from clustertrain import session
 from clustertrain.errors import JobError
 from clustertrain.session import Session
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.run import Requests
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.host import Requests
 
 
 class StandIn:
-    """The part of training.loop.Run that a session uses."""
+    """The part of training's Host that a session uses."""
 
     def __init__(self):
         self.pending, self.saves, self.logs = Requests(), [], []

@@ -17,8 +17,8 @@ import yaml
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.job.file import load_job
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.history import AttemptFollower, events_of_attempt
 from clustertrain.run.records import Result
+from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
 from leftovers import children, left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
@@ -176,7 +176,7 @@ def of_one_process(run: Run) -> dict:
     """The weights of a run of tests/whole/jobs/faulty.py with one worker, trained in this process."""
     import torch
 
-    from clustertrain.training.distributed import RankInfo
+    from clustertrain.training.ranks.distributed import RankInfo
     from clustertrain.worker.train import settings_of
     from training.tasks import run_task
 

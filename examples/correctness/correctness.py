@@ -22,13 +22,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from clustertrain import Task
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder, evaluation_order
 from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.normalizing import convert, groups_of
-from clustertrain.training.optimization import lr_factor
-from clustertrain.training.precision import Precision
-from clustertrain.training.sampling import BatchSizes, Position, TrainOrder, evaluation_order
+from clustertrain.training.model.normalizing import convert, groups_of
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.optimization import lr_factor
+from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import collate_of
 
 RANKS = 2

@@ -20,22 +20,22 @@ from clustertrain.errors import EXIT_STOPPED, ClusterError, JobError, RunStopped
 from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
-from clustertrain.launchers.find import find
 from clustertrain.launchers.known_runs import record_known_run
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, silent
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
 from clustertrain.launchers.model import model_of
+from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.printed import plain
 from clustertrain.observe.screen import Told
 from clustertrain.observe.status_json import StoredStatus
+from clustertrain.observe.terminal_text import plain
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
-from clustertrain.run.history import curve
 from clustertrain.run.records import BestCheckpoint
+from clustertrain.run.streams.history import curve
 
 _NO_OVERRIDES: Mapping[str, Any] = {}
 _POLL_S = 5.0

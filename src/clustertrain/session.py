@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clustertrain.errors import JobError
-from clustertrain.training.run import Requests, Run, SaveProgress
+from clustertrain.training.ranks.host import Host, Requests, SaveProgress
 
 if TYPE_CHECKING:
-    from clustertrain.training.distributed import RankInfo, StopLine
+    from clustertrain.training.ranks.distributed import RankInfo, StopLine
 
 
 _SLOW_STEP_S = 1.0
@@ -56,7 +56,7 @@ class Session:
     def __init__(
         self,
         *,
-        run: Run,
+        run: Host,
         rank_info: RankInfo,
         data: Mapping[str, Path],
         args: Mapping[str, Any],
@@ -89,7 +89,7 @@ class Session:
         rank if the world size is the same. With GPUs, tensors above 4 kB are mapped from the checkpoint's
         file, which all ranks of a node share: move them to the GPU, or clone what you keep on the CPU.
         """
-        from clustertrain.training.rng import restore_rng
+        from clustertrain.training.ranks.rng import restore_rng
         from clustertrain.training.saving import owned
 
         state = self._run.restore()
@@ -109,7 +109,7 @@ class Session:
         stop was requested: save, then return. With several ranks a request counts one step later, unless the
         steps take more than a second.
         """
-        from clustertrain.training.distributed import StopLine
+        from clustertrain.training.ranks.distributed import StopLine
 
         self._run.phase("step", step)
         if self._line is None:
@@ -147,7 +147,7 @@ class Session:
         Raises:
             JobError: a metric is not a number, or a tensor of one number.
         """
-        from clustertrain.training.rng import gather_rng
+        from clustertrain.training.ranks.rng import gather_rng
         from clustertrain.training.saving import save_on_all_ranks
 
         progress = SaveProgress(

@@ -23,7 +23,7 @@ from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import posix
 from clustertrain.storage.posix_tree import PosixTree, WrittenFile, collect_leftovers, remove_tree
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 from kills import killed_at_every_point
 from shelves import shelf_at
 

@@ -17,7 +17,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.save import MODEL_FILE, TRAINING_FILE, Saver, copy_to_host, load
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 from shelves import shelf_at
 
 

@@ -21,7 +21,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import BestCheckpoint
 from clustertrain.run.result import ended, write_result
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from clustertrain.node.installed import launcher_names
 from clustertrain.observe.tables import finish
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import typed
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
+from clustertrain.run.streams.events import EventLog
 from clustertrain.version import __version__
 
 

@@ -15,7 +15,6 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.record_file import decoded
 from clustertrain.run import claims
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import (
@@ -30,6 +29,7 @@ from clustertrain.run.records import (
     SchedulerJob,
     StopRequest,
 )
+from clustertrain.run.streams.events import EventLog
 from sample_records import FAR, sample_claim, sample_failure, sample_restart_claim, sample_submission
 
 pytestmark = pytest.mark.slow

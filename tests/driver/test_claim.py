@@ -10,10 +10,10 @@ from clustertrain.job.identity import Change
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.history import events_of_attempt
 from clustertrain.run.records import JobChanges
-from clustertrain.run.step_counter import Reached
-from clustertrain.worker.script_command import script_arguments
+from clustertrain.run.streams.history import events_of_attempt
+from clustertrain.run.streams.step_counter import Reached
+from clustertrain.worker.scripts.script_command import script_arguments
 from small_job import job
 
 __all__ = ["job"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustertrain.driver.diagnosis import LIMIT, OUT_OF_MEMORY, diagnose
+from clustertrain.driver.cause.diagnosis import LIMIT, OUT_OF_MEMORY, diagnose
 from clustertrain.node.limits import Cgroup, Limits, cgroup_folders, process_state, read_limits
 from clustertrain.run.states import STATES
 

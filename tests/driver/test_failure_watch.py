@@ -6,22 +6,22 @@ import pytest
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
 from clustertrain.driver import retry_policy
-from clustertrain.driver.retry_policy import Patience, StopRetrying
+from clustertrain.driver.retry_policy import RetryBudget, StopRetrying
 from clustertrain.driver.trainer import FailureWatch
 from clustertrain.errors import RunStopped
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import StopRequest
+from clustertrain.run.streams.events import read_events
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 
 def test_patience_is_renewed_by_every_new_checkpoint():
-    patience = Patience(retries=2, committed_step=0)
+    patience = RetryBudget(retries=2, committed_step=0)
     steps = [0, 0, 10, 10, 20, 20, 20]
     assert [patience.is_over_after(step) for step in steps] == [False] * 6 + [True]
     assert patience.text() == (
@@ -31,13 +31,13 @@ def test_patience_is_renewed_by_every_new_checkpoint():
 
 
 def test_no_retries_is_no_restart_whatever_was_committed():
-    patience = Patience(retries=0, committed_step=5)
+    patience = RetryBudget(retries=0, committed_step=5)
     assert patience.is_over_after(10)
     assert patience.text() == ""
 
 
 def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
-    patience = Patience(retries=1, committed_step=20)
+    patience = RetryBudget(retries=1, committed_step=20)
     assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
 
 

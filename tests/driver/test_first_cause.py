@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustertrain.driver.failures import Group, _tail
+from clustertrain.driver.cause.failures import Group, _tail
 
 ABORTED = "ncclRemoteError: A call failed possibly due to a network error\nFatal Python error: Aborted\n"
 OWN_GPU = "Process group watchdog thread terminated with exception: CUDA error: an illegal memory access\n"

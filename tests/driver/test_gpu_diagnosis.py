@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.driver.diagnosis import LIMIT, OUT_OF_MEMORY
-from clustertrain.driver.gpu_diagnosis import GPU, RETRY_AFTER_S, diagnose_gpu
+from clustertrain.driver.cause.diagnosis import LIMIT, OUT_OF_MEMORY
+from clustertrain.driver.cause.gpu_diagnosis import GPU, RETRY_AFTER_S, diagnose_gpu
 from clustertrain.node import gpus as node_gpus
 from clustertrain.run.states import STATES
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import fake_nvml
-from clustertrain.driver.failures import Group
+from clustertrain.driver.cause.failures import Group
 from clustertrain.run.folder import RunDir
-from clustertrain.worker.user_error import UserCodeFailed, report_of
+from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from fake_nvml import FakeGpu
 from sample_records import sample_restart_claim
 

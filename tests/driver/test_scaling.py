@@ -13,9 +13,9 @@ from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, ResumePoint, StopRequest
+from clustertrain.run.streams.events import read_events
 from sample_records import sample_claim, sample_restart_claim
 
 GPU_NODE = {"CPU": 8.0, "GPU": 4.0}

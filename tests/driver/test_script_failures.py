@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from clustertrain.driver import failures
-from clustertrain.driver.failures import Group
+from clustertrain.driver.cause import failures
+from clustertrain.driver.cause.failures import Group
 from clustertrain.run.folder import RunDir
-from clustertrain.worker.script import ScriptFailed, run_script
-from clustertrain.worker.script_command import Program
+from clustertrain.worker.scripts.script import ScriptFailed, run_script
+from clustertrain.worker.scripts.script_command import Program
 from sample_records import sample_claim, sample_restart_claim
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from torch import nn
 
 from clustertrain import load_job
 from clustertrain.checkpoints.save import load
-from clustertrain.training.normalizing import convert
+from clustertrain.training.model.normalizing import convert
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
 from example_modules import clustertrain, modules_of, set_options

@@ -12,10 +12,10 @@ import torch
 from clustertrain import load_job
 from clustertrain.checkpoints.save import load
 from clustertrain.errors import JobError
-from clustertrain.training.loading import Fetch
+from clustertrain.training.data.loading import Fetch
+from clustertrain.training.data.sampling import MicroBatch, Position
+from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.rehearsal import rehearse
-from clustertrain.training.rng import seed_all
-from clustertrain.training.sampling import MicroBatch, Position
 from clustertrain.worker.train import settings_of
 from example_modules import clustertrain, modules_of, set_options
 

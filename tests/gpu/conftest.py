@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo
 from gpu.suite import IS_GPU, RANK, Row
 
 _PROPERTY = "gpu_row"

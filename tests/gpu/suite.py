@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo
 
 IS_GPU = os.environ.get("GPU_SUITE_DEVICE", "cuda") == "cuda"
 DEVICE = torch.device("cuda", 0) if IS_GPU else torch.device("cpu")

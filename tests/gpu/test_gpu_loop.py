@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from gpu.suite import needs_a_gpu, needs_cuda
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
@@ -111,7 +111,7 @@ def torch_load(data):
 
 
 def test_the_random_state_of_the_gpu_is_kept(gpu):
-    from clustertrain.training.rng import pack_rng, restore_rng
+    from clustertrain.training.ranks.rng import pack_rng, restore_rng
 
     packed = pack_rng(gpu.device)
     drawn = torch.randn(4, device=gpu.device)
@@ -164,7 +164,7 @@ def test_nccl_over_all_gpus_with_sync_batchnorm_and_a_stop(tmp_path):
 @needs_cuda
 def test_join_refuses_a_gpu_that_is_not_there(monkeypatch):
     from clustertrain.errors import ClusterError
-    from clustertrain.training.distributed import init_process_group
+    from clustertrain.training.ranks.distributed import init_process_group
 
     monkeypatch.setitem(os.environ, "LOCAL_RANK", str(torch.cuda.device_count()))
     with pytest.raises(ClusterError, match="Start one process per GPU"):

@@ -10,7 +10,7 @@ import yaml
 
 from clusters.gridengine import GridEngine, why_not
 from clustertrain.run.folder import RunDir
-from clustertrain.run.history import events_of_attempt
+from clustertrain.run.streams.history import events_of_attempt
 from whole_run import CODE
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended, write_result
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.worker.rank import WorkerRun
 from small_job import job
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusters.kube_conf import NODE
 from clustertrain.launchers.kubernetes.pod_problems import seconds
-from clustertrain.run.step_counter import reached_step
+from clustertrain.run.streams.step_counter import reached_step
 from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
 from whole_run import same_weights
 

@@ -113,4 +113,4 @@ def test_no_text_advises_a_package_of_our_name_from_an_index():
         texts += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
     found = [path for path in texts if advised.search(path.read_text(errors="replace"))]
     assert found == []
-    assert EXTRAS["webdataset"][-1] in (ROOT / "src/clustertrain/training/shards.py").read_text()
+    assert EXTRAS["webdataset"][-1] in (ROOT / "src/clustertrain/training/data/shards.py").read_text()

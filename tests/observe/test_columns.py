@@ -10,11 +10,11 @@ from clustertrain.cli.main import main
 from clustertrain.job.file import load_job, parse_job
 from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint
 from clustertrain.run.result import write_result
+from clustertrain.run.streams.events import EventLog
 from sample_records import sample_submission
 
 KEEP_BEST = {"keep_best": {"metric": "accuracy", "mode": "max"}}

@@ -3,15 +3,15 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import JobError
-from clustertrain.launchers.find import status_of
+from clustertrain.launchers.resolve_run import status_of
 from clustertrain.observe import logs
 from clustertrain.observe.logs import LogSelection, log_lines
 from clustertrain.run.claims import claim_attempt
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Cancellation, Result, SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.run.shipping import Shipping
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.stream_upload import StreamUpload
 from sample_records import sample_submission
 
 
@@ -144,7 +144,7 @@ def test_another_machine_finds_the_logs_of_every_node_on_s3(moto_s3, tmp_path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = RunDir.newest(moto_s3.location("runs"), "digits")
     attempt = claim_attempt(run)
-    with Shipping(attempt, print):
+    with StreamUpload(attempt, print):
         put(attempt, "node1", "rank-0.log", "here is 0\n")
         put(attempt, "node1", "ray.log", "Ray of node1\n")
         put(attempt, ".", "driver.log", "driven\n")

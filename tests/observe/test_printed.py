@@ -5,7 +5,7 @@ import io
 import pytest
 from tqdm import tqdm
 
-from clustertrain.observe.printed import Printed
+from clustertrain.observe.terminal_text import Printed
 
 
 def shown(*pieces):

@@ -12,12 +12,12 @@ from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Bar, Lines
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import StopRequest
-from clustertrain.run.shipping import Shipping
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.rank_log import OUTPUT_BEGINS, OUTPUT_ENDS, start_line
+from clustertrain.run.streams.stream_upload import StreamUpload
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_log_on_another_machine_is_read_in_the_pieces_that_have_arrived(moto_s
         with monkeypatch.context() as there:
             there.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
             prints(attempt, text)
-            Shipping(attempt, print).send(5.0)
+            StreamUpload(attempt, print).send(5.0)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
     output = RankOutput(attempt)

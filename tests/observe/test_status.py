@@ -5,19 +5,19 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.find import status_of
 from clustertrain.launchers.listing import list_runs
+from clustertrain.launchers.resolve_run import status_of
 from clustertrain.observe.event_lines import line_of
 from clustertrain.observe.status import find_run, read_files, status_by_files
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.tables import next_step, print_ending, status_rows, summary_rows
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Result, ResumePoint, SchedulerStart
 from clustertrain.run.result import stopped, write_result
+from clustertrain.run.streams.events import EventLog
 from sample_records import sample_restart_claim, sample_submission
 
 

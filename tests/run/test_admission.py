@@ -13,7 +13,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 from shelves import shelf_at
 from small_job import job
 

@@ -3,8 +3,8 @@ import multiprocessing
 
 import pytest
 
-from clustertrain.run.events import EventLog, Follower, read_events
 from clustertrain.run.folder import RunDir
+from clustertrain.run.streams.events import EventLog, Follower, read_events
 
 KEY = "digits/g1/events.jsonl"
 

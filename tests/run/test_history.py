@@ -1,10 +1,10 @@
 import pytest
 
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
-from clustertrain.run.history import AttemptFollower, curve, events_of_attempt
 from clustertrain.run.records import ResumePoint
-from clustertrain.run.step_counter import Reached, reached_step
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.history import AttemptFollower, curve, events_of_attempt
+from clustertrain.run.streams.step_counter import Reached, reached_step
 from sample_records import sample_restart_claim
 
 

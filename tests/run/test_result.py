@@ -6,7 +6,7 @@ import pytest
 
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Writer
-from clustertrain.driver.outcome import causes, of_error, of_outcome
+from clustertrain.driver.result_of_fit import causes, of_error, of_outcome
 from clustertrain.errors import (
     EXIT_CLUSTER,
     EXIT_INTERRUPTED,
@@ -18,11 +18,11 @@ from clustertrain.errors import (
     JobError,
     RunStopped,
 )
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, Result, ResumePoint, StopRequest
 from clustertrain.run.result import ended, write_result
-from clustertrain.training.run import SaveProgress
+from clustertrain.run.streams.events import EventLog
+from clustertrain.training.ranks.host import SaveProgress
 from sample_records import sample_claim, sample_failure, sample_restart_claim
 
 

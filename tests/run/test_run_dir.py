@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.run.folder import RunDir
-from clustertrain.run.place import run_names
+from clustertrain.run.run_address import run_names
 from clustertrain.storage import open_store
 from sample_records import sample_claim, sample_restart_claim
 

@@ -7,7 +7,7 @@ import pytest
 
 from clusters.slurm import search_path
 from clustertrain.launchers.slurm.queue import LIMITS, NATIVE_STATES, REASONS
-from clustertrain.launchers.slurm.refusal import QUEUED, REMEDIES
+from clustertrain.launchers.slurm.sbatch_errors import QUEUED, REMEDIES
 
 ELSEWHERE = (
     # mailbox.py

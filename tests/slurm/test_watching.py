@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import ClusterError
 from clustertrain.launchers import stop
-from clustertrain.launchers.find import status_of
+from clustertrain.launchers.resolve_run import status_of
 from clustertrain.launchers.scheduler.stop import stop_run
 from clustertrain.launchers.slurm import queue as slurm_queue
 from clustertrain.launchers.slurm.launcher import LAUNCHER
@@ -26,7 +26,7 @@ from sample_records import sample_submission
 AGENT = """
 import os, sys, time
 from clustertrain.run.claims import Heartbeat, claim_attempt
-from clustertrain.run.events import EventLog
+from clustertrain.run.streams.events import EventLog
 from clustertrain.run.records import Result, SchedulerStart
 from clustertrain.run.result import write_result
 from clustertrain.run.folder import RunDir

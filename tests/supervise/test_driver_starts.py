@@ -12,11 +12,11 @@ from clustertrain.checkpoints.manifest import CheckpointName
 from clustertrain.errors import EXIT_DRIVER_FAILED, EXIT_RAY_ENDED
 from clustertrain.job.file import parse_job
 from clustertrain.observe.event_lines import line_of
-from clustertrain.run.events import read_events
 from clustertrain.run.folder import RunDir
-from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import Outcome, ResumePoint, StopRequest
+from clustertrain.run.retry_budget import RetryBudget
+from clustertrain.run.streams.events import read_events
 from clustertrain.supervise.driver_process import DriverStarts
 from clustertrain.supervise.process import Guarded
 from sample_records import sample_claim, sample_failure, sample_restart_claim
@@ -115,7 +115,7 @@ def test_a_failed_start_of_the_workers_and_a_killed_driver_count_together(attemp
     fails(0)
     assert ends(KILLED) is None, "it died before it claimed the next start, which counts"
     assert attempt.newest_restart().number == 1
-    assert Patience.of(attempt, retries=2).in_a_row == 2
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 2
     fails(2)
     assert ends(KILLED).cause == "retries_used_up"
 
@@ -135,16 +135,16 @@ def test_a_new_checkpoint_renews_the_count(attempt):
         folder = attempt.run.local_path(attempt.run.checkpoints.key) / str(CheckpointName(step, 1, 0))
         folder.mkdir(parents=True)
         (folder / "MANIFEST.json").touch()
-        assert Patience.of(attempt, retries=2).in_a_row == in_a_row
+        assert RetryBudget.of(attempt, retries=2).in_a_row == in_a_row
 
 
 def test_a_start_that_returned_for_a_larger_one_is_no_failure(attempt):
     for number in (0, 1, 2):
         attempt.restart(number).claim.create(sample_restart_claim())
         attempt.restart(number).plan.write(ResumePoint(None, 0))
-    assert Patience.of(attempt, retries=2).in_a_row == 3
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 3
     attempt.restart(1).outcome.write(Outcome(False, 5))
-    assert Patience.of(attempt, retries=2).in_a_row == 1
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 1
 
 
 def test_a_driver_that_dies_after_the_end_of_training_counts(attempt):
@@ -153,7 +153,7 @@ def test_a_driver_that_dies_after_the_end_of_training_counts(attempt):
         attempt.restart(number).claim.create(sample_restart_claim())
         attempt.restart(number).plan.write(ResumePoint(None, 0))
         attempt.restart(number).outcome.write(Outcome(True, 5))
-    assert Patience.of(attempt, retries=2).in_a_row == 2
+    assert RetryBudget.of(attempt, retries=2).in_a_row == 2
 
 
 def test_the_end_of_ray_is_named(attempt, ends):

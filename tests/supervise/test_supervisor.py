@@ -53,7 +53,7 @@ with handled_signals(meanings) as signals:
 DRIVER = """
 import json, os, subprocess, sys, time
 from clustertrain.node.processes import Process, this_process
-from clustertrain.run.events import EventLog
+from clustertrain.run.streams.events import EventLog
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.record_file import RecordFile
 from clustertrain.run.records import Result

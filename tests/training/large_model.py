@@ -14,9 +14,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.distributed import destroy_process_group, init_process_group
 from clustertrain.training.loop import train
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.distributed import destroy_process_group, init_process_group
+from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import TrainSettings
 from training.tasks import MemoryRun
 

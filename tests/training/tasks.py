@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from clustertrain import Task
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.divided import map_state, whole
 from clustertrain.training.loop import TrainResult, train
-from clustertrain.training.run import Requests, SaveProgress
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.dtensors import map_state, whole
+from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
 
 SAMPLES = 54  # no tail of one sample per rank, which BatchNorm refuses

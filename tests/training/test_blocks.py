@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.blocks import find_blocks, listed_blocks
+from clustertrain.training.model.blocks import find_blocks, listed_blocks
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain
 

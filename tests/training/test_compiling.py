@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from clustertrain.errors import ClusterError
-from clustertrain.training.building import wrap
-from clustertrain.training.compiling import limit_recompiles, options_of
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.model.building import wrap
+from clustertrain.training.model.compiling import limit_recompiles, options_of
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain, run_task
 

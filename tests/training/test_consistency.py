@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.consistency import WeightsDiverged, check_same_weights
+from clustertrain.training.ranks.consistency import WeightsDiverged, check_same_weights
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain, run_task, same
 

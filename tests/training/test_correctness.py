@@ -14,8 +14,8 @@ from torch.utils.data import BatchSampler, TensorDataset
 
 from clustertrain import Task
 from clustertrain.training.evaluation import Evaluation
-from clustertrain.training.precision import Precision
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import collate_of
 
 ROOT = Path(__file__).parents[2]

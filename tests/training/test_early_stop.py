@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 
 from clustertrain import Task
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo
 from clustertrain.training.early_stop import EarlyStopping
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import EarlyStop, TrainSettings
 from training.tasks import Plain, run_task, same

@@ -120,7 +120,7 @@ def _frozen_evaluation(rank_info, task):
     from torch.utils.data import default_collate
 
     from clustertrain.training.evaluation import Evaluation
-    from clustertrain.training.precision import Precision
+    from clustertrain.training.step.precision import Precision
 
     torch.manual_seed(0)
     model = task.model().double()  # sums of doubles agree to 1e-12 in any order
@@ -153,8 +153,8 @@ class Watching(Eleven):
 
 def _leaves_no_trace(rank_info):
     from clustertrain.training.evaluation import Evaluation
-    from clustertrain.training.precision import Precision
-    from clustertrain.training.rng import pack_rng
+    from clustertrain.training.ranks.rng import pack_rng
+    from clustertrain.training.step.precision import Precision
 
     task = Watching()
     model = task.model()

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.training.building import make_model
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.float8 import to_float8
+from clustertrain.training.model.building import make_model
+from clustertrain.training.model.float8 import to_float8
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain
 

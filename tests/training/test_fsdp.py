@@ -12,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import ClusterError, JobError
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.model.sharding import ranks_per_node, shard_model
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.sharding import ranks_per_node, shard_model
 from training.tasks import Classify, run_task
 
 SETTINGS = TrainSettings(

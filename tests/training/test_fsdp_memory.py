@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from cgroups import WITHIN, memory_cgroup
-from clustertrain.training import file_memory
-from clustertrain.training.file_memory import FileMemory
+from clustertrain.training.model import mmap_init as file_memory
+from clustertrain.training.model.mmap_init import MappedInit
 from training.large_model import WEIGHTS_BYTES
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_model_in_files_has_the_same_values_and_the_same_ties():
     torch.manual_seed(4)
     expected, after = _Odd(), torch.rand(1)
     torch.manual_seed(4)
-    with FileMemory():
+    with MappedInit():
         model = _Odd()
     assert torch.rand(1) == after
     found = model.state_dict()
@@ -107,7 +107,7 @@ def test_without_space_for_a_file_the_tensor_stays_in_memory(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(file_memory.os, "posix_fallocate", full)
-    with FileMemory():
+    with MappedInit():
         tensor = torch.zeros(600, 600)
     assert not _is_in_file(tensor) and not tensor.any()
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.building import make_model
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.divided import is_divided
-from clustertrain.training.initializing import without_parameters
+from clustertrain.training.model.building import make_model
+from clustertrain.training.model.initializing import without_parameters
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.dtensors import is_divided
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Plain, run_task

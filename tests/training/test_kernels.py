@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.kernels import kernels_in_use, use_fast_kernels
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.kernels import kernels_in_use, use_fast_kernels
 from training.tasks import Classify, Plain, run_task
 
 GPU = torch.device("cuda", 0)

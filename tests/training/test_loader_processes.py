@@ -4,12 +4,12 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clustertrain.errors import JobError
-from clustertrain.training import loader_processes
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.feeding import _automatic_processes, loader_of, order_of
-from clustertrain.training.loader_processes import processes_for
-from clustertrain.training.loading import Fetch, Loader, check_pickles, sent_copy
-from clustertrain.training.sampling import BatchSizes, MicroBatch, Position
+from clustertrain.training.data import loader_processes
+from clustertrain.training.data.loader_kinds import _automatic_processes, loader_of, order_of
+from clustertrain.training.data.loader_processes import processes_for
+from clustertrain.training.data.loading import Fetch, Loader, check_pickles, sent_copy
+from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from clustertrain.training.task import collate_of
 from training.tasks import Classify

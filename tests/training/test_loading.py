@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from clustertrain.errors import JobError
-from clustertrain.training.loading import Fetch, Loader, map_tensors
-from clustertrain.training.sampling import MicroBatch
+from clustertrain.training.data.loading import Fetch, Loader, map_tensors
+from clustertrain.training.data.sampling import MicroBatch
 from training.tasks import Jittered
 
 CPU = torch.device("cpu")

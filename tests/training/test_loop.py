@@ -19,9 +19,9 @@ from torch.utils.data import TensorDataset
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
-from clustertrain.training.meter import NonFiniteLoss, NonFiniteWeights
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.running_loss import NonFiniteLoss, NonFiniteWeights
 from training.mistaken import Collection
 from training.tasks import Classify, MemoryRun, Plain, run_task, same
 
@@ -145,7 +145,7 @@ def poisoned(rank_info, settings):
 
 
 def test_a_nan_on_one_rank_stops_all_and_nothing_is_saved_from_its_step_on(ranks):
-    from clustertrain.training.sampling import epoch_order
+    from clustertrain.training.data.sampling import epoch_order
 
     position = epoch_order(0, 0, 54).tolist().index(33)
     step, rank = position // 8 + 1, position % 8 % 2

@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from clustertrain.training.distributed import RankInfo
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Classify, MemoryRun, run_task, same
 

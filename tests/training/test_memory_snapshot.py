@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from clustertrain.driver.gpu_diagnosis import SNAPSHOT
-from clustertrain.training.memory_snapshot import memory_snapshot
+from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT
+from clustertrain.training.measured.memory_snapshot import memory_snapshot
 
 GPU = torch.device("cuda", 0)
 PLACE = "s3://bucket/run/rank-0.pickle"

@@ -10,12 +10,12 @@ import torch
 from torch.utils.data import default_collate
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo
 from clustertrain.training.evaluation import Evaluation
 from clustertrain.training.gathering import SampleRows
 from clustertrain.training.metrics import Accuracy, Metrics
-from clustertrain.training.precision import Precision
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
 from training.own_metrics import OfTwo, Outputs, Own, f1, order, whole
 
 CPU = torch.device("cpu")

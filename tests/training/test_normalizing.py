@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.normalizing import PerSampleNorm, convert, groups_of
+from clustertrain.training.model.normalizing import PerSampleNorm, convert, groups_of
 from clustertrain.training.settings import TrainSettings
 from training.tasks import Classify, run_task
 

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from clustertrain.training.not_finite import NotFinite, remedies
-from clustertrain.training.precision import Precision
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.not_finite import NotFinite, remedies
+from clustertrain.training.step.precision import Precision
 
 SETTINGS = TrainSettings(epochs=1, batch_size=4)
 

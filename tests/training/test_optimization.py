@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from clustertrain.errors import JobError
-from clustertrain.training.optimization import lr_factor
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.optimization import lr_factor
 from training.tasks import Plain, run_task
 
 SETTINGS = TrainSettings(steps=6, batch_size=4, log_every=1)

@@ -13,8 +13,8 @@ import torch
 
 from clustertrain.errors import JobError
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.rng import pack_rng
 from clustertrain.training.rehearsal import rehearse
-from clustertrain.training.rng import pack_rng
 from clustertrain.training.settings import TrainSettings
 from training import mistaken
 from training.tasks import MemoryRun, Plain

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from clustertrain.training.rng import derive_seed, gather_rng, pack_rng, private_rng, restore_rng, seed_all
+from clustertrain.training.ranks.rng import (
+    derive_seed,
+    gather_rng,
+    pack_rng,
+    private_rng,
+    restore_rng,
+    seed_all,
+)
 
 CPU = torch.device("cpu")
 

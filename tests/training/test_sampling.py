@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import JobError
-from clustertrain.training.sampling import (
+from clustertrain.training.data.sampling import (
     BatchSizes,
     Position,
     TrainOrder,

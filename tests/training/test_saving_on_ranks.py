@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from clustertrain.training import saving
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.optimization import Optimization
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.host import SaveProgress
 from clustertrain.training.saving import owned, save_on_all_ranks, wait_until_written
+from clustertrain.training.step.optimization import Optimization
 
 PROGRESS = SaveProgress(7, 0, samples_seen=0, world_size=1, metrics={}, reason="steps")
 

@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 from clustertrain import session
-from clustertrain.training.distributed import gloo_group
-from clustertrain.training.run import Requests
+from clustertrain.training.ranks.distributed import gloo_group
+from clustertrain.training.ranks.host import Requests
 
 
 class Steps:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustertrain.training.sampling import BatchSizes, Position, TrainOrder, shard_evaluation_order
-from clustertrain.training.shard_order import LANES, Dealing, ShardOrder, shard_of
+from clustertrain.training.data.sampling import BatchSizes, Position, TrainOrder, shard_evaluation_order
+from clustertrain.training.data.shard_order import LANES, Dealing, ShardOrder, shard_of
 
 few = settings(max_examples=60, deadline=None)
 

@@ -15,11 +15,11 @@ import torch
 
 from clustertrain import Shards
 from clustertrain.errors import DataError, JobError
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.data.shards import set_opener
+from clustertrain.training.data.tar_shard import open_local
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.shards import set_opener
-from clustertrain.training.tar_shard import open_local
 from training.streamed import OnShards, write_shard, write_shards
 from training.tasks import run_task, same
 

@@ -11,17 +11,17 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain.errors import JobError
-from clustertrain.training import step_times, step_watch
-from clustertrain.training.building import make_model, settle_buckets, shard
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.flops import count_flops, peak_flops_per_s
+from clustertrain.training.data.sampling import MicroBatch, Position
 from clustertrain.training.loop import train
-from clustertrain.training.precision import Precision
-from clustertrain.training.sampling import MicroBatch, Position
+from clustertrain.training.measured import step_times, step_watch
+from clustertrain.training.measured.flops import count_flops, peak_flops_per_s
+from clustertrain.training.measured.step_times import StepTimes, Times
+from clustertrain.training.measured.step_watch import StepWatch
+from clustertrain.training.measured.stragglers import Stragglers, straggler_text
+from clustertrain.training.model.building import make_model, settle_buckets, shard
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step_times import StepTimes, Times
-from clustertrain.training.step_watch import StepWatch
-from clustertrain.training.stragglers import Stragglers, straggler_text
+from clustertrain.training.step.precision import Precision
 from training.tasks import Classify, MemoryRun, Plain, run_task
 
 CPU = torch.device("cpu")

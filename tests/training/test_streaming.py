@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clustertrain.errors import DataError, JobError
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.training.settings import TrainSettings
 from training.ranks import Ranks

@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from clustertrain.training.distributed import destroy_process_group, init_process_group
 from clustertrain.training.loop import train
+from clustertrain.training.ranks.distributed import destroy_process_group, init_process_group
 from clustertrain.training.settings import TrainSettings
 from training.tasks import MemoryRun, Plain
 

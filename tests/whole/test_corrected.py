@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
-from clustertrain.run.history import curve
+from clustertrain.run.streams.history import curve
 from curves import mlflow_client, mlflow_points, wandb_points
 from leftovers import living_descendants
 from whole_run import ONE_WORKER

@@ -60,7 +60,7 @@ def test_a_lost_node_shrinks_the_group_and_one_that_comes_back_grows_it(make_run
     assert (run.result.world_size, run.result.restarts) == (2, 2)
 
 
-@pytest.mark.nightly  # tests/driver/test_left_out.py has the rule; here Ray follows it
+@pytest.mark.nightly  # tests/driver/test_excluded_nodes.py has the rule; here Ray follows it
 @pytest.mark.timeout(900)
 def test_a_node_with_a_broken_gpu_is_used_no_more(make_run, cluster, tmp_path):
     node = second_node(cluster, "second")

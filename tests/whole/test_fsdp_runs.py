@@ -8,7 +8,7 @@ import yaml
 from safetensors.torch import load_file
 
 from clustertrain.checkpoints.export import export
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import TrainSettings
 from training.tasks import run_task
 from whole_run import CODE

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from clustertrain.node.ports import free_block
-from clustertrain.worker.script import torchrun_environment
+from clustertrain.worker.scripts.script import torchrun_environment
 from whole_run import CODE
 
 CHECKPOINTS = "${CLUSTERTRAIN_CHECKPOINT_DIR}"

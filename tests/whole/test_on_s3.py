@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from clustertrain.checkpoints.manifest import Shelf, names
 from clustertrain.checkpoints.read import verify
 from clustertrain.cli.main import main
-from clustertrain.run.history import curve
+from clustertrain.run.streams.history import curve
 from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
 from whole_run import ONE_WORKER, same_weights

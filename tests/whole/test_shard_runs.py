@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from clustertrain.checkpoints.export import export
-from clustertrain.run.history import curve
+from clustertrain.run.streams.history import curve
 
 pytest.importorskip("webdataset", reason="the extra webdataset is not installed")
 

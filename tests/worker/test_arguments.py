@@ -8,7 +8,7 @@ from typing import Any, Literal, Optional, Union
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.worker.arguments import EMPTY, check_args, fits
+from clustertrain.worker.code.arguments import EMPTY, check_args, fits
 
 FIT = [
     (3, int),

@@ -214,7 +214,7 @@ def test_data_that_is_staged_is_used(checked, tmp_path, monkeypatch):
     from clustertrain.staging.stage import stage
     from clustertrain.storage.location import Location
 
-    monkeypatch.setattr("clustertrain.worker.local_data._UNPACKED_BYTES", 0)  # of any size
+    monkeypatch.setattr("clustertrain.worker.data.local_data._UNPACKED_BYTES", 0)  # of any size
     (tmp_path / "x.txt").write_text("data")
     with tarfile.open(tmp_path / "d.tar", "w") as archive:
         archive.add(tmp_path / "x.txt", "x.txt")

@@ -5,7 +5,7 @@ import torch
 
 import fake_nvml
 from clustertrain.errors import ClusterError
-from clustertrain.worker.gpus import RankGpus, check_gpus, gpus_of_rank
+from clustertrain.worker.machine.gpus import RankGpus, check_gpus, gpus_of_rank
 from fake_nvml import FakeGpu
 
 H100 = FakeGpu("GPU-a")

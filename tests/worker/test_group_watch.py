@@ -1,6 +1,7 @@
 """A rank of a script that makes no process group while others wait: real scripts, and torch's own store."""
 
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.waiting import wait_until
-from clustertrain.worker import group_watch
-from clustertrain.worker.group_watch import GroupWatch
-from clustertrain.worker.script import run_script
-from clustertrain.worker.script_command import Program
+from clustertrain.worker.scripts import group_watch
+from clustertrain.worker.scripts.group_watch import GroupWatch
+from clustertrain.worker.scripts.script import run_script
+from clustertrain.worker.scripts.script_command import Program
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +40,8 @@ subprocess.run([sys.executable, "-c", open("joins.py").read(), *sys.argv[1:]], c
 """
 
 
-LAST_PORT = itertools.count(21999, -1)  # a closed connection of another test would count for this one
+# A closed connection of another test would count for this one, also one of another test process.
+LAST_PORT = itertools.count(21999 - os.getpid() % 900, -1)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from clustertrain.checkpoints.save import bytes_on_gpus
 from clustertrain.errors import ClusterError
 from clustertrain.node.limits import Cgroup, Limits, read_limits
-from clustertrain.worker.host_memory import check_host_memory
+from clustertrain.worker.machine.host_memory import check_host_memory
 
 GIB = 1 << 30
 

@@ -9,8 +9,8 @@ import pytest
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
-from clustertrain.worker import storage_probe as node_probe
-from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.machine import storage_probe as node_probe
+from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
 from fault_proxy import FaultProxy, put, status
 
 pytestmark = pytest.mark.slow
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 _OTHER_NODE = """
 import sys
 from clustertrain.errors import StorageError
-from clustertrain.worker.storage_probe import write_nonce
+from clustertrain.worker.machine.storage_probe import write_nonce
 from clustertrain.run.attempt_ref import AttemptRef
 try:
     write_nonce(AttemptRef.from_text(sys.argv[1]).open(), 0, 1, "theirs")

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from clustertrain.worker.parent_watch import EXIT_CODE
+from clustertrain.worker.machine.parent_watch import EXIT_CODE
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
 
 CHILD = """
 import os, sys, time
-from clustertrain.worker.parent_watch import end_with_parent
+from clustertrain.worker.machine.parent_watch import end_with_parent
 end_with_parent()
 print(os.getpid(), flush=True)
 while True:

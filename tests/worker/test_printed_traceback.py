@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from clustertrain.worker.printed_traceback import last_exception
+from clustertrain.worker.code.printed_traceback import last_exception
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clustertrain.job.model import Job
-from clustertrain.worker.error_report import ErrorReport
-from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
-from clustertrain.worker.script_command import program_of
+from clustertrain.worker.code.error_report import ErrorReport
+from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
+from clustertrain.worker.scripts.script_command import program_of
 from leftovers import left_after, living_descendants
 
 pytestmark = pytest.mark.slow
@@ -41,8 +41,8 @@ def run(tmp_path, capfd):
 def start_worker(folder, **options):
     """A process that runs train.py of the folder as a worker does."""
     source = (
-        "import sys; from pathlib import Path; from clustertrain.worker.script import run_script\n"
-        "from clustertrain.worker.script_command import Program\n"
+        "import sys; from pathlib import Path; from clustertrain.worker.scripts.script import run_script\n"
+        "from clustertrain.worker.scripts.script_command import Program\n"
         f"folder = Path({str(folder)!r})\n"
         "program = Program('train.py', (sys.executable, '-u', str(folder / 'train.py')))\n"
         "run_script(program, rank=0, environment={}, cwd=folder, stop_requested=lambda: False, grace_s=1)"

@@ -11,8 +11,8 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.worker.script import run_script
-from clustertrain.worker.script_command import (
+from clustertrain.worker.scripts.script import run_script
+from clustertrain.worker.scripts.script_command import (
     program_of,
     python_variables,
     script_arguments,

@@ -13,11 +13,11 @@ from clustertrain.errors import DataError
 from clustertrain.job.file import parse_job
 from clustertrain.staging import retries
 from clustertrain.storage.location import Location
-from clustertrain.training.shards import Shards, set_opener
-from clustertrain.training.tar_shard import open_local
-from clustertrain.worker import shard_index
-from clustertrain.worker.making import make_task
-from clustertrain.worker.shard_source import ShardOpener
+from clustertrain.training.data.shards import Shards, set_opener
+from clustertrain.training.data.tar_shard import open_local
+from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.data import shard_index
+from clustertrain.worker.data.shard_source import ShardOpener
 from training.streamed import Regression, write_shards
 from web import Answer, serving
 

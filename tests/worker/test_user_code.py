@@ -5,8 +5,8 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.worker.making import make_task
-from clustertrain.worker.user_code import check_code, check_function, check_task
+from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.code.user_code import check_code, check_function, check_task
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 from torch.utils.data import DataLoader
 
-from clustertrain.worker.error_report import ErrorReport, first_lines, printable, user_frames
-from clustertrain.worker.user_error import UserCodeFailed, report_of
+from clustertrain.worker.code.error_report import ErrorReport, first_lines, printable, user_frames
+from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 
 
 @pytest.fixture

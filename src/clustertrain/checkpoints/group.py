@@ -14,7 +14,7 @@ import torch.distributed as dist
 from clustertrain.checkpoints.manifest import CheckpointName, Shelf
 from clustertrain.errors import StorageError
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 
 _TIMEOUT = timedelta(days=1)  # the watchdog ends a write without progress much earlier
 

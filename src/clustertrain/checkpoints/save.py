@@ -21,8 +21,8 @@ from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
 from clustertrain.checkpoints.write import Commits, Fenced
 from clustertrain.errors import JobError, StorageError
-from clustertrain.training.divided import is_divided, local, map_state
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.dtensors import is_divided, local, map_state
+from clustertrain.training.ranks.host import SaveProgress
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3

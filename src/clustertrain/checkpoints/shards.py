@@ -24,7 +24,7 @@ from clustertrain.checkpoints.manifest import SHARDS_OF_MODEL
 from clustertrain.checkpoints.safetensors_file import write_safetensors
 from clustertrain.checkpoints.save import Saver
 from clustertrain.errors import StorageError
-from clustertrain.training.divided import map_state
+from clustertrain.training.ranks.dtensors import map_state
 
 _OFFSETS = "DCP_SHARDING_INFO"  # the key of torch.distributed.checkpoint for the place of each part
 

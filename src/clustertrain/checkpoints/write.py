@@ -19,7 +19,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
 from clustertrain.storage.posix_tree import WrittenFile
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 
 
 class Fenced(StorageError):

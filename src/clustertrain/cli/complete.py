@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from clustertrain.node.cache import known_runs_folder
+from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.regular_file import read_file
 
 _SUFFIXES = (".yaml", ".yml")

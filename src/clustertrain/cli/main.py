@@ -237,7 +237,7 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 @JSON
 def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """Show the state of a run."""
-    from clustertrain.launchers.find import find
+    from clustertrain.launchers.resolve_run import find
     from clustertrain.observe.status import NotStarted, is_job_file
     from clustertrain.observe.status_json import StoredStatus
     from clustertrain.observe.tables import print_table
@@ -267,9 +267,9 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line; metrics too.")
 def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""
-    from clustertrain.launchers.find import find
+    from clustertrain.launchers.resolve_run import find
     from clustertrain.observe.logs import LogSelection
-    from clustertrain.observe.printed import plain
+    from clustertrain.observe.terminal_text import plain
 
     launcher, run = find(target, sets, to, note)
     wanted["attempt"] = wanted["attempt"] or run.attempt
@@ -284,7 +284,7 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
 @click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
 def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
     """Stop a run after a last save; a queued run is cancelled."""
-    from clustertrain.launchers.find import find
+    from clustertrain.launchers.resolve_run import find
 
     launcher, run = find(target, sets, to, note)
     launcher.stop(run, click.echo, wait=not no_wait)
@@ -340,7 +340,7 @@ def ckpt_export(
     """Write the weights as safetensors, and their origin as JSON."""
     from clustertrain.cli.checkpoints import export_model, send_checkpoint
     from clustertrain.launchers.check import check_training_installed
-    from clustertrain.launchers.find import find
+    from clustertrain.launchers.resolve_run import find
 
     launcher, run = find(target, sets, to, note)
     if send:

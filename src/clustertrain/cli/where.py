@@ -21,7 +21,7 @@ def about_run(
     *options: str,
 ) -> None:
     """Print the lines about a run, or the output of the command with these options in its cluster."""
-    from clustertrain.launchers.find import find
+    from clustertrain.launchers.resolve_run import find
 
     launcher, run = find(target, sets, to, note)
     if launcher.storage_visible:
@@ -36,7 +36,7 @@ def job_here(
     """The job whose data this machine reads. None if its cluster has the data: then the output of the command
     there is printed."""
     from clustertrain.job.model import Job
-    from clustertrain.launchers.find import find_job
+    from clustertrain.launchers.resolve_run import find_job
 
     found = find_job(target, sets, to, note)
     if isinstance(found, Job):

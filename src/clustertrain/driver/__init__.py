@@ -3,7 +3,7 @@
 __main__.py      the program: job -> TorchTrainer.fit -> result.json
 ray_cluster.py   the driver's interface to a Ray cluster; launchers/*/ray.py have the classes
 elastic_cluster.py  a Ray cluster whose nodes come and go
-left_out.py      nodes with a broken GPU, which the next starts do not use
+excluded_nodes.py  nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
 ray_nodes.py     the nodes of the Ray cluster, and their free resources
@@ -15,10 +15,7 @@ stock.py         Ray Train with its public API alone
 trainer.py       Ray Train's TorchTrainer with its controller in the driver
 scaling.py       the number of workers of each start of the group
 backend.py       the steps before each start of the worker group
-failures.py      which rank failed, and the cause
-recurrence.py    whether an error is certain to occur again, is transient, or equals an earlier one
-diagnosis.py     which limit ended a worker, with its number
-gpu_diagnosis.py  what ended a worker on its GPU: another process, the hardware, memory of a library
+cause/           the cause of a failed start of the worker group
 retry_policy.py  whether another start of the worker group can help
-outcome.py       the result of the attempt, from what rank 0 reported or Ray raised
+result_of_fit.py  the result of the attempt, from what rank 0 reported or Ray raised
 """

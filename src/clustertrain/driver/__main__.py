@@ -21,9 +21,9 @@ from typing import Any
 
 from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
-from clustertrain.driver.outcome import of_error, of_outcome
 from clustertrain.driver.ray_cluster import RayCluster, RayNotUp, ray_cluster_of, worker_resources
 from clustertrain.driver.ray_internals import end_by_sigterm, is_stock, tested
+from clustertrain.driver.result_of_fit import of_error, of_outcome
 from clustertrain.errors import (
     EXIT_DRIVER_FAILED,
     EXIT_RAY_ENDED,
@@ -38,13 +38,13 @@ from clustertrain.node.ray_settings import RAY_ENVIRONMENT
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import Heartbeat, claim_of
 from clustertrain.run.command_line import command_on
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
-from clustertrain.worker.garbage import HOOK, collect_rarely
-from clustertrain.worker.gpus import check_gpus
-from clustertrain.worker.user_code import enter_code
+from clustertrain.run.streams.events import EventLog
+from clustertrain.worker.code.user_code import enter_code
+from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
+from clustertrain.worker.machine.gpus import check_gpus
 
 _MARGIN_S = 10.0  # a connection that reports its own failure at the deadline has the better message
 _SHUTDOWN_WITHIN_S = 60.0
@@ -60,7 +60,7 @@ class _CodeCheck(threading.Thread):
 
     def run(self) -> None:
         try:
-            from clustertrain.worker.user_code import check_code
+            from clustertrain.worker.code.user_code import check_code
 
             check_code(self._job)
             import_module("clustertrain.driver.backend")

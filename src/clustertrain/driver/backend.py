@@ -24,7 +24,7 @@ from ray.train.torch import TorchConfig, get_device
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
-from clustertrain.driver.failures import Group
+from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_internals import ERROR_LOGGER
 from clustertrain.driver.ray_nodes import alive_addresses
 from clustertrain.driver.world_size import resize_text
@@ -32,13 +32,13 @@ from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
-from clustertrain.run.step_counter import reached_step
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
-from clustertrain.worker.plan import Plan
 from clustertrain.worker.process_group import GroupSpec, join_process_group
+from clustertrain.worker.restart_plan import RestartPlan
 
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
@@ -137,7 +137,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
         for step in ("write", "read", "remove"):
             ray.get([w.execute_async(setup.probe_storage, step, nonces) for w in firsts])
 
-    def _stage(self, worker_group: Any, plan: Plan) -> None:
+    def _stage(self, worker_group: Any, plan: RestartPlan) -> None:
         firsts = _first_of_each_node(worker_group)
         ray.get([w.execute_async(setup.copy_checkpoint) for w in firsts])
         if not plan.job.data:
@@ -212,7 +212,7 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> Plan:
+def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> RestartPlan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
@@ -272,13 +272,13 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: S
     if text := resize_text(earlier, resume, config.most_workers, alive_addresses):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
-    plan = Plan(ref, restart.number, config.job_yaml, config.env, name, resumes_script)
+    plan = RestartPlan(ref, restart.number, config.job_yaml, config.env, name, resumes_script)
     if config.is_script and (restart.number > 0 or attempt.n > 1):
         events.write("note", text=_script_line(plan))
     return plan
 
 
-def _script_line(plan: Plan) -> str:
+def _script_line(plan: RestartPlan) -> str:
     """What is known of the point from which a script continues; its steps are not."""
     if not plan.resumes_script:
         return "there is no file in the script's checkpoint folder: it is unknown whether it resumes"

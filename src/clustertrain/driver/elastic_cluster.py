@@ -7,12 +7,12 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
-from clustertrain.driver.left_out import left_out_of
+from clustertrain.driver.excluded_nodes import excluded_nodes
 from clustertrain.driver.ray_cluster import RayCluster, all_there
 from clustertrain.driver.world_size import RayNode, largest, room_on
 from clustertrain.node.network import is_listening
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.streams.events import EventLog
 
 _NOTICED_WITHIN_S = 60.0  # Ray calls a lost node alive for up to 30 s
 _LOOK_EVERY_S = 1.0
@@ -35,10 +35,10 @@ class ElasticCluster(RayCluster):
 
     def room(self, attempt: Attempt) -> int:
         """The number of workers that the nodes have room for now, with those that this run uses."""
-        return self._room_without(attempt, left_out_of(attempt))
+        return self._room_without(attempt, excluded_nodes(attempt))
 
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
-        room = self._room_without(attempt, {*left_out_of(attempt), node_id})
+        room = self._room_without(attempt, {*excluded_nodes(attempt), node_id})
         return largest(world_sizes, room) is not None
 
     def _room_without(self, attempt: Attempt, left_out: Collection[str]) -> int:
@@ -60,7 +60,7 @@ class ElasticCluster(RayCluster):
         """
         started = looked = time.monotonic() - _LOOK_EVERY_S
         enough = is_reported = False
-        left_out = left_out_of(attempt)
+        left_out = excluded_nodes(attempt)
 
         def is_enough() -> bool:
             nonlocal looked, enough, is_reported

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clustertrain.driver.failures import Group, newest_restart, write_failure
+from clustertrain.driver.cause.failures import Group, newest_restart, write_failure
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import committed_step, progress_of
 from clustertrain.run.command_line import command_on
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
-from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Failure
+from clustertrain.run.retry_budget import RetryBudget
+from clustertrain.run.streams.events import EventLog
 from clustertrain.waiting import wait_until
 
 
@@ -39,7 +39,7 @@ class RetryPolicy:
         self._ref = ref
         self._retries = retries
         self._cluster, self._world_sizes = cluster, tuple(world_sizes)
-        self._patience = Patience.of(ref.open(), retries)
+        self._patience = RetryBudget.of(ref.open(), retries)
         self._group: Group | None = None
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()

@@ -17,9 +17,9 @@ from clustertrain.driver.ray_internals import FixedScalingPolicy, NoopDecision, 
 from clustertrain.driver.world_size import largest
 from clustertrain.errors import StorageError
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import ResizeRequest
+from clustertrain.run.streams.events import EventLog
 
 _LOOK_EVERY_S = 5.0
 

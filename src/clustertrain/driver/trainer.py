@@ -20,7 +20,7 @@ from ray.train.torch import TorchTrainer
 
 from clustertrain import variables
 from clustertrain.driver.deadline import ending_after
-from clustertrain.driver.left_out import left_out_of, node_selector
+from clustertrain.driver.excluded_nodes import excluded_nodes, node_selector
 from clustertrain.driver.ray_internals import (
     ControllerCallback,
     DatasetsCallback,
@@ -68,7 +68,7 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
     def on_controller_start_worker_group(
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
-        return node_selector(left_out_of(self._ref.open()))
+        return node_selector(excluded_nodes(self._ref.open()))
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         self.has_started(worker_group)

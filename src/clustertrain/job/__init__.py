@@ -6,12 +6,12 @@ launcher_plugins.py  the installed launchers, and their sections of the file
 sections.py     the sections that every launcher has
 train.py        the section `train`
 strategy.py     its parts for DDP, FSDP and torch.compile
-places.py       the sections `data` and `storage`
+data_and_storage.py  the sections `data` and `storage`
 interpreter.py  the Python of a script's own environment
 values.py       the kinds of value: names, paths, URIs, counts, durations, sizes
 file.py         read, validate and write job files
 yaml_reader.py  YAML that remembers the line and column of each key and value
-wording.py      the text of an error: the place, the value, the rule, the nearest valid key
+error_messages.py  the text of an error: the place, the value, the rule, the nearest valid key
 references.py   ${CLUSTERTRAIN_…} in args and env, which the worker replaces
 start_environment.py  which variables of `env` a process has from its start; hides the GPUs of a job without
 code_folders.py  the folders of `code`, and their places in a copy of all of them

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from clustertrain import variables
-from clustertrain.job.places import DataEntry, Storage
+from clustertrain.job.data_and_storage import DataEntry, Storage
 from clustertrain.job.references import check_dollars, check_references
 from clustertrain.job.sections import Checkpoint, Failures, Resources, Section
 from clustertrain.job.train import MOST_LOADER_WORKERS, Train

@@ -19,10 +19,10 @@ import yaml
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.error_messages import dotted, shown, validated
 from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
 from clustertrain.job.model import Job
 from clustertrain.job.values import is_secret_key
-from clustertrain.job.wording import dotted, shown, validated
 from clustertrain.job.yaml_reader import (
     LARGEST_FILE_BYTES,
     Document,

@@ -20,11 +20,11 @@ from pydantic import create_model
 
 from clustertrain import variables
 from clustertrain.errors import JobError
+from clustertrain.job.error_messages import validated
 from clustertrain.job.file import expanded, expected_at
 from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, section_fields
 from clustertrain.job.model import Job
 from clustertrain.job.values import Refused, Scratch
-from clustertrain.job.wording import validated
 from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
 
 SiteJob = NewType("SiteJob", Job)

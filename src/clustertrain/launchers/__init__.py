@@ -2,7 +2,7 @@
 
 launcher.py      the interface of every launcher
 check.py         checks the code of a job before it starts
-find.py          finds the launcher of the run that a command names
+resolve_run.py   finds the launcher of the run that a command names
 known_runs.py    the runs that this user started, one small file each
 listing.py       `clustertrain ls`: the runs of all launchers in one table
 from_storage.py  the common part of the launchers that read the storage on this machine

@@ -21,7 +21,7 @@ from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.wait import follow_to_its_end
 from clustertrain.run.command_line import command_on, typed
 from clustertrain.run.folder import RunDir
-from clustertrain.run.place import places_of
+from clustertrain.run.run_address import addresses_of
 from clustertrain.storage import Location
 
 DEFAULT_STORAGE = "runs"
@@ -102,7 +102,7 @@ def no_run_at(place: str) -> JobError:
             f"{storage.uri}, the storage of {place}, contains no run.\n"
             f"Start one with `{start}`, or `{start.on_job('submit')}`."
         )
-    if (found := run_at(places_of(place))) is not None:
+    if (found := run_at(addresses_of(place))) is not None:
         storage_of_run = found[1].storage.uri
         return JobError(
             f"{place} is the folder of one run, and ls takes a storage: a folder of runs.\n"

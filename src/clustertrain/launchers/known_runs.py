@@ -22,10 +22,10 @@ from clustertrain.errors import StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.launcher_plugins import plugins
 from clustertrain.job.model import Job
-from clustertrain.node.cache import known_runs_folder
+from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.regular_file import read_file
 from clustertrain.run.command_line import CommandLine
-from clustertrain.run.place import Place
+from clustertrain.run.run_address import RunAddress
 from clustertrain.storage import Location, open_store
 
 _VERSION = 1
@@ -84,7 +84,7 @@ class KnownRun:
         own = self.storage
         return (own.uri.rstrip("/"), own.endpoint) == (storage.uri.rstrip("/"), storage.endpoint)
 
-    def is_at(self, place: Place) -> bool:
+    def is_at(self, place: RunAddress) -> bool:
         """Whether the user's folder is one of this run. The user gives no endpoint, and may have copied the
         folder from a message of a process in the cluster."""
         uris = {uri.rstrip("/") for uri in (self.storage.uri, self.storage_there)}

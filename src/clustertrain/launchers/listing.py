@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clustertrain.errors import StorageError
-from clustertrain.launchers.find import launcher_in_storage
 from clustertrain.launchers.from_storage import DEFAULT_STORAGE, no_run_at, storage_at
 from clustertrain.launchers.known_runs import KnownRun, known_runs, remove_known_run
 from clustertrain.launchers.launcher import launcher_of, usable_launcher
+from clustertrain.launchers.resolve_run import launcher_in_storage
 from clustertrain.observe.columns import NO_COLUMNS, Columns
 from clustertrain.observe.run_table import RunRow, Table, left_out, rows_of, table_of
 from clustertrain.observe.status import RunFiles, Status, is_known, runs_of

@@ -9,7 +9,7 @@ ports.py         a block of free ports for one job
 processes.py     the identity of a process, to check later whether it still runs
 visible_gpus.py  how many GPUs a process may use, without importing torch
 signals.py       signals that request the end of a process: recorded, or blocked
-cache.py         the cache folder of this user
+user_folders.py  the cache folder of this user
 installed.py     whether torch and Ray are installed, without importing them, and how to install them
 ray_settings.py  Ray's settings wherever clustertrain starts it
 """

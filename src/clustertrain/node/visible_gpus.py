@@ -14,7 +14,7 @@ def visible_gpus() -> int | None:
     """The number of GPUs in CUDA_VISIBLE_DEVICES or, without it, of NVIDIA's device files.
 
     None if it is unknown: on other vendors' machines and on WSL there are no such files. torch decides in
-    the end whether it can use them (worker/gpus.py).
+    the end whether it can use them (worker/machine/gpus.py).
     """
     files = sum(1 for path in _DEVICES.iterdir() if _OF_A_GPU.fullmatch(path.name))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,6 +1,6 @@
 """The user's view of runs: state, logs, progress.
 
-standing.py     the standing of a run: state, cause, text
+run_state.py    the standing of a run: state, cause, text
 status.py       the standing of a run by its files
 status_json.py  the output of `status --json`, and its parser
 tables.py       the tables of `status` and the end of a run, and hints for the next command
@@ -11,10 +11,10 @@ as_json.py      the output of every `--json`
 logs.py         `clustertrain logs`
 event_lines.py  the line of text for each event
 screen.py       the progress of a run: a bar on a terminal, lines elsewhere
-region.py       the moving lines at the bottom of a terminal
+progress_region.py  the moving lines at the bottom of a terminal
 display.py      what a supervisor shows: events, and the output of rank 0
 rank_output.py  what the user's code prints on rank 0, from its log as it grows
 gpus.py         which GPU each rank has
-printed.py      the lines of a program's output, without what changes a terminal
+terminal_text.py  the lines of a program's output, without what changes a terminal
 wait.py         `submit --wait`: prints each change of state, until the run has ended
 """

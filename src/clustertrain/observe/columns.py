@@ -10,7 +10,7 @@ from clustertrain.checkpoints.retention import best_of
 from clustertrain.job.identity import hyperparameters
 from clustertrain.job.model import Job
 from clustertrain.run.folder import RunDir
-from clustertrain.run.history import curve
+from clustertrain.run.streams.history import curve
 
 Cell = str | int | float | None
 """A value of a table, or None if it is unknown."""

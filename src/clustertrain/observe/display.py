@@ -10,8 +10,8 @@ from clustertrain.observe.rank_output import RankOutput
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt
-from clustertrain.run.history import AttemptFollower
 from clustertrain.run.recorded_job import job_of
+from clustertrain.run.streams.history import AttemptFollower
 
 
 class Display:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clustertrain.observe.gpus import gpus_text
-from clustertrain.observe.printed import plain
+from clustertrain.observe.terminal_text import plain
 from clustertrain.units import size_text
 
 Record = dict[str, Any]
@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 def line_of(record: Record) -> str | None:
     """The line of text for an event, which may contain what the user's code raised, or None for events that
-    are only for programs, and for those that lack a field of their kind (see run/events.py)."""
+    are only for programs, and for those that lack a field of their kind (see run/streams/events.py)."""
     make = _LINES.get(record["kind"])
     try:
         line = make(record) if make else None

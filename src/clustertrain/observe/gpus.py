@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clustertrain.run.folder import Attempt
-from clustertrain.run.history import events_of_attempt
+from clustertrain.run.streams.history import events_of_attempt
 
 
 def newest_group(attempt: Attempt) -> Mapping[str, Any] | None:

@@ -11,15 +11,15 @@ from functools import partial
 from clustertrain.errors import JobError
 from clustertrain.observe.as_json import as_json, json_line
 from clustertrain.observe.event_lines import Record, line_of
-from clustertrain.observe.printed import Printed
 from clustertrain.observe.screen import UNFINISHED_PERIOD_S
 from clustertrain.observe.status import Status, StatusOf, is_scheduled, never_started
+from clustertrain.observe.terminal_text import Printed
 from clustertrain.run.claims import who_runs
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.history import AttemptFollower, events_of_attempt
-from clustertrain.run.rank_log import own_line
-from clustertrain.run.stream_names import rank_of_log
-from clustertrain.run.streams import Tail, Tails, stream_names
+from clustertrain.run.streams.history import AttemptFollower, events_of_attempt
+from clustertrain.run.streams.rank_log import own_line
+from clustertrain.run.streams.stream_names import rank_of_log
+from clustertrain.run.streams.streams import Tail, Tails, stream_names
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.5

@@ -133,7 +133,7 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        from clustertrain.observe.region import Region
+        from clustertrain.observe.progress_region import Region
 
         self._progress = Region(
             SpinnerColumn(),

@@ -15,16 +15,16 @@ from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
-from clustertrain.observe.standing import Standing, alive, of_result
-from clustertrain.run.changes import standing_attempt
+from clustertrain.observe.run_state import RunState, alive, of_result
 from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import UNKNOWN, typed
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.history import curve, events_of_attempt
-from clustertrain.run.place import Place, places_of, run_names
+from clustertrain.run.job_diff import standing_attempt
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Claim, Result, SchedulerJob
+from clustertrain.run.run_address import RunAddress, addresses_of, run_names
 from clustertrain.run.states import STATES
+from clustertrain.run.streams.history import curve, events_of_attempt
 from clustertrain.storage import Location, open_store
 
 Row = tuple[str, str]
@@ -47,7 +47,7 @@ class Status:
 
     run: RunDir
     attempt: Attempt | None
-    standing: Standing
+    standing: RunState
     ended: Result | None
     last: dict[str, Any] | None
 
@@ -119,7 +119,7 @@ StatusOf = Callable[[RunDir], Status]
 
 
 def find_run(target: str) -> RunDir:
-    """The run that `target` names: a job file, or a folder as for `places_of`.
+    """The run that `target` names: a job file, or a folder as for `addresses_of`.
 
     Raises:
         JobError: there is no such job file, or it is wrong.
@@ -137,12 +137,12 @@ def is_job_file(target: str) -> bool:
     return os.path.isfile(target) or (target.endswith((".yaml", ".yml")) and not Location(target).is_s3)
 
 
-def places_named(target: str, job: Job | None) -> list[Place]:
+def places_named(target: str, job: Job | None) -> list[RunAddress]:
     """The places that the argument of a command may mean; `job` is that of the job file, if it is one."""
-    return places_of(target) if job is None else [Place(job.storage.location, job.name)]
+    return addresses_of(target) if job is None else [RunAddress(job.storage.location, job.name)]
 
 
-def run_at(places: Sequence[Place]) -> tuple[RunDir, Place] | None:
+def run_at(places: Sequence[RunAddress]) -> tuple[RunDir, RunAddress] | None:
     """The first of the places that has a started or submitted run, or None."""
     for place in places:
         if is_known(run := place.run()):
@@ -226,7 +226,7 @@ def status_by_files(files: RunFiles) -> Status:
     return Status(files.run, files.attempt, standing, files.result, last_figures(files.run))
 
 
-_VANISHED = Standing("lost", "vanished", over=True)
+_VANISHED = RunState("lost", "vanished", over=True)
 
 
 def with_late_result(files: RunFiles) -> RunFiles:

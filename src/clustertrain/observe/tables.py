@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from clustertrain.errors import EXIT_STOPPED
 from clustertrain.observe.gpus import gpu_rows, newest_group
 from clustertrain.observe.status import Row, Status
-from clustertrain.run.changes import change_lines, standing_attempt, was_refused
 from clustertrain.run.command_line import CommandLine, to_type
 from clustertrain.run.folder import RunDir
+from clustertrain.run.job_diff import change_lines, standing_attempt, was_refused
 from clustertrain.run.records import Result
 from clustertrain.units import aligned, time_text
 

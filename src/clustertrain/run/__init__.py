@@ -1,29 +1,23 @@
 """The files of a run: every path, and the processes that write and read each.
 
 folder.py        every path of a run, in one object
-stream_names.py  what a stream contains, by the name of its file
 records.py       the contents of its small files, a frozen class for each
 recorded_job.py  the job files of a run and of its attempts
 attempt_ref.py   a reference to an attempt, as text that one process passes to another
 states.py        the states of a run, their causes and exit codes
 command_line.py  the command that started a run, for messages that advise the next command
-place.py         the run that a folder belongs to
+run_address.py   the run that a folder belongs to
 admission.py     whether a job may start, and as which attempt
-changes.py       the changes in a job since the last attempt, and whether its run continues with them
+job_diff.py      the changes in a job since the last attempt, and whether its run continues with them
 claims.py        which process runs an attempt, and whether it is alive
 result.py        the result of an attempt
-patience.py      the failures in a row after which a run ends
+retry_budget.py  the failures in a row after which a run ends
 best.py          the best checkpoint of a run
 submission.py    a job that is submitted to a scheduler, and how a node finds its snapshot
 snapshot.py      the code of a job at its submission
 rendezvous.py    the files by which the nodes of one start find each other
-events.py        events and metrics, as lines of JSON
 spool.py         where a node keeps its streams if the storage is not a file system
-rank_log.py      the lines of clustertrain in the log of a rank, between which the user's code prints
-streams.py       files that grow: one writer, any reader, on a file system or on S3
-shipping.py      sends the streams of a node to S3 while they grow
-history.py       the streams of all restarts, merged
-step_counter.py  the last finished step; it survives a kill of its writer
+streams/         files that grow while a run trains: events, metrics, logs
 """
 
 import importlib

@@ -14,10 +14,10 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values
-from clustertrain.run.changes import echo_changes, job_changes, standing_attempt, was_refused
 from clustertrain.run.claims import claim_attempt, progress_of, who_runs
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.job_diff import echo_changes, job_changes, standing_attempt, was_refused
 from clustertrain.run.recorded_job import last_job, record_job
 from clustertrain.run.records import JobChanges, Result, SchedulerStart, StopRequest
 from clustertrain.storage import Location, open_store, probe

@@ -30,7 +30,8 @@
       mlruns/                     MLflow's file store, for all runs of the storage
 
 A small file contains one record (records.py), and the object that names it also reads and writes it. Streams
-(events, metrics, logs) are written in place, or with S3 in this node's spool, which shipping.py uploads.
+(events, metrics, logs) are written in place, or with S3 in this node's spool, which
+streams/stream_upload.py uploads.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clustertrain.errors import JobError
 from clustertrain.job.file import dump_job, parse_job
 from clustertrain.job.model import Job
-from clustertrain.run.changes import was_refused
 from clustertrain.run.folder import Attempt, RunDir
+from clustertrain.run.job_diff import was_refused
 
 
 def record_job(attempt: Attempt, job: Job) -> None:

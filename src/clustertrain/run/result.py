@@ -9,12 +9,12 @@ from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName,
 from clustertrain.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.claims import has_script_checkpoint
-from clustertrain.run.events import read_events
 from clustertrain.run.folder import Attempt, Restart
 from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import Result, StopRequest
 from clustertrain.run.states import CAUSE_OF_CODE
-from clustertrain.run.step_counter import reached_step
+from clustertrain.run.streams.events import read_events
+from clustertrain.run.streams.step_counter import reached_step
 
 
 def write_result(attempt: Attempt, result: Result) -> Result:

@@ -25,7 +25,7 @@ from clustertrain.job.code_folders import is_own, places
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
-from clustertrain.run.place import run_names
+from clustertrain.run.run_address import run_names
 from clustertrain.staging.archive import extract, wrong_name
 from clustertrain.storage import Location, local_path, open_store
 from clustertrain.storage.posix import refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from clustertrain.node.cache import cache_folder
+from clustertrain.node.user_folders import cache_folder
 from clustertrain.storage import Store
 
 

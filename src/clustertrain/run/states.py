@@ -2,7 +2,7 @@
 
 One table for code, docs and tests. `result.json` of the newest attempt contains a final state. The other
 states are derived from the attempt's claim, heartbeat and events, and from the scheduler's queue (see
-standing.py).
+run_state.py).
 """
 
 from __future__ import annotations

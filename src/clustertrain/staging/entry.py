@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clustertrain.errors import DataError
-from clustertrain.node.cache import node_data_folder
+from clustertrain.node.user_folders import node_data_folder
 from clustertrain.staging.local_file import missing
 from clustertrain.staging.marker import Marker, read_marker
 from clustertrain.storage.location import Location, local_path

@@ -3,7 +3,7 @@
 guardian.py        the parent of a driver or of Ray: ends every process below it
 process.py         starts a command under a guardian
 private_folder.py  the folder of one start on one node
-left_behind.py     ends the processes that a killed start left on this machine
+orphans.py         ends the processes that a killed start left on this machine
 driver_process.py  the driver under a guardian, and its next start or its result if it wrote none
 check_process.py   the check of a job's code in a process of its own, with a deadline
 supervisor.py      the loop beside a driver: shows events, and ends the run if its policy decides so

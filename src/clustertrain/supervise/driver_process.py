@@ -17,13 +17,13 @@ from clustertrain.job.start_environment import start_environment, without_gpus
 from clustertrain.node.limits import Limits, read_limits
 from clustertrain.node.memory_kill import kill_for_memory
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
-from clustertrain.run.patience import Patience
 from clustertrain.run.recorded_job import is_of_script, job_of
 from clustertrain.run.records import RestartClaim, Result
 from clustertrain.run.result import ended, stopped
-from clustertrain.run.step_counter import reached_step
+from clustertrain.run.retry_budget import RetryBudget
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.supervise.process import Guarded
 
 MARK = "clustertrain: "
@@ -79,7 +79,7 @@ class DriverStarts:
         if (text := self._killed_for_memory(why)) is not None:
             return ended(attempt, "failed", "out_of_memory", text=text)
         step = self._count()
-        retries, patience = job.failures.retries, Patience.of(attempt, job.failures.retries)
+        retries, patience = job.failures.retries, RetryBudget.of(attempt, job.failures.retries)
         if patience.is_over:
             cause = "retries_used_up" if retries else "driver_died"
             text = f"{_text(why, driver)}\n{patience.text(of_script=job.is_script)}".rstrip()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clustertrain.errors import ClusterError
 from clustertrain.node.processes import Process, this_process
-from clustertrain.supervise.left_behind import end_processes_of
+from clustertrain.supervise.orphans import end_processes_of
 
 _PREFIX, _OWNER = "ct-", "owner"
 _BASES = ("/tmp", "/var/tmp", "/dev/shm")

@@ -9,13 +9,13 @@ from pathlib import Path
 from clustertrain.node.signals import ReceivedSignals, handled_signals
 from clustertrain.observe.screen import Screen
 from clustertrain.run.command_line import UNKNOWN, CommandLine
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.recorded_job import is_of_script
 from clustertrain.run.records import Result
 from clustertrain.run.result import ended
+from clustertrain.run.streams.events import EventLog
 from clustertrain.supervise.driver_process import start_driver
-from clustertrain.supervise.left_behind import end_processes_of
+from clustertrain.supervise.orphans import end_processes_of
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop, supervise

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clustertrain.training.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
 from clustertrain.training.settings import EarlyStop
 
 

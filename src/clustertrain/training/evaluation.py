@@ -14,17 +14,22 @@ import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo, sum_over_ranks
-from clustertrain.training.divided import is_sharded
-from clustertrain.training.feeding import batch_fetch, evaluation_keys, evaluation_processes, sample_batch
+from clustertrain.training.data.loader_kinds import (
+    batch_fetch,
+    evaluation_keys,
+    evaluation_processes,
+    sample_batch,
+)
+from clustertrain.training.data.loading import Collate, Loader, to_device
 from clustertrain.training.images import images_of
-from clustertrain.training.loading import Collate, Loader, to_device
 from clustertrain.training.metrics import Metrics, joined
-from clustertrain.training.precision import Precision
-from clustertrain.training.refusals import described, first_batch, refusing
-from clustertrain.training.rng import derive_seed, pack_rng, restore_rng, seed_all
+from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.ranks.dtensors import is_sharded
+from clustertrain.training.ranks.rng import derive_seed, pack_rng, restore_rng, seed_all
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task
+from clustertrain.training.task_errors import described, first_batch, refusing
 
 
 class Evaluation:

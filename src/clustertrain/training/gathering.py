@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.loading import map_tensors
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.ranks.distributed import RankInfo
 
 _CHUNK_BYTES = 16 << 20  # of all ranks together, on rank 0's device
 

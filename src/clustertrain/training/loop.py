@@ -14,8 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from clustertrain.training.block_calls import BlockCalls
-from clustertrain.training.building import (
+from clustertrain.training.data.loader_kinds import evaluated_part, loader_of, order_of
+from clustertrain.training.data.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.early_stop import EarlyStopping
+from clustertrain.training.evaluation import Evaluation, check_reported
+from clustertrain.training.measured.step_watch import StepWatch
+from clustertrain.training.model.building import (
     autocast_of,
     exchange_if,
     load_datasets,
@@ -25,28 +29,24 @@ from clustertrain.training.building import (
     shard,
     wrap,
 )
-from clustertrain.training.callbacks import call_after_evaluation, call_after_step
-from clustertrain.training.compiling import limit_recompiles
-from clustertrain.training.consistency import check_same_model, check_same_weights
-from clustertrain.training.distributed import RankInfo, StopLine
-from clustertrain.training.early_stop import EarlyStopping
-from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.feeding import evaluated_part, loader_of, order_of
-from clustertrain.training.kernels import kernels_in_use
-from clustertrain.training.meter import Meter, check_weights
-from clustertrain.training.not_finite import NotFinite
-from clustertrain.training.optimization import Optimization
-from clustertrain.training.precision import Precision
-from clustertrain.training.refusals import check_loss
-from clustertrain.training.restoring import with_tensors
-from clustertrain.training.rng import derive_seed, gather_rng, restore_rng, seed_all
-from clustertrain.training.run import Requests, Run, SaveProgress
-from clustertrain.training.sampling import BatchSizes, MicroBatch, Position, TrainOrder
+from clustertrain.training.model.compiling import limit_recompiles
+from clustertrain.training.model.restore_tensors import with_tensors
+from clustertrain.training.model.unused_parameters import AwaitedGradients
+from clustertrain.training.ranks.block_calls import BlockCalls
+from clustertrain.training.ranks.consistency import check_same_model, check_same_weights
+from clustertrain.training.ranks.distributed import RankInfo, StopLine
+from clustertrain.training.ranks.host import Host, Requests, SaveProgress
+from clustertrain.training.ranks.rng import derive_seed, gather_rng, restore_rng, seed_all
 from clustertrain.training.saving import save_on_all_ranks
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step_watch import StepWatch
+from clustertrain.training.step.callbacks import call_after_evaluation, call_after_step
+from clustertrain.training.step.kernels import kernels_in_use
+from clustertrain.training.step.not_finite import NotFinite
+from clustertrain.training.step.optimization import Optimization
+from clustertrain.training.step.precision import Precision
+from clustertrain.training.step.running_loss import Meter, check_weights
 from clustertrain.training.task import Task, collate_of
-from clustertrain.training.unused import AwaitedGradients
+from clustertrain.training.task_errors import check_loss
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TrainResult:
 
 
 def train(
-    task: Task, settings: TrainSettings, rank_info: RankInfo, run: Run, data: Mapping[str, Path]
+    task: Task, settings: TrainSettings, rank_info: RankInfo, run: Host, data: Mapping[str, Path]
 ) -> TrainResult:
     """Train to the end, or until a stop request. All ranks call it, in their process group.
 
@@ -147,7 +147,7 @@ def train(
     return TrainResult(end.step, end.epoch, loop.metrics, finished, why, skipped)
 
 
-def _note(run: Run, start: Position, text: str) -> None:
+def _note(run: Host, start: Position, text: str) -> None:
     """A line of the log about the data."""
     if run.rank == 0:
         run.log({"kind": "note", "step": start.step, "epoch": start.epoch, "text": text})
@@ -162,7 +162,7 @@ class _Loop:
         task: Task,
         settings: TrainSettings,
         rank_info: RankInfo,
-        run: Run,
+        run: Host,
         model: nn.Module,
         wrapped: nn.Module,
         precision: Precision,

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from clustertrain.errors import JobError
-from clustertrain.training.distributed import RankInfo, sum_over_ranks
 from clustertrain.training.gathering import SampleRows
+from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
 
 _PROTOCOL = ("reset", "update", "compute")
 

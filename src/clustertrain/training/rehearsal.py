@@ -14,21 +14,21 @@ from typing import Any
 
 import torch
 
-from clustertrain.training.blocks import find_blocks
-from clustertrain.training.building import make_model
-from clustertrain.training.distributed import RankInfo
+from clustertrain.training.data.loader_kinds import batch_fetch, order_of, size_of
+from clustertrain.training.data.loading import check_pickles, to_device
+from clustertrain.training.data.sampling import BatchSizes, Position
 from clustertrain.training.evaluation import Evaluation, check_reported
-from clustertrain.training.feeding import batch_fetch, order_of, size_of
-from clustertrain.training.loading import check_pickles, to_device
-from clustertrain.training.optimization import Optimization
-from clustertrain.training.precision import Precision
-from clustertrain.training.profiling import check_profile
-from clustertrain.training.refusals import check_loss, described, first_batch, refusing
-from clustertrain.training.rng import pack_rng, restore_rng, seed_all
-from clustertrain.training.sampling import BatchSizes, Position
+from clustertrain.training.measured.profiling import check_profile
+from clustertrain.training.model.blocks import find_blocks
+from clustertrain.training.model.building import make_model
+from clustertrain.training.model.unused_parameters import check_gradients
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.rng import pack_rng, restore_rng, seed_all
 from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.optimization import Optimization
+from clustertrain.training.step.precision import Precision
 from clustertrain.training.task import Task, collate_of
-from clustertrain.training.unused import check_gradients
+from clustertrain.training.task_errors import check_loss, described, first_batch, refusing
 
 
 @dataclass(frozen=True)

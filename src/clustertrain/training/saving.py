@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from clustertrain.training.distributed import RankInfo, sum_over_ranks
-from clustertrain.training.loading import map_tensors
-from clustertrain.training.run import Run, SaveProgress
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
+from clustertrain.training.ranks.host import Host, SaveProgress
 
 _SMALL_BYTES = 4096
 _ROUND_S = 5.0  # the ranks compare their bytes this often; far below the limit of the phase
 
 
 def save_on_all_ranks(
-    run: Run, rank_info: RankInfo, state: Mapping[str, Any], progress: SaveProgress
+    run: Host, rank_info: RankInfo, state: Mapping[str, Any], progress: SaveProgress
 ) -> None:
     """`run.save` on every rank, after the write of the save before; all ranks call it.
 
@@ -36,7 +36,7 @@ def save_on_all_ranks(
     run.phase("step", step)
 
 
-def wait_until_written(run: Run, step: int) -> None:
+def wait_until_written(run: Host, step: int) -> None:
     """Wait for the last write of this rank, in the phase "save"."""
     run.phase("save", step)
     before = 0
@@ -46,7 +46,7 @@ def wait_until_written(run: Run, step: int) -> None:
         before = written
 
 
-def _wait_on_all_ranks(run: Run, rank_info: RankInfo, step: int, *, only_for_copies: bool = False) -> None:
+def _wait_on_all_ranks(run: Host, rank_info: RankInfo, step: int, *, only_for_copies: bool = False) -> None:
     before = 0
     while True:
         written = None if only_for_copies else run.wait_for_write(_ROUND_S)

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-Place = tuple[str, int, str]
+SourceLine = tuple[str, int, str]
 """A frame as Python gives it: file name, line, function."""
 
 _KIT = str(Path(__file__).resolve().parents[1])
@@ -17,7 +17,7 @@ _FRAMEWORKS = ("torch", "ray", "clustertrain")
 OWN, LIBRARY, FRAMEWORK = range(3)
 
 
-def places_of(origin: int, places: Iterable[Place], code: str) -> list[Place]:
+def source_lines_of(origin: int, places: Iterable[SourceLine], code: str) -> list[SourceLine]:
     """The places of this origin, the innermost first; one that recurs in a row is given once.
 
     Args:
@@ -26,7 +26,7 @@ def places_of(origin: int, places: Iterable[Place], code: str) -> list[Place]:
         places: the outermost first.
         code: the folder of the user's code.
     """
-    found: list[Place] = []
+    found: list[SourceLine] = []
     for place in places:
         if _origin(place[0], code) == origin and found[-1:] != [place]:
             found.append(place)

@@ -22,17 +22,17 @@ from clustertrain.node.limits import read_limits
 from clustertrain.run.command_line import UNKNOWN
 from clustertrain.run.folder import JOB_YAML
 from clustertrain.supervise.check_process import CheckFolder, CheckReport, CheckRequest
-from clustertrain.worker.garbage import collect_rarely
-from clustertrain.worker.local_data import data_at_hand
-from clustertrain.worker.making import make_task
-from clustertrain.worker.one_rank import device_of, rank_zero
-from clustertrain.worker.user_code import (
+from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.code.user_code import (
     ImportRefused,
     check_function,
     check_task,
     enter_code,
     place_of,
 )
+from clustertrain.worker.data.local_data import data_at_hand
+from clustertrain.worker.machine.gc_tuning import collect_rarely
+from clustertrain.worker.single_rank_group import device_of, rank_zero
 
 if TYPE_CHECKING:
     from clustertrain.training.task import Task
@@ -132,7 +132,7 @@ class _Check:
 
 def _rehearse(job: Job, task: Task, data: dict[str, Path], request: CheckRequest) -> None:
     from clustertrain.training.rehearsal import rehearse
-    from clustertrain.worker.gpus import check_gpus
+    from clustertrain.worker.machine.gpus import check_gpus
     from clustertrain.worker.train import settings_of
 
     settings = settings_of(job)

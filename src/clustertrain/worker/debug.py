@@ -24,18 +24,18 @@ from clustertrain.job.references import with_values, without_references
 from clustertrain.job.source import script_file
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
-from clustertrain.training.kernels import use_fast_kernels
 from clustertrain.training.loop import train
-from clustertrain.training.memory_snapshot import memory_snapshot
-from clustertrain.training.run import Requests, SaveProgress
+from clustertrain.training.measured.memory_snapshot import memory_snapshot
+from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.settings import TrainSettings
-from clustertrain.worker.gpus import check_gpus
-from clustertrain.worker.local_data import stage_here
-from clustertrain.worker.making import make_task
-from clustertrain.worker.one_rank import device_of, rank_zero, set_environment
-from clustertrain.worker.script_command import fill_environment, script_arguments, worker_variables
+from clustertrain.training.step.kernels import use_fast_kernels
+from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.code.user_code import check_function, check_task, code_folders, enter_code
+from clustertrain.worker.data.local_data import stage_here
+from clustertrain.worker.machine.gpus import check_gpus
+from clustertrain.worker.scripts.script_command import fill_environment, script_arguments, worker_variables
+from clustertrain.worker.single_rank_group import device_of, rank_zero, set_environment
 from clustertrain.worker.train import settings_of
-from clustertrain.worker.user_code import check_function, check_task, code_folders, enter_code
 
 
 def debug(job: Job) -> None:
@@ -137,7 +137,7 @@ def _variables(data: Mapping[str, Path], checkpoints: str) -> dict[str, str]:
 
 
 class _NoFiles:
-    """training.loop.Run that shows metrics, and neither saves nor restores."""
+    """training's Host that shows metrics, and neither saves nor restores."""
 
     rank = 0
     saves_in_background = True

@@ -21,25 +21,25 @@ from clustertrain.job.loggers import loggers_of
 from clustertrain.job.model import Job
 from clustertrain.node.limits import read_limits
 from clustertrain.run.best import retention_of
-from clustertrain.run.events import EventLog
-from clustertrain.run.step_counter import Reached
-from clustertrain.training.run import Requests, SaveProgress
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.step_counter import Reached
+from clustertrain.training.ranks.host import Requests, SaveProgress
 from clustertrain.training.saving import wait_until_written
 from clustertrain.version import __version__
-from clustertrain.worker.garbage import collect_as_usual
-from clustertrain.worker.host_memory import check_host_memory
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Subject
-from clustertrain.worker.plan import Plan
-from clustertrain.worker.requests import RequestPoller
+from clustertrain.worker.machine.gc_tuning import collect_as_usual
+from clustertrain.worker.machine.host_memory import check_host_memory
+from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stacks import Stacks
+from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
 
 class WorkerRun:
-    """Implements training.loop.Run, for functions and scripts as well."""
+    """Implements training's Host, for functions and scripts as well."""
 
-    def __init__(self, plan: Plan, job: Job, rank: int, world_size: int) -> None:
+    def __init__(self, plan: RestartPlan, job: Job, rank: int, world_size: int) -> None:
         self.plan, self.rank, self.world_size = plan, rank, world_size
         self.attempt = plan.ref.open()
         restart = self.attempt.restart(plan.restart)

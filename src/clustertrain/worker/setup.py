@@ -15,24 +15,24 @@ from typing import Any
 
 from clustertrain.checkpoints.read import fetch_checkpoint
 from clustertrain.errors import ClusterTrainError
-from clustertrain.job.places import DataEntry
+from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.network import interface_variables
 from clustertrain.node.signals import REQUESTS_TO_END
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
-from clustertrain.run.rank_log import start_line
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
 from clustertrain.staging.stage import stage
-from clustertrain.worker.garbage import collect_rarely
-from clustertrain.worker.gpus import check_gpus
-from clustertrain.worker.parent_watch import end_with_parent
-from clustertrain.worker.placement import place_worker
-from clustertrain.worker.plan import Plan
-from clustertrain.worker.requests import RequestPoller
-from clustertrain.worker.storage_probe import read_nonces, remove_nonce, write_nonce
-from clustertrain.worker.user_code import enter_code
+from clustertrain.worker.code.user_code import enter_code
+from clustertrain.worker.machine.gc_tuning import collect_rarely
+from clustertrain.worker.machine.gpu_affinity import place_worker
+from clustertrain.worker.machine.gpus import check_gpus
+from clustertrain.worker.machine.parent_watch import end_with_parent
+from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
+from clustertrain.worker.restart_plan import RestartPlan
+from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
 
@@ -40,14 +40,14 @@ from clustertrain.worker.watchdog import WatchdogThread
 class WorkerState:
     """The plan and the data paths of this process. A worker process serves one start of one worker group."""
 
-    plan: Plan | None = None
+    plan: RestartPlan | None = None
     data: dict[str, Path] = field(default_factory=dict)
 
 
 worker_state = WorkerState()
 
 
-def set_up_process(plan: Plan, error_logger: str) -> None:
+def set_up_process(plan: RestartPlan, error_logger: str) -> None:
     """Store the plan, redirect the output to the rank's log, and prepare the import of the user's code.
 
     Args:
@@ -179,7 +179,7 @@ def _as_event(event: dict[str, Any]) -> dict[str, Any]:
     return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
 
 
-def current_plan() -> Plan:
+def current_plan() -> RestartPlan:
     if worker_state.plan is None:
         raise ClusterTrainError(
             "The worker was started without a plan. This is a bug of clustertrain: please report it."

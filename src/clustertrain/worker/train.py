@@ -19,20 +19,21 @@ from clustertrain.job.identity import job_hash
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Section
 from clustertrain.job.strategy import Compile
-from clustertrain.run.rank_log import marks_of_output
 from clustertrain.run.records import Outcome
-from clustertrain.training.distributed import RankInfo
-from clustertrain.training.kernels import use_fast_kernels
+from clustertrain.run.streams.rank_log import marks_of_output
 from clustertrain.training.loop import train
-from clustertrain.training.memory_snapshot import memory_snapshot
+from clustertrain.training.measured.memory_snapshot import memory_snapshot
+from clustertrain.training.ranks.distributed import RankInfo
 from clustertrain.training.settings import EarlyStop, TrainSettings
-from clustertrain.worker.group_watch import GroupWatch
-from clustertrain.worker.making import make_task
-from clustertrain.worker.plan import Plan
+from clustertrain.training.step.kernels import use_fast_kernels
+from clustertrain.worker.code.build_task import make_task
+from clustertrain.worker.code.user_code import check_function, check_task, code_folders
+from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from clustertrain.worker.rank import WorkerRun
-from clustertrain.worker.requests import wait_for_all_s
-from clustertrain.worker.script import ScriptFailed, run_script, torchrun_environment
-from clustertrain.worker.script_command import (
+from clustertrain.worker.restart_plan import RestartPlan
+from clustertrain.worker.scripts.group_watch import GroupWatch
+from clustertrain.worker.scripts.script import ScriptFailed, run_script, torchrun_environment
+from clustertrain.worker.scripts.script_command import (
     fill_environment,
     program_of,
     python_variables,
@@ -40,8 +41,7 @@ from clustertrain.worker.script_command import (
     worker_variables,
 )
 from clustertrain.worker.setup import current_plan, worker_state
-from clustertrain.worker.user_code import check_function, check_task, code_folders
-from clustertrain.worker.user_error import UserCodeFailed, report_of
+from clustertrain.worker.stop_requests import wait_for_all_s
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         raise UserCodeFailed(report_of(error, str(code_folders(plan.job)[0]))) from None
 
 
-def _train(plan: Plan, job: Job) -> None:
+def _train(plan: RestartPlan, job: Job) -> None:
     import ray.train
 
     context = ray.train.get_context()

@@ -23,7 +23,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.training.run import SaveProgress
+from clustertrain.training.ranks.host import SaveProgress
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
-from clustertrain.run.streams import Tail
+from clustertrain.run.streams.streams import Tail
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from clustertrain.node.signals import ReceivedSignals
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
-from clustertrain.run.history import events_of_attempt
+from clustertrain.run.streams.history import events_of_attempt
 
 PREEMPTED = "JobState=RUNNING PreemptTime=2026-11-21T16:09:55 Restarts=0"
 AGAIN = "Submit the job again to continue."

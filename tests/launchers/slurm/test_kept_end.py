@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustertrain.launchers.find import status_of
+from clustertrain.launchers.resolve_run import status_of
 from clustertrain.launchers.scheduler.interface import Answer
 from clustertrain.launchers.slurm import queue as module
 from clustertrain.launchers.slurm.queue import QueueState

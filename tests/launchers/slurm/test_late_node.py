@@ -12,7 +12,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.agent.allocation import Allocation
 from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
 from clustertrain.launchers.slurm.agent.node import Start
-from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.node.signals import ReceivedSignals
 from clustertrain.run.admission import Options
 from clustertrain.run.attempt_ref import AttemptRef

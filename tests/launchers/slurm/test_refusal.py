@@ -4,7 +4,7 @@ import pytest
 
 from clustertrain.job.model import Job
 from clustertrain.launchers.shell import Done
-from clustertrain.launchers.slurm.refusal import refusal, sorted_lines
+from clustertrain.launchers.slurm.sbatch_errors import refusal, sorted_lines
 from clustertrain.run.command_line import UNKNOWN
 
 BANNER = [

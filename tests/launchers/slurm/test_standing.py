@@ -1,6 +1,6 @@
 import pytest
 
-from clustertrain.launchers.scheduler.standing import Files, standing_of
+from clustertrain.launchers.scheduler.run_state import Files, standing_of
 from clustertrain.launchers.slurm.queue import NATIVE_STATES, QueueState
 from clustertrain.run.records import Result
 from clustertrain.run.states import STATES

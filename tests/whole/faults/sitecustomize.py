@@ -101,7 +101,7 @@ def hooks(killer):
         "torch.distributed": lambda m: before(
             m, "init_process_group", lambda *_: killer.pass_by("rendezvous", victim)
         ),
-        "clustertrain.training.optimization": lambda m: before(
+        "clustertrain.training.step.optimization": lambda m: before(
             m.Optimization, "step", lambda *_: killer.pass_by("step", victim)
         ),
         "clustertrain.checkpoints.save": lambda m: before(

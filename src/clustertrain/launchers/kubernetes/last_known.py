@@ -16,7 +16,7 @@ from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.pod_problems import Object
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.node.cache import known_runs_folder
+from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.regular_file import read_file
 from clustertrain.storage import open_store

@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.pod_problems import (
     role_of,
     seconds,
 )
-from clustertrain.observe.standing import Standing
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
 
@@ -224,7 +224,7 @@ class Observed:
         return f"head {how}, {run} of {of} workers run"
 
 
-def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
+def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
     """The state of the run.
 
     Args:
@@ -236,13 +236,13 @@ def standing_of(observed: Observed, stored: StoredStatus | None) -> Standing:
         return _after_its_end(observed, stored)
     if stored is not None and made_newest_attempt(observed, stored) and stored.of_result and stored.over:
         continues = stored.state == "failed" and observed.is_retried
-        return Standing(stored.state, stored.cause, stored.text, over=not continues, of_result=True)
+        return RunState(stored.state, stored.cause, stored.text, over=not continues, of_result=True)
     if observed.native.state == "queued":
         return _queued(observed, stored)
     return _with_pods(observed, stored)
 
 
-def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standing) -> int | None:
+def exit_code(observed: Observed, stored: StoredStatus | None, standing: RunState) -> int | None:
     """The run's exit code, or None if it has not ended."""
     if standing.of_result and stored is not None:
         return stored.exit_code
@@ -252,45 +252,45 @@ def exit_code(observed: Observed, stored: StoredStatus | None, standing: Standin
     return codes[0] if codes else None
 
 
-def _without_rayjob(stored: StoredStatus | None) -> Standing:
+def _without_rayjob(stored: StoredStatus | None) -> RunState:
     """The state of a run whose RayJob is gone."""
     if stored is None:
-        return Standing("lost", "vanished", "it has no RayJob, and its storage was not read", over=True)
+        return RunState("lost", "vanished", "it has no RayJob, and its storage was not read", over=True)
     if stored.attempt is None:
-        return Standing("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
+        return RunState("cancelled", "cancelled", "its RayJob was deleted before it began", over=True)
     if stored.of_result:
-        return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
+        return RunState(stored.state, stored.cause, stored.text, over=True, of_result=True)
     if not stored.over:
-        return Standing(stored.state, stored.cause, "its RayJob is deleted: it saves and ends")
-    return Standing("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
+        return RunState(stored.state, stored.cause, "its RayJob is deleted: it saves and ends")
+    return RunState("lost", "vanished", "its RayJob is gone, and it left no result", over=True)
 
 
-def _after_its_end(observed: Observed, stored: StoredStatus | None) -> Standing:
+def _after_its_end(observed: Observed, stored: StoredStatus | None) -> RunState:
     native = observed.native
     is_current = native.state == "done" or (stored is not None and made_newest_attempt(observed, stored))
     if stored is not None and stored.of_result and is_current:
         if (stored.state, native.cause) == ("preempted", "time_limit"):  # its pods are not created again
             why = f"{native.text}; submit it again to continue"
-            return Standing("stopped", "time_limit", why, over=True, of_result=True)
-        return Standing(stored.state, stored.cause, stored.text, over=True, of_result=True)
+            return RunState("stopped", "time_limit", why, over=True, of_result=True)
+        return RunState(stored.state, stored.cause, stored.text, over=True, of_result=True)
     if stored is not None and native.state == "done":
-        return Standing("lost", "vanished", f"its RayJob {native.text} and left no result", over=True)
+        return RunState("lost", "vanished", f"its RayJob {native.text} and left no result", over=True)
     state, cause = native.state, native.cause
     if state == "failed" and cause == "error":
         cause = _cause_of_code(observed.message) or cause
     text = [native.text, *([message] if (message := _error_text(observed.message)) else [])]
     text += [problem.text for problem in observed.problems if state != "done"]
-    return Standing(state, cause, "\n".join(text), over=True)
+    return RunState(state, cause, "\n".join(text), over=True)
 
 
-def _queued(observed: Observed, stored: StoredStatus | None) -> Standing:
+def _queued(observed: Observed, stored: StoredStatus | None) -> RunState:
     its = stored is not None and made_newest_attempt(observed, stored)
     again = f"; it continues after attempt {stored.attempt}" if stored is not None and its else ""
     native = observed.native
     if native.cause == "scheduler" and native.text == "is suspended":
         text, cause = _why_suspended(observed)
-        return Standing("queued", "requeued" if its and cause == "scheduler" else cause, f"{text}{again}")
-    return Standing("queued", native.cause, f"{native.text}{again}")
+        return RunState("queued", "requeued" if its and cause == "scheduler" else cause, f"{text}{again}")
+    return RunState("queued", native.cause, f"{native.text}{again}")
 
 
 def _why_suspended(observed: Observed) -> tuple[str, str]:
@@ -324,7 +324,7 @@ def _partial_start(observed: Observed) -> str:
     )
 
 
-def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
+def _with_pods(observed: Observed, stored: StoredStatus | None) -> RunState:
     found = [problem.text for problem in observed.problems if problem.blocks]
     blocking = "\n".join(filter(None, (*found, _partial_start(observed))))
     runner = (
@@ -339,17 +339,17 @@ def _with_pods(observed: Observed, stored: StoredStatus | None) -> Standing:
             cause = "nodes"
         text = "its driver has not started an attempt" if stored else "its head's pod does not run"
         text = native.text if native.state == "waiting" else text
-        return Standing(state, cause, blocking or text, runner=runner)
+        return RunState(state, cause, blocking or text, runner=runner)
     if stored.of_result:
         ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and the run continues"
-        return Standing("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
+        return RunState("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
     if stored.state == "lost":
         text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not reported how it ended"
-        return Standing("waiting", "nodes", blocking or text, runner=runner)
+        return RunState("waiting", "nodes", blocking or text, runner=runner)
     if observed.head is None:
         text = f"attempt {stored.attempt} lost its head's pod; the run continues when the pod is replaced"
-        return Standing("waiting", "nodes", blocking or text, runner=runner)
-    return Standing(stored.state, stored.cause, blocking or stored.text, runner=runner)
+        return RunState("waiting", "nodes", blocking or text, runner=runner)
+    return RunState(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
 def made_newest_attempt(observed: Observed, stored: StoredStatus) -> bool:

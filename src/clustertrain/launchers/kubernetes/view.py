@@ -29,7 +29,7 @@ from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.state import Observed, exit_code, made_newest_attempt, standing_of
-from clustertrain.observe.standing import Standing
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine
 
@@ -56,7 +56,7 @@ class View:
     last: LastKnown | None = None
 
     @cached_property
-    def standing(self) -> Standing:
+    def standing(self) -> RunState:
         return standing_of(self.observed, self.stored)
 
     @property

@@ -15,8 +15,8 @@ from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.node.network import LOOPBACK
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
+from clustertrain.run.streams.events import EventLog
 
 _KEY = "failures.ray_start"
 

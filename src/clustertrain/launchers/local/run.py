@@ -19,7 +19,7 @@ from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
-from clustertrain.run.shipping import Shipping, send_leftovers
+from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.supervise.stop_on_signal import run_driver
 
 _STATES_OF_SIGNALS: dict[int, tuple[str, str]] = {
@@ -72,7 +72,7 @@ def run_local(
         screen.echo(f"note: {problem}")
     try:
         send_leftovers(run, screen.echo)
-        with Shipping(begun, screen.echo):
+        with StreamUpload(begun, screen.echo):
             command = by_name(options.command, known)
             return run, _supervise(begun, job, command, screen, owns_process=owns_process)
     except BaseException as error:

@@ -5,7 +5,7 @@ launcher.py   the commands over it
 submit.py     checks a job, takes a snapshot of the code, submits, records the submission
 lead_time.py  how long before its end a job has to be warned
 status.py     the status of runs, from their files and the states of their jobs
-standing.py   the state of a run, derived from its files and its job
+run_state.py  the state of a run, derived from its files and its job
 stop.py       stops a run, and keeps the scheduler from starting it again
 start.py      the program of a job on one host
 """

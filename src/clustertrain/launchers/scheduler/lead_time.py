@@ -7,7 +7,7 @@ from contextlib import suppress
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.history import events_of_attempt
+from clustertrain.run.streams.history import events_of_attempt
 
 _ATTEMPTS_MEASURED = 3
 

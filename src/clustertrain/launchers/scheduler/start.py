@@ -31,8 +31,8 @@ from clustertrain.run.admission import Options, claim_next_attempt, is_same_star
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result, SchedulerStart
-from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
+from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.stop_on_signal import run_driver
@@ -93,7 +93,7 @@ def _run(arguments: Namespace, screen: Lines, folder: Path) -> Result | None:
         return begun
     send_leftovers(run, screen.echo)
     screen.echo(f"{run.name}: attempt {begun.n} in {begun.uri}, {label} on {host}")
-    with Shipping(begun, screen.echo):
+    with StreamUpload(begun, screen.echo):
         result = run_driver(
             begun,
             partial(_environment, job, code),

@@ -9,8 +9,8 @@ from functools import partial
 
 from clustertrain.errors import StorageError
 from clustertrain.launchers.scheduler.interface import Answer, JobState, Scheduler
-from clustertrain.launchers.scheduler.standing import Files, standing_of
-from clustertrain.observe.standing import Standing
+from clustertrain.launchers.scheduler.run_state import Files, standing_of
+from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status import (
     Row,
     RunFiles,
@@ -236,7 +236,7 @@ def _is_another(queue: JobState, cluster: str | None, recorded_at: float | None)
     return queue.submitted_at - recorded_at > _ANOTHER_JOB_S
 
 
-def _standing_in_job(read: _Files, job: QueuedJob) -> Standing:
+def _standing_in_job(read: _Files, job: QueuedJob) -> RunState:
     attempt, own = read.files.attempt, read.own_start
     is_of_job = own is not None and own.job_id == job.job_id
     files = Files(

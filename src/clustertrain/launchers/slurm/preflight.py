@@ -26,7 +26,7 @@ from clustertrain.launchers.slurm.partitions import (
     not_usable_now,
     partitions,
 )
-from clustertrain.launchers.slurm.refusal import GENERAL, reason_of_the_plan, refusal
+from clustertrain.launchers.slurm.sbatch_errors import GENERAL, reason_of_the_plan, refusal
 from clustertrain.launchers.slurm.script import is_image_file
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.run.command_line import CommandLine

@@ -11,7 +11,7 @@ from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline, RayCluster, RayNotUp, all_there
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.network import is_listening
 from clustertrain.run.command_line import command_on

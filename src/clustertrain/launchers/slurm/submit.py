@@ -15,7 +15,7 @@ from clustertrain.launchers.scheduler.lead_time import measured_save_s
 from clustertrain.launchers.shell import run as run_command
 from clustertrain.launchers.slurm.preflight import check_cluster, check_submit_host
 from clustertrain.launchers.slurm.queue import cluster_name
-from clustertrain.launchers.slurm.refusal import refusal
+from clustertrain.launchers.slurm.sbatch_errors import refusal
 from clustertrain.launchers.slurm.script import (
     job_name,
     lead_time_s,

@@ -27,8 +27,8 @@ from clustertrain.run.claims import who_runs
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import Result, SchedulerStart
-from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
+from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.supervise.stop_on_signal import run_driver
 from clustertrain.version import RAY_VERSION, __version__
 
@@ -106,7 +106,7 @@ def _run(job: Job, options: Options, screen: Screen) -> Result:
     if isinstance(begun, Result):
         return begun
     send_leftovers(run, screen.echo)
-    with Shipping(begun, screen.echo):
+    with StreamUpload(begun, screen.echo):
         result = _supervise(begun, job, options.command, screen)
     print_ending(run, result)
     return result

@@ -14,10 +14,10 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt, RunDir
-from clustertrain.run.shipping import Shipping, attempts_here
 from clustertrain.run.spool import spool_folder
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
 from clustertrain.storage import open_store
 
 _POLL_S = 1.0
@@ -32,7 +32,7 @@ def main() -> None:
         for attempt in attempts_here(_run_here(job)):
             if attempt.path not in sending:
                 sending.add(attempt.path)
-                _shipping(attempt).start()
+                _upload(attempt).start()
         time.sleep(_POLL_S)
 
 
@@ -42,10 +42,10 @@ def _run_here(job: Job) -> RunDir:
     return RunDir(store, job.name, RunDir.newest(str(spool_folder(store)), job.name).generation)
 
 
-def _shipping(attempt: Attempt) -> Shipping:
-    """A Shipping that records its failures as events. They are sent when S3 works again."""
+def _upload(attempt: Attempt) -> StreamUpload:
+    """A StreamUpload that records its failures as events. They are sent when S3 works again."""
     events = EventLog(attempt.node_events(socket.gethostname()))
-    return Shipping(attempt, lambda text: events.write("warning", text=text.removeprefix("warning: ")))
+    return StreamUpload(attempt, lambda text: events.write("warning", text=text.removeprefix("warning: ")))
 
 
 if __name__ == "__main__":

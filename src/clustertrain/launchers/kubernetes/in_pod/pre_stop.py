@@ -26,7 +26,7 @@ from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.records import SaveRequest, StopRequest
-from clustertrain.run.shipping import Shipping, attempts_here
+from clustertrain.run.streams.stream_upload import StreamUpload, attempts_here
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.3
@@ -87,7 +87,7 @@ def _save(attempt: Attempt, grace_s: float) -> None:
 def _send_streams(run: RunDir) -> None:
     """Send what the ranks of this pod wrote. In the head's pod the entrypoint sends the driver's streams."""
     for attempt in attempts_here(run):
-        Shipping(attempt, print).send(_SEND_S)
+        StreamUpload(attempt, print).send(_SEND_S)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ from clustertrain.launchers.slurm.agent.mailbox import (
     lost_node,
 )
 from clustertrain.launchers.slurm.agent.node import Start, ray_ended
-from clustertrain.launchers.slurm.late_node import result_of_late_node
+from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
 from clustertrain.launchers.slurm.section import Slurm
 from clustertrain.node.signals import REQUESTS_TO_END, ReceivedSignals
 from clustertrain.observe.screen import Screen
-from clustertrain.run.events import EventLog
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.rendezvous import arrivals
 from clustertrain.run.result import ended, failed
+from clustertrain.run.streams.events import EventLog
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import request_stop
 

@@ -22,8 +22,8 @@ from clustertrain.run.admission import claim_next_attempt, was_stopped_by_user
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Rendezvous, Result
 from clustertrain.run.result import failed, write_result
-from clustertrain.run.shipping import Shipping, send_leftovers
 from clustertrain.run.states import STATES
+from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.supervise.driver_process import start_driver
 from clustertrain.supervise.process import Guarded
 from clustertrain.supervise.supervisor import supervise
@@ -60,7 +60,7 @@ def _run(start: Start, signals: ReceivedSignals, mail: Mailbox | None, screen: S
     if isinstance(begun, Result):
         return begun
     send_leftovers(run, screen.echo)
-    with Shipping(begun, screen.echo):
+    with StreamUpload(begun, screen.echo):
         result = _supervise(start, begun, signals, mail, screen)
     print_ending(run, result)
     return result

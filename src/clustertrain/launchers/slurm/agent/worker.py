@@ -23,7 +23,7 @@ from clustertrain.observe.screen import Lines
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Arrival, Rendezvous
 from clustertrain.run.rendezvous import wait_for_head
-from clustertrain.run.shipping import Shipping
+from clustertrain.run.streams.stream_upload import StreamUpload
 from clustertrain.supervise.process import Guarded
 from clustertrain.version import __version__
 from clustertrain.waiting import wait_until
@@ -48,7 +48,7 @@ def run_on_worker_node(start: Start, signals: ReceivedSignals) -> int:
         _check_version(rendezvous, allocation)
         node = prepare_node(start, rendezvous.head_address)
         record_arrival(start, node, attempt)
-        with Shipping(attempt, screen.echo):
+        with StreamUpload(attempt, screen.echo):
             ray = start_ray(start, node, attempt, rendezvous.ray_address)
             try:
                 _wait_for_end(start, attempt, ray, rendezvous)

@@ -1,0 +1,358 @@
+"""The failure of a worker group: which rank failed, the cause, and whether a restart would fail again.
+
+A failure is written to the folder of the restart that failed; the event `worker_died` has the same fields.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from clustertrain.driver.cause import error_signature as recurrence
+from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
+from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
+from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
+from clustertrain.node.gpus import gpu_states
+from clustertrain.node.limits import Limits, process_state, read_limits
+from clustertrain.node.processes import this_host
+from clustertrain.run.command_line import command_on
+from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.records import Failure
+from clustertrain.run.streams.events import EventLog
+from clustertrain.run.streams.rank_log import start_line
+from clustertrain.run.streams.step_counter import reached_step
+from clustertrain.worker.code.error_report import first_lines
+from clustertrain.worker.code.user_error import UserCodeFailed
+from clustertrain.worker.machine.gpus import RankGpus, gpus_of_rank
+from clustertrain.worker.scripts.peer_errors import died_of_lost_peer, shows_lost_peer
+from clustertrain.worker.scripts.script import ScriptFailed
+
+_T = TypeVar("_T")
+_LOG_TAIL_BYTES = 20_000
+_STACKS_BYTES = 2 << 20  # of all threads, which follow the error that ended a process
+_ANSWER_S = 5.0
+_BEGINNING_S = 300.0  # of a script, whose steps are not known; huggingface_hub tries for a minute
+_STARTS_S = 20.0  # to start a Ray task on a busy node, and to receive its result
+_OF_GPU = re.compile(r"CUDA|NCCL|CUDNN|GPU")
+_FATAL_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+
+
+def write_failure(attempt: Attempt, failure: Failure) -> None:
+    """Write it to the folder of the restart that failed."""
+    attempt.restart(failure.restart).failure.write(failure)
+
+
+def newest_restart(attempt: Attempt) -> Restart:
+    """The newest restart of the attempt.
+
+    Raises:
+        ClusterTrainError: there is none, although a claim precedes each start of the group.
+    """
+    restart = attempt.newest_restart()
+    if restart is None:
+        raise ClusterTrainError(f"{attempt.uri} has a worker group, but the claim of its restart is missing.")
+    return restart
+
+
+class Group:
+    """The workers of one restart, and the limits of their nodes at its start.
+
+    Raises:
+        RayActorError: a worker has already died.
+    """
+
+    def __init__(self, worker_group: Any, attempt: Attempt) -> None:
+        self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
+        self._attempt = attempt
+        self._began_s = time.monotonic()
+        self._limits: dict[int, Limits] = dict(
+            zip(self._workers, worker_group.execute(read_limits), strict=True)
+        )
+        self._gpus: dict[int, RankGpus] = dict(
+            zip(self._workers, worker_group.execute(gpus_of_rank), strict=True)
+        )
+
+    def as_event(self) -> dict[str, Any]:
+        """The fields of the event `group_started` about the ranks."""
+        ranks = [
+            {
+                "rank": rank,
+                "host": worker.metadata.hostname,
+                "pid": worker.metadata.pid,
+                "gpus": [asdict(gpu) for gpu in self._gpus[rank].gpus],
+            }
+            for rank, worker in self._workers.items()
+        ]
+        of_first = self._gpus[min(self._gpus)]
+        return {"world_size": len(ranks), "ranks": ranks, "cuda": of_first.cuda, "nccl": of_first.nccl}
+
+    def report(self, errors: Mapping[int, BaseException]) -> None:
+        """Determine the cause from Ray Train's errors by rank, and record it."""
+        self._record(self._first_cause({rank: _base(error) for rank, error in errors.items()}))
+
+    def report_dead_worker(self, error: RayActorError) -> None:
+        """The same for a worker that died before training began, while the others may wait for it."""
+        rank = next(r for r, w in self._workers.items() if w.actor._actor_id.hex() == error.actor_id)
+        self._record(self._of_dead_rank(rank, error))
+
+    def _record(self, failure: Failure) -> None:
+        restart = newest_restart(self._attempt)
+        failure = replace(failure, restart=restart.number, step=reached_step(restart))
+        write_failure(self._attempt, failure)
+        EventLog(self._attempt.events).write("worker_died", **asdict(failure))
+
+    def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
+        """The root cause. A dead process takes precedence over exceptions, which follow from the lost
+        connection; but with NCCL the survivors die, too, and then an exception may be the cause."""
+        for rank, error in sorted(errors.items()):
+            if _is_of_kit(error):
+                return self._of_exception(rank, error)
+        dead = self._dead_ranks()
+        first = [rank for rank in sorted(dead) if not died_of_lost_peer(self._tail(rank))]
+        raised = {rank: error for rank, error in sorted(errors.items()) if rank not in dead}
+        if not first and all(map(_is_collateral, raised.values())):
+            first = sorted(dead)
+        if first:
+            return self._of_dead_rank(first[0], dead[first[0]])
+        found = [self._of_exception(rank, error) for rank, error in raised.items()]
+        return min(found, key=lambda f: (not f.fatal, _is_collateral(errors[f.rank]), f.rank))
+
+    # -- answers of the ranks and their nodes ------------------------------------------------------
+
+    def _dead_ranks(self) -> dict[int, ray.exceptions.RayError]:
+        """Ray's error for each dead rank. A poll can return a survivor's exception before the death that
+        caused it, so every rank is checked."""
+        dead: dict[int, ray.exceptions.RayError] = {}
+        for rank, w in self._workers.items():
+            try:
+                ray.get(w.actor.get_metadata.remote(), timeout=2)
+            except (RayActorError, ray.exceptions.OutOfMemoryError) as error:
+                dead[rank] = error
+            except ray.exceptions.GetTimeoutError:
+                self._note_state(rank)  # it cannot write its stacks; the other ranks did
+        return dead
+
+    def _note_state(self, rank: int) -> None:
+        state = self._call_on_node(rank, process_state, self._workers[rank].metadata.pid)
+        known = f"its process is in state {state}" if state else "the state of its process is unknown"
+        text = f"{self._who(rank)} does not answer; {known}"
+        EventLog(self._attempt.events).write("warning", text=text)
+
+    def _call_on_node(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+        """The result of a function in a rank or, if the rank does not answer, in another process of its node:
+        in this process if it is on that node, in another rank there, or in a new Ray task. None if none
+        answers."""
+        host = self._limits[rank].host
+        neighbours = [r for r, limits in self._limits.items() if limits.host == host and r != rank]
+        for target in (rank, *neighbours):
+            try:
+                answer: _T = ray.get(self._workers[target].execute_async(function, *args), timeout=_ANSWER_S)
+            except ray.exceptions.RayError:  # dead, stopped, or without a free file descriptor
+                if host == this_host():
+                    return function(*args)
+            else:
+                return answer
+        return self._call_in_new_process(rank, function, *args)
+
+    def _call_in_new_process(self, rank: int, function: Callable[..., _T], *args: Any) -> _T | None:
+        """Run the function in a new Ray task: the rank was the only worker of its node, as in a pod."""
+        there = NodeAffinitySchedulingStrategy(self._workers[rank].metadata.node_id, soft=False)
+        target = ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        try:
+            answer: _T = ray.get(target.remote(*args), timeout=_STARTS_S)
+        except ray.exceptions.RayError:  # the node is gone as well
+            return None
+        return answer
+
+    def _who(self, rank: int) -> str:
+        where = self._workers[rank].metadata
+        return f"rank {rank} (pid {where.pid} on {where.hostname})"
+
+    def _tail(self, rank: int) -> str:
+        """The end of the rank's log since this start of the group."""
+        text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
+        return text.rpartition(start_line(newest_restart(self._attempt).number))[2]
+
+    # -- one rank's failure ----------------------------------------------------------------------
+
+    def _of_exception(self, rank: int, error: BaseException) -> Failure:
+        if isinstance(error, UserCodeFailed):
+            return self._of_user_code(rank, error)
+        if isinstance(error, ScriptFailed):
+            return self._of_script(rank, error)
+        name = type(error).__name__
+        if not _is_of_kit(error):
+            text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
+            failure = self._failure(rank, name, text, recurrence.signature(f"{name}: {error}"))
+            return self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
+        failure = self._failure(rank, name, str(error), recurrence.signature(f"{name}: {error}"))
+        cause = "not_finite" if name.startswith("NonFinite") else "error"
+        return replace(failure, cause=cause, kit_exit_code=_exit_code(error), fatal=True)
+
+    def _of_user_code(self, rank: int, error: UserCodeFailed) -> Failure:
+        report = error.report
+        text = f"{report.text(f'rank {rank}')}\n{self._where_whole(rank)}"
+        failure = self._failure(rank, report.name, text, recurrence.signature_of(report))
+        failure = self._diagnosed(failure, message=report.whole_message(), tail=self._tail(rank))
+        return _judged(failure, recurrence.is_certain(report), recurrence.is_transient(report))
+
+    def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
+        report, name = error.report, type(error).__name__
+        ended = f"signal {error.signal_number}" if error.signal_number else f"code {error.script_exit_code}"
+        failure = self._failure(
+            rank,
+            name,
+            f"{error}\n{self._where_whole(rank)}" if report else str(error),
+            recurrence.signature_of(report)
+            if report
+            else recurrence.signature(f"{ended}: {error.last_line}"),
+            signal=error.signal_number,
+            exit_code=error.script_exit_code,
+        )
+        failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
+        did_not_start = recurrence.is_certain_of_script(error.script_exit_code, error.last_line, str(error))
+        return _judged(
+            failure,
+            is_certain=did_not_start
+            or (report is not None and recurrence.is_certain(report, at_start=self._has_just_begun())),
+            is_transient=error.signal_number == signal.SIGKILL
+            or (report is not None and recurrence.is_transient(report)),
+        )
+
+    def _has_just_begun(self) -> bool:
+        """Whether this is the first start of the attempt's workers, a few minutes ago."""
+        return newest_restart(self._attempt).number == 0 and time.monotonic() - self._began_s < _BEGINNING_S
+
+    def _where_whole(self, rank: int) -> str:
+        logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
+        return f"The whole traceback: {logs}"
+
+    def _of_dead_rank(self, rank: int, error: ray.exceptions.RayError) -> Failure:
+        """The failure of a dead process. Its log shows the fatal signal if the signal can be caught: Python's
+        faulthandler writes "Fatal Python error: Segmentation fault" (or Aborted, Bus error, …). Without such
+        a line the process was killed by SIGKILL, which cannot be caught.
+        """
+        tail = self._tail(rank)
+        message = f"{error}\n{tail}"
+        if "clustertrain: no progress in phase" in tail:
+            line = next(x for x in reversed(tail.splitlines()) if "clustertrain: no progress" in x)
+            what = line.removeprefix("clustertrain: ").partition(";")[0]
+            text = f"rank {rank} was ended by its watchdog: {what}"
+            failure = self._failure(rank, "watchdog", text, "watchdog", transient=True)
+            return self._diagnosed(failure, message=message)
+        number = next(
+            (n for text, n in _FATAL_SIGNALS.items() if f"Fatal Python error: {text}" in tail),
+            signal.SIGKILL,
+        )
+        text = f"{self._who(rank)} died of signal {int(number)} ({number.name})"
+        failure = self._failure(
+            rank,
+            "signal",
+            text,
+            f"signal {int(number)}",
+            signal=int(number),
+            transient=number == signal.SIGKILL,
+        )
+        return self._diagnosed(failure, message=message)
+
+    def _failure(self, rank: int, error: str, text: str, signature: str, **more: Any) -> Failure:
+        where = self._workers[rank].metadata
+        return Failure(rank, error, text, signature, host=where.hostname, pid=where.pid, **more)
+
+    def _diagnosed(self, failure: Failure, *, message: str, tail: str = "") -> Failure:
+        """The same failure; if a limit was reached, with its value, and marked as fatal."""
+        rank = failure.rank
+        before = self._limits[rank]
+        found = self._on_gpu(rank, message, tail) or diagnose(
+            self._who(rank),
+            message,
+            tail=tail,
+            killed=failure.signal == signal.SIGKILL,
+            before=before,
+            now=self._call_on_node(rank, read_limits, [group.path for group in before.cgroups]),
+        )
+        if found is None:
+            return failure
+        snapshot = SNAPSHOT.search(message)
+        text = f"{found.text}\n{snapshot[0]}" if snapshot else found.text
+        if found.retry_after_s is None:
+            return replace(failure, cause=found.cause, text=text, fatal=True)
+        return replace(
+            failure,
+            cause=found.cause,
+            text=text,
+            transient=found.retry_after_s > 0,
+            retry_after_s=found.retry_after_s,
+            broken_node=self._workers[rank].metadata.node_id if found.of_hardware else "",
+        )
+
+    def _on_gpu(self, rank: int, message: str, tail: str) -> Diagnosis | None:
+        """The cause if it is the rank's GPU; the GPU is looked at only after an error that names CUDA."""
+        gpus = self._gpus[rank].gpus if _OF_GPU.search(message) else ()
+        host = self._limits[rank].host
+        pids = {w.metadata.pid for r, w in self._workers.items() if self._limits[r].host == host}
+        return diagnose_gpu(
+            self._who(rank),
+            message,
+            tail=tail,
+            host=self._workers[rank].metadata.hostname,
+            gpus=(self._call_on_node(rank, gpu_states, gpus) or ()) if gpus else (),
+            own_pids=pids,
+        )
+
+
+def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:
+    """The same failure; marked as fatal, with the reason, if the error is certain to occur again."""
+    if failure.fatal or not is_certain:
+        return replace(failure, transient=failure.transient or is_transient)
+    text = f"{failure.text}\nAnother start would fail in the same way, so the workers are not restarted."
+    return replace(failure, text=text, fatal=True)
+
+
+def _is_of_kit(error: BaseException) -> bool:
+    """An error of the job, the data or the storage, or a stop: it ends the run, and its text is complete."""
+    return isinstance(error, ClusterTrainError | RunStopped) and not isinstance(error, ScriptFailed)
+
+
+def _exit_code(error: BaseException) -> int:
+    return error.exit_code if isinstance(error, ClusterTrainError | RunStopped) else EXIT_FAILED
+
+
+def _base(error: BaseException) -> BaseException:
+    """The user's exception inside Ray Train's wrapper."""
+    return getattr(error, "_base_exc", error)
+
+
+def _is_collateral(error: BaseException) -> bool:
+    report = getattr(error, "report", None)
+    name = report.name if report is not None else type(error).__name__
+    return shows_lost_peer(name, str(error))
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _STACKS_BYTES))
+            text = file.read().decode(errors="replace")
+            error = text.rfind("\nFatal Python error: ")  # Python then writes the stacks
+            end = error if error >= 0 else len(text)
+            return text[max(0, end - _LOG_TAIL_BYTES) :]
+    except FileNotFoundError:
+        return ""

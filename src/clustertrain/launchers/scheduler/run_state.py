@@ -1,0 +1,147 @@
+"""Derives the state of a run from its files and the state of its job. It reads no file and no clock.
+
+`result.json` of the newest attempt determines how the run ended. Only the scheduler shows that a job waits,
+was requeued, or died without a result. Its answer is never used for the outcome of the training.
+
+    job in the scheduler    newest attempt, if by this start of the job   state of the run
+    waits                   (any)                                         queued
+    has nodes               has a result                                  that of the result
+                            has none                                      that of its events
+                            does not exist yet                            waiting
+    over                    has a result                                  that of the result
+                            has none, or does not exist                   as the scheduler says
+    purged, or no answer    has a result                                  that of the result
+                            has none                                      by the heartbeat
+                            does not exist                                lost; queued without an answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clustertrain.launchers.scheduler.interface import JobState
+from clustertrain.observe.run_state import RunState, alive, of_result
+from clustertrain.run.records import Result
+from clustertrain.run.states import CAUSE_OF_CODE, STATES
+
+
+@dataclass(frozen=True)
+class Files:
+    """The facts about a run in its storage.
+
+    Attributes:
+        scheduler: how messages name the scheduler.
+        job_id: the ID of the run's job in the scheduler.
+        attempt: the number of the newest attempt, or None.
+        is_of_job: whether a start of that job claimed that attempt.
+        restart: the number of requeues before that start; 0 is the first start.
+        result: the result of that attempt, or None if it has not ended.
+        live: the state of the attempt by its events: waiting, staging or running.
+        cancelled: whether the storage records that the job was cancelled while it waited.
+    """
+
+    scheduler: str
+    job_id: str
+    attempt: int | None = None
+    is_of_job: bool = False
+    restart: int = 0
+    result: Result | None = None
+    live: str = "waiting"
+    cancelled: bool = False
+
+    @property
+    def job_text(self) -> str:
+        return f"{self.scheduler} job {self.job_id}"
+
+
+def standing_of(
+    files: Files, job: JobState | None, no_answer: str | None, who_runs: Callable[[], str | None]
+) -> RunState:
+    """The standing of a run whose job is, or was, in a scheduler.
+
+    Args:
+        job: None if the scheduler has purged it, or does not answer.
+        no_answer: the reason if the scheduler does not answer, or None if it does.
+        who_runs: returns the process that writes the heartbeat. It is slow, and is called only if nothing
+            else determines the state.
+    """
+    if job is None:
+        return _by_the_files(files, no_answer, who_runs)
+    if job.is_waiting:
+        return _queued(files, job)
+    if job.is_over:
+        return _after_its_end(files, job)
+    return _with_nodes(files, job)
+
+
+def _queued(files: Files, job: JobState) -> RunState:
+    again = f"; requeued after attempt {files.attempt}" if files.is_of_job else ""
+    if again and files.result is not None and files.result.cause == "node_fail":
+        again += f": {files.result.text.partition(chr(10))[0]}"
+    cause = "requeued" if files.is_of_job and job.meaning.cause == "scheduler" else job.meaning.cause
+    return RunState("queued", cause, f"{job.text}{again}")
+
+
+def _with_nodes(files: Files, job: JobState) -> RunState:
+    runner = files.job_text + (f" on {job.nodes}" if job.nodes else "")
+    ending = job.meaning.phase == "ending"
+    text = f"the job {job.meaning.text}" if ending or job.meaning.state == "waiting" else ""
+    text += f"; {job.note}" if text and job.note else ""
+    # A scheduler may count the restart at the requeue, while the previous start is still ending.
+    has_attempt = files.is_of_job and (ending or _is_this_start(files, job))
+    if has_attempt and files.result is not None:
+        return of_result(files.result, over=_is_settled(files))
+    if job.meaning.state == "waiting":
+        return RunState("waiting", job.meaning.cause, text, runner=runner)
+    if not has_attempt:
+        return RunState("waiting", "nodes", text or "started; its nodes are not ready yet", runner=runner)
+    return alive(files.live, runner, text)
+
+
+def _after_its_end(files: Files, job: JobState) -> RunState:
+    result = files.result if files.is_of_job else None
+    is_reported = _is_settled(files) or _is_this_start(files, job)
+    # A start of a run that is done claims no attempt, and its job ends with 0.
+    if result is not None and (is_reported or job.meaning.phase == "succeeded"):
+        return of_result(result, over=True)
+    began = files.is_of_job and _is_this_start(files, job)
+    if job.meaning.phase == "failed" and not began and job.exit_code in STATES["failed"].exit_codes:
+        cause = CAUSE_OF_CODE.get(job.exit_code, "error")
+        text = f"{files.job_text} ended with exit code {job.exit_code} before an attempt: see its output"
+        return RunState("failed", cause, text, over=True)
+    meaning = job.meaning
+    return RunState(meaning.state, meaning.cause, f"{files.job_text} {meaning.text}", over=True)
+
+
+def _by_the_files(files: Files, no_answer: str | None, who_runs: Callable[[], str | None]) -> RunState:
+    if files.cancelled and not (files.is_of_job and _is_settled(files)):
+        return RunState("cancelled", "cancelled", f"{files.job_text} was cancelled", over=True)
+    if not files.is_of_job:
+        return _never_started(files, no_answer)
+    if files.result is not None:
+        unknown = no_answer is not None and not _is_settled(files)
+        text = "it is not known whether its job was requeued" if unknown else ""
+        return of_result(files.result, over=not unknown, text=text)
+    runner = who_runs()
+    if runner is not None:
+        return alive(files.live, runner)
+    return RunState("lost", "vanished", "it has no heartbeat, and wrote no result", over=no_answer is None)
+
+
+def _never_started(files: Files, no_answer: str | None) -> RunState:
+    if no_answer is not None:
+        return RunState("queued", "scheduler", f"{files.job_text} was submitted; no attempt has begun")
+    text = f"{files.scheduler} has purged job {files.job_id}, which began no attempt"
+    return RunState("lost", "vanished", text, over=True)
+
+
+def _is_this_start(files: Files, job: JobState) -> bool:
+    """Whether the newest attempt is of the current start of the job. After a requeue the files of the
+    previous start do not show the state of the new one."""
+    return job.restarts is None or files.restart >= job.restarts
+
+
+def _is_settled(files: Files) -> bool:
+    """Whether the newest attempt ended in a state after which no scheduler restarts it."""
+    return files.result is not None and not STATES[files.result.state].restarts

@@ -1,0 +1,34 @@
+"""The standing of a run: its state, the cause, and the process that runs it. Plain data, without I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clustertrain.run.records import Result
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A state of states.STATES, with its cause and the reason as text.
+
+    `over`: the run has ended, and nothing will restart it automatically. `runner`: the process that runs it,
+    as text, or None. `of_result`: the state is that of the newest attempt's result.
+    """
+
+    state: str
+    cause: str
+    text: str = ""
+    over: bool = False
+    runner: str | None = None
+    of_result: bool = False
+
+
+def alive(live: str, runner: str | None, text: str = "") -> RunState:
+    """The standing of an attempt that has not ended; `live` is its state by its events."""
+    cause = {"waiting": "workers", "staging": "data", "running": "training"}[live]
+    return RunState(live, cause, text, runner=runner)
+
+
+def of_result(result: Result, *, over: bool, text: str = "") -> RunState:
+    """The standing by the result of an attempt."""
+    return RunState(result.state, result.cause, text, over, of_result=True)

@@ -1,0 +1,228 @@
+"""From sample ids to a batch on the device.
+
+A batch is fetched as a whole by the same function, in this process or in a loader process. The random
+generators are seeded from the batch before. So random operations of a dataset have the same results in every
+process, and after every resume.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
+from multiprocessing.queues import Queue
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.training.data.sampling import MicroBatch
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.ranks.rng import private_rng
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Fetch:
+    """`fetch[key]` is the batch of a MicroBatch, on the CPU.
+
+    A TensorDataset is indexed once per batch. For a dataset with `__getitems__` there is one call per batch,
+    for any other dataset one call per sample.
+    """
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._is_tensors = collate is default_collate and type(dataset) is TensorDataset
+
+    def __getitem__(self, key: MicroBatch) -> Any:
+        if self._is_tensors:
+            ids = torch.tensor(key.ids)
+            return [tensor[ids] for tensor in self._dataset.tensors]
+        with private_rng(key.seed):
+            if hasattr(self._dataset, "__getitems__"):
+                samples = self._dataset.__getitems__(key.ids)
+            else:
+                samples = [self._dataset[i] for i in key.ids]
+            return self._collate(samples)
+
+
+class Loader:
+    """Iterates over (micro-batch, batch on the device), in the order of `keys`.
+
+    Args:
+        fetch: Fetch, or another object whose `fetch[key]` is a batch on the CPU.
+        processes: 0 loads in this process; a GPU computes the previous step meanwhile, because nothing waits
+            for it. Each loader process prepares two batches ahead.
+        reuse: keep the processes for repeated iterations.
+    """
+
+    def __init__(
+        self, fetch: Any, keys: Iterable[MicroBatch], *, processes: int, device: torch.device, reuse: bool
+    ) -> None:
+        self._fetch = fetch
+        self._keys = keys
+        self._copied = CopyToDevice(device)
+        self._loader = loader_with_processes(fetch, keys, processes, device, reuse) if processes else None
+
+    def __iter__(self) -> Iterator[tuple[MicroBatch, Any]]:
+        if self._loader is None:
+            for key in self._keys:
+                yield key, self._copied(self._fetch[key])
+            return
+        for batch, key in zip(loaded(self._loader), self._keys, strict=True):
+            yield key, self._copied(batch)
+
+
+class CopyToDevice:
+    """`copy(batch)`: the batch on the device. A GPU copies it on a stream of its own, while it computes the
+    step before; what is queued from now on waits for the copy."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, batch: Any) -> Any:
+        if self._stream is None:
+            return to_device(batch, self._device)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            batch = to_device(batch, self._device)
+        current.wait_stream(self._stream)
+
+        def used_later(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda:
+                tensor.record_stream(current)  # its memory is not given to the next copy before it was used
+            return tensor
+
+        return map_tensors(batch, used_later)
+
+
+class _Sent:
+    """A fetch whose errors of clustertrain are values: DataLoader would put a traceback in their text."""
+
+    def __init__(self, fetch: Any) -> None:
+        self._fetch = fetch
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return self._fetch[key]
+        except ClusterTrainError as error:
+            return error
+
+
+def loader_with_processes(
+    fetch: Any, keys: Iterable[Any], processes: int, device: torch.device, reuse: bool
+) -> DataLoader[Any]:
+    """A DataLoader of `fetch[key]` for each key; `loaded` iterates over it."""
+    # forkserver: this process has threads (Ray's, gloo's, CUDA's), and a fork of it could inherit a locked
+    # lock. The server starts without threads, imports torch once, and forks the loader processes.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return DataLoader(
+        _Sent(fetch),  # type: ignore[arg-type]  # the sampler yields keys, not numbers
+        batch_size=None,
+        sampler=keys,
+        num_workers=processes,
+        collate_fn=_as_it_is,
+        pin_memory=device.type == "cuda",
+        persistent_workers=reuse,
+        multiprocessing_context=context,
+        worker_init_fn=_end_with_a_lost_batch,
+        generator=torch.Generator(),  # otherwise it draws from the training's generator
+    )
+
+
+def _end_with_a_lost_batch(worker_id: int) -> None:
+    """End the loader process if a batch cannot be sent (/dev/shm is full, no file can be opened). Python's
+    queue would drop the batch, and training would wait for it forever."""
+
+    def end(error: BaseException, batch: Any) -> None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
+
+    Queue._on_queue_feeder_error = staticmethod(end)  # type: ignore[attr-defined]  # made to be overridden
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def loaded(loader: DataLoader[Any]) -> Iterator[Any]:
+    """The values of a loader with processes; an error that a process sent is raised here."""
+    for value in _started(loader):
+        if isinstance(value, ClusterTrainError):
+            raise value
+        yield value
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    try:
+        return iter(loader)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise _unpicklable(loader.num_workers, error) from error
+
+
+def check_pickles(fetch: Any, processes: int) -> None:
+    """Check that the data set and the collate function can be sent to loader processes.
+
+    Raises:
+        JobError: one of their objects cannot be pickled.
+    """
+    _pickled(fetch, processes)
+
+
+def sent_copy(fetch: Any) -> tuple[Any, int]:
+    """What a loader process gets, and the bytes of the tensors and arrays in it. Here the copy shares them
+    with `fetch`. Raises as `check_pickles`."""
+    file, arrays = _pickled(fetch, "auto")
+    unpickler = pickle.Unpickler(file)
+    unpickler.persistent_load = arrays.__getitem__  # type: ignore[method-assign]  # made to be replaced
+    return unpickler.load(), sum(array.nbytes for array in arrays)
+
+
+def _pickled(fetch: Any, processes: int | str) -> tuple[BytesIO, list[Any]]:
+    """A pickle of everything but the tensors and arrays, which always pickle and may be large; and these."""
+    file, arrays = BytesIO(), []
+    pickler = ForkingPickler(file)
+
+    def left_out(value: Any) -> int | None:
+        is_array = any(f"{cls.__module__}.{cls.__name__}" == "numpy.ndarray" for cls in type(value).__mro__)
+        if not is_array and not isinstance(value, torch.Tensor):
+            return None
+        arrays.append(value)
+        return len(arrays) - 1
+
+    pickler.persistent_id = left_out  # type: ignore[method-assign]  # made to be replaced
+    try:
+        pickler.dump(fetch)
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise _unpicklable(processes, error) from error
+    file.seek(0)
+    return file, arrays
+
+
+def _unpicklable(processes: int | str, error: Exception) -> JobError:
+    return JobError(
+        f"train.loader_workers is {processes}, but the data set cannot be pickled:\n"
+        f"{error}\n"
+        "Define its classes and functions at the top of a module, or set loader_workers: 0."
+    )
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """`batch` with its tensors on `device`; to a GPU from pinned memory, without waiting."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
+
+    return batch if device.type == "cpu" else map_tensors(batch, move)

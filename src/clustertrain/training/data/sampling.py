@@ -1,0 +1,303 @@
+"""Which samples a rank takes at which step.
+
+An epoch is one order of all samples, the same on every rank. Each optimizer step takes the next
+global_batch_size samples and splits them among the ranks. The consumed samples of an epoch are therefore
+always a prefix of its order, for any number of ranks: a run that resumes with more or fewer ranks continues
+in the same order, and no sample is used twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.utils.data import Subset
+
+from clustertrain.errors import JobError
+from clustertrain.training.data.shard_order import Dealing, Dealt, ShardOrder
+from clustertrain.training.ranks.rng import derive_seed
+from clustertrain.training.settings import TrainSettings
+
+UNKNOWN = 1 << 62  # the number of samples of a stream without a length
+
+
+@lru_cache(maxsize=2)  # the epoch of the loop, and that of the loader, which may be ahead
+def epoch_order(seed: int, epoch: int, n: int) -> torch.Tensor:
+    """The order of an epoch: a permutation of range(n), int64 (n,), the same on every rank."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    return torch.randperm(n, generator=generator)
+
+
+@dataclass(frozen=True)
+class Position:
+    """The position of a run between two optimizer steps."""
+
+    epoch: int = 0  # epochs completed
+    offset: int = 0  # samples of the current epoch's order that are consumed
+    step: int = 0  # optimizer steps done
+    samples_seen: int = 0  # over all ranks and epochs
+    dealt: tuple[Dealt, ...] = ()  # of shards: how the offset was dealt; their order depends on it
+
+    @classmethod
+    def of(cls, state: dict[str, Any] | None) -> Position:
+        if state is None:
+            return cls()
+        saved = state["position"]
+        return cls(**{**saved, "dealt": tuple(Dealt(*part) for part in saved.get("dealt", ()))})
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "dealt": [list(part) for part in self.dealt]}
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """global_batch_size = batch_size × world_size × accumulate."""
+
+    batch_size: int
+    world_size: int
+    accumulate: int
+
+    @property
+    def of_ranks(self) -> int:
+        """Samples per forward pass over all ranks."""
+        return self.batch_size * self.world_size
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.of_ranks * self.accumulate
+
+    @classmethod
+    def of(cls, settings: TrainSettings, world_size: int, samples: int) -> BatchSizes:
+        """
+        Raises:
+            JobError: global_batch_size is not divisible, or one step needs more samples than there are.
+        """
+        share, total = world_size * settings.accumulate, settings.global_batch_size
+        if total is not None and total % share:
+            below, above = total // share * share, (total // share + 1) * share
+            raise JobError(
+                f"train.global_batch_size is {total}, not a multiple of workers × accumulate.\n"
+                f"{world_size} × {settings.accumulate} = {share}; {total} % {share} is {total % share}.\n"
+                f"Nearest that fit: {f'{below} and ' if below else ''}{above}."
+            )
+        sizes = cls(settings.batch_size or (total or 0) // share, world_size, settings.accumulate)
+        if sizes.global_batch_size > samples:
+            raise JobError(
+                f"train: a step takes {sizes.global_batch_size} samples; the training data has {samples}.\n"
+                f"batch_size {sizes.batch_size} × workers {world_size} × accumulate {settings.accumulate} "
+                f"= {sizes.global_batch_size}; the largest batch_size that fits is {samples // share}.\n"
+                "Use a smaller batch, fewer workers or more data."
+            )
+        return sizes
+
+
+class MicroBatch(NamedTuple):
+    """One rank's samples for one forward pass."""
+
+    ids: list[int]
+    seed: int  # for random operations during the fetch
+    share: float  # of the step's gradient; the shares of a step add up to 1
+    after: Position | None  # on the last one of a step: the position after the step
+    epoch: int = 0
+
+
+class Taking(Protocol):
+    """The samples of a rank in the rest of an epoch."""
+
+    def take(self, count: int) -> list[int]:
+        """The next `count` ids."""
+        ...
+
+
+class _InTurn:
+    """Takes from a sequence of ids."""
+
+    def __init__(self, ids: Sequence[int] | torch.Tensor) -> None:
+        self._ids, self._at = ids, 0
+
+    def take(self, count: int) -> list[int]:
+        taken = self._ids[self._at : self._at + count]
+        self._at += count
+        return taken.tolist() if isinstance(taken, torch.Tensor) else list(taken)
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """One rank's micro-batches from `start` to the end of the run; it can be iterated repeatedly.
+
+    The ids of a step are cut into `accumulate` pieces of batch_size × world_size, and rank r takes
+    [r::world_size] of each piece. The last step of an epoch may be shorter: every rank then takes the same
+    smaller number, and fewer than world_size samples per piece are left out of that epoch.
+
+    With `limit_batches` an epoch is only the first limit_batches × global_batch_size samples of its order, so
+    at most limit_batches steps.
+
+    With `shards` the samples of a rank are those of shard_order.py. With `is_stream` the order is that of the
+    data itself, and `samples` may be UNKNOWN.
+    """
+
+    sizes: BatchSizes
+    samples: int
+    seed: int
+    rank: int
+    epochs: int | None
+    steps: int | None
+    start: Position
+    limit_batches: int | None = None
+    shards: ShardOrder | None = None
+    is_stream: bool = False
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        position, mine = self.settle(self.start), None
+        while not self.done(position):
+            if mine is None or position.offset == 0:
+                mine = self._mine(position)
+            pieces = self._pieces(position)
+            taken = sum(pieces)
+            after = self._after(position, taken)
+            for i, piece in enumerate(pieces):
+                yield MicroBatch(
+                    ids=mine.take(piece // self.sizes.world_size),
+                    seed=derive_seed(self.seed, position.epoch, position.offset, i, self.rank),
+                    share=piece / taken,
+                    after=after if i == len(pieces) - 1 else None,
+                    epoch=position.epoch,
+                )
+            position = after
+
+    def _mine(self, position: Position) -> Taking:
+        world_size, end = self.sizes.world_size, self.epoch_samples
+        if self.shards is not None:
+            to = Dealing(world_size, self.sizes.batch_size)
+            return self.shards.batches(position.epoch, position.dealt, self.rank, to)
+        if self.is_stream:
+            return _InTurn(range(position.offset + self.rank, end, world_size))
+        order = epoch_order(self.seed, position.epoch, self.samples)
+        return _InTurn(order[position.offset + self.rank : end : world_size])
+
+    def _pieces(self, position: Position) -> list[int]:
+        """The numbers of samples of the next step's forward passes, over all ranks."""
+        world_size = self.sizes.world_size
+        left = min(self.epoch_samples - position.offset, self.sizes.global_batch_size)
+        full, rest = divmod(left, self.sizes.of_ranks)
+        return [self.sizes.of_ranks] * full + (
+            [rest // world_size * world_size] if rest >= world_size else []
+        )
+
+    def _after(self, position: Position, taken: int) -> Position:
+        dealt = position.dealt
+        if self.shards is not None:
+            dealt = _extended(dealt, Dealt(self.sizes.world_size, self.sizes.batch_size, taken))
+        return self.settle(
+            Position(
+                position.epoch,
+                position.offset + taken,
+                position.step + 1,
+                position.samples_seen + taken,
+                dealt,
+            )
+        )
+
+    def settle(self, position: Position) -> Position:
+        """`position`, or the start of the next epoch if fewer samples are left than there are ranks."""
+        if self.epoch_samples - position.offset < self.sizes.world_size:
+            return replace(position, epoch=position.epoch + 1, offset=0, dealt=())
+        return position
+
+    def done(self, position: Position) -> bool:
+        if self.steps is not None:
+            return position.step >= self.steps
+        return position.epoch >= (self.epochs or 0)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run, including those before `start`."""
+        if self.steps is not None:
+            return self.steps
+        start = self.settle(self.start)
+        whole_epochs = (self.epochs or 0) - start.epoch - 1
+        if whole_epochs < 0:
+            return start.step
+        return (
+            start.step
+            + self._steps_in(self.epoch_samples - start.offset)
+            + whole_epochs * self.steps_per_epoch
+        )
+
+    @property
+    def epoch_samples(self) -> int:
+        """The length of the part of an epoch's order that is used, in samples."""
+        if self.limit_batches is None:
+            return self.samples
+        return min(self.samples, self.limit_batches * self.sizes.global_batch_size)
+
+    @property
+    def limit_text(self) -> str:
+        """The warning that limit_batches is set, or empty without it."""
+        if self.limit_batches is None:
+            return ""
+        of_all = "" if self.samples == UNKNOWN else f" of {self.samples}"
+        return (
+            f"train.limit_batches is {self.limit_batches}: an epoch has {self.steps_per_epoch} steps "
+            f"({self.epoch_samples}{of_all} samples), an evaluation at most {self.limit_batches} "
+            "batches per worker; the results are of these samples, not of the whole data"
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._steps_in(self.epoch_samples)
+
+    def _steps_in(self, samples: int) -> int:
+        full, rest = divmod(samples, self.sizes.global_batch_size)
+        return full + (rest >= self.sizes.world_size)
+
+
+def _extended(dealt: tuple[Dealt, ...], part: Dealt) -> tuple[Dealt, ...]:
+    if not dealt or dealt[-1][:2] != part[:2]:
+        return (*dealt, part)
+    return (*dealt[:-1], part._replace(samples=dealt[-1].samples + part.samples))
+
+
+def limited(dataset: Any, limit_batches: int | None, sizes: BatchSizes) -> Any:
+    """`dataset`, or at most `limit_batches` batches per rank of its samples.
+
+    They have equal distances in the data set: the first samples of a sorted one could have a single class,
+    for which a metric may be undefined.
+    """
+    everything = len(dataset)
+    count = everything if limit_batches is None else min(everything, limit_batches * sizes.of_ranks)
+    if count == everything:
+        return dataset
+    return Subset(dataset, [i * everything // count for i in range(count)])
+
+
+def evaluation_order(samples: int, batch_size: int, rank: int, world_size: int) -> list[MicroBatch]:
+    """One rank's batches of an evaluation: ids rank, rank + world_size, … Each sample is on exactly one rank.
+
+    Ranks may differ by one sample, and so by one batch; with fewer samples than ranks some ranks have none.
+    """
+    ids = range(rank, samples, world_size)
+    return [
+        MicroBatch(list(ids[i : i + batch_size]), derive_seed(rank, i), 1.0, None)
+        for i in range(0, len(ids), batch_size)
+    ]
+
+
+def shard_evaluation_order(
+    order: ShardOrder, batch_size: int, rank: int, world_size: int
+) -> list[MicroBatch]:
+    """As `evaluation_order`, for shards: the samples of a rank are consecutive."""
+    lanes = order.evaluation(rank, Dealing(world_size, batch_size))
+    found: list[MicroBatch] = []
+    while ids := lanes.take(batch_size):
+        found.append(MicroBatch(ids, derive_seed(rank, len(found)), 1.0, None))
+    return found
+
+
+def spread_batch(samples: int, batch_size: int) -> MicroBatch:
+    """One batch of samples at equal distances over the data set, the same on every rank."""
+    count = min(batch_size, samples)
+    return MicroBatch([i * samples // count for i in range(count)], derive_seed(0), 1.0, None)

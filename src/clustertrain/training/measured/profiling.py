@@ -1,0 +1,97 @@
+"""A profile of a few steps: what each rank did when, for Perfetto and TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from clustertrain.errors import JobError
+from clustertrain.training.data.sampling import TrainOrder
+from clustertrain.training.ranks.distributed import RankInfo, sum_over_ranks
+
+_T = TypeVar("_T")
+
+
+def check_profile(steps: tuple[int, int] | None, order: TrainOrder) -> None:
+    """
+    Raises:
+        JobError: the run ends before the last step of the profile.
+    """
+    if steps is not None and steps[1] > order.total_steps:
+        raise JobError(
+            f"train.profile.steps is [{steps[0]}, {steps[1]}], but the run has {order.total_steps} steps.\n"
+            "Name steps that the run has, counted from 1, or train longer."
+        )
+
+
+class Profile:
+    """Records the steps `steps`, the first to the last one included, and writes a file on each rank.
+
+    A run that resumes after the first of them records the rest.
+
+    Args:
+        file: as Run.profile.
+        log: writes a record of a kind on rank 0.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[int, int] | None,
+        order: TrainOrder,
+        rank_info: RankInfo,
+        file: Callable[[], tuple[Path, str]],
+        log: Callable[..., None],
+    ) -> None:
+        check_profile(steps, order)
+        self._steps, self._rank_info, self._file, self._log = steps, rank_info, file, log
+        self._next_step = order.start.step + 1
+        self._profiler: profile | None = None
+
+    def batches(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """The same batches; the profile begins before the first one of its steps is loaded."""
+        iterator = iter(batches)
+        while True:
+            self._begin_if_due()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            yield batch
+
+    def _begin_if_due(self) -> None:
+        if self._steps is None or self._profiler is not None:
+            return
+        if self._steps[0] <= self._next_step <= self._steps[1]:
+            activities = [ProfilerActivity.CPU]
+            if self._rank_info.device.type == "cuda":
+                activities.append(ProfilerActivity.CUDA)
+            self._first = self._next_step
+            self._profiler = profile(activities=activities, record_shapes=True)
+            self._profiler.start()
+
+    def step_done(self, step: int) -> None:
+        """After step `step`, on every rank."""
+        self._next_step = step + 1
+        if self._profiler is None or self._steps is None or step < self._steps[1]:
+            return
+        profiler, self._profiler = self._profiler, None
+        if self._rank_info.device.type == "cuda":
+            torch.cuda.synchronize(self._rank_info.device)  # its last kernels belong to the profile
+        profiler.stop()
+        path, uri = self._file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}")
+        profiler.export_chrome_trace(str(unfinished))
+        unfinished.replace(path)
+        # Only then are all files there.
+        sum_over_ranks(torch.zeros(1, device=self._rank_info.device), self._rank_info).item()
+        self._log(
+            "note",
+            text=f"the profile of steps {self._first} to {step} is {uri}; those of the other ranks are "
+            "beside it. Open one at https://ui.perfetto.dev, "
+            "or the folder with TensorBoard and torch-tb-profiler",
+        )

@@ -1,0 +1,161 @@
+"""What the curve shows of the steps beside their loss: times, speed, memory; stragglers and profiles.
+
+All ranks measure. At a line of the log they exchange a few numbers, once, and rank 0 logs them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from clustertrain.training.data.sampling import MicroBatch, TrainOrder
+from clustertrain.training.measured.flops import count_flops, peak_of
+from clustertrain.training.measured.profiling import Profile
+from clustertrain.training.measured.step_times import StepTimes, Times
+from clustertrain.training.measured.stragglers import Stragglers, straggler_text
+from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
+from clustertrain.training.task import Task
+
+_HOST_BYTES = 64
+
+
+class StepWatch:
+    """Watches the steps of one rank; every rank makes the same calls.
+
+    Args:
+        profile: as Run.profile.
+        log: writes a record of a kind on rank 0.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainSettings,
+        rank_info: RankInfo,
+        order: TrainOrder,
+        *,
+        profile: Callable[[], tuple[Path, str]],
+        log: Callable[..., None],
+    ) -> None:
+        self._task, self._rank_info, self._log = task, rank_info, log
+        self._times = StepTimes(rank_info.device)
+        self._stragglers = Stragglers()
+        self._profile = Profile(settings.profile_steps, order, rank_info, profile, log)
+        self._precision = settings.precision
+        self._flops_per_sample = task.flops_per_sample
+        self._is_sharded = settings.strategy == "fsdp"
+        self._recomputes = settings.activation_checkpointing != "none"
+        self._share = "mfu"  # of the peak; "hfu" if what is computed twice was counted twice
+        self._has_utilization = rank_info.device.type == "cuda"
+
+    def count_flops(
+        self, model: nn.Module, first: tuple[MicroBatch, Any], precision: Precision, *, counted: int | None
+    ) -> None:
+        """Count the operations of a sample in a pass of the first batch, on a GPU, unless the task gives
+        their number.
+
+        Args:
+            counted: those of the first batch, if they were counted before.
+        """
+        device = self._rank_info.device
+        if self._flops_per_sample is not None or device.type != "cuda":
+            return
+        key, batch = first
+        try:
+            if counted is None:
+                counted = count_flops(self._task, model, batch, precision=precision, device=device)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            self._log("note", text=f"torch cannot count the operations of a step, no MFU is shown: {error}")
+            return
+        self._flops_per_sample = counted / len(key.ids)
+        if self._recomputes:
+            self._share = "hfu"
+
+    def batches(self, batches: Iterable[tuple[MicroBatch, Any]]) -> Iterator[tuple[MicroBatch, Any]]:
+        return self._times.batches(self._profile.batches(batches))
+
+    def backward(self, loss: torch.Tensor, *, exchanges: bool) -> None:
+        """Before each backward pass; `exchanges`: the ranks exchange their gradients in it."""
+        if exchanges and self._rank_info.world_size > 1:
+            self._times.exchange(loss)
+
+    def step_done(self, step: int) -> None:
+        self._times.step_done()
+        self._profile.step_done(step)
+
+    def figures(self, samples_per_s: float) -> dict[str, float]:
+        """The figures of the steps since the last line of the log, the same on every rank; see
+        docs/metrics.md.
+
+        Args:
+            samples_per_s: of all ranks.
+        """
+        of_ranks = self._gathered()
+        times = [Times(int(steps), *seconds) for steps, *seconds in of_ranks[:, :4].tolist()]
+        # In a pass with FSDP a rank waits for the parts of the others: only the data are its own.
+        self._warn_of_stragglers([replace(t, compute_s=0.0) for t in times] if self._is_sharded else times)
+        figures = {
+            "samples_per_s": samples_per_s,
+            "data_wait_s": _mean(t.data_wait_s for t in times),
+            "compute_s": _mean(t.compute_s for t in times),
+        }
+        if len(times) > 1:
+            figures["communication_s"] = _mean(t.communication_s for t in times)
+        if self._task.tokens_per_sample is not None:
+            figures["tokens_per_s"] = samples_per_s * self._task.tokens_per_sample
+        if self._rank_info.device.type == "cuda":
+            figures["gpu_memory_peak_bytes"] = of_ranks[:, 4].max().item()
+            if (of_ranks[:, 5] >= 0).all():
+                figures["gpu_utilization_percent"] = of_ranks[:, 5].mean().item()
+        return figures | self._flop_figures(samples_per_s)
+
+    def _gathered(self) -> torch.Tensor:
+        """The numbers of every rank, float64 (world_size, 6): one all_gather."""
+        times, device = self._times.read(), self._rank_info.device
+        memory, utilization = 0.0, -1.0
+        if device.type == "cuda":
+            memory = float(torch.cuda.max_memory_reserved(device))
+            utilization = self._utilization()
+        mine = [times.steps, times.data_wait_s, times.compute_s, times.communication_s, memory, utilization]
+        return gather_over_ranks(torch.tensor(mine, dtype=torch.float64), self._rank_info)
+
+    def _utilization(self) -> float:
+        """The GPU's utilization in percent, or -1 from the first time that NVML does not answer: without the
+        package nvidia-ml-py, on a MIG slice, or in a container without the driver capability `utility`."""
+        if self._has_utilization:
+            try:
+                return float(torch.cuda.utilization(self._rank_info.device))
+            except Exception as error:  # noqa: BLE001  a measurement never ends a training, and pynvml has a class of its own
+                self._has_utilization = False
+                self._log("note", text=f"NVML does not answer, no utilization of the GPU is shown: {error}")
+        return -1.0
+
+    def _warn_of_stragglers(self, times: list[Times]) -> None:
+        if not (ranks := self._stragglers.new(times)):
+            return
+        name = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES)
+        names = gather_over_ranks(torch.tensor(list(name), dtype=torch.uint8), self._rank_info)
+        for rank in ranks:
+            host = bytes(names[rank].tolist()).decode(errors="replace").strip()
+            self._log("warning", text=straggler_text(rank, host, times))
+
+    def _flop_figures(self, samples_per_s: float) -> dict[str, float]:
+        if self._flops_per_sample is None:
+            return {}
+        flops_per_s = self._flops_per_sample * samples_per_s
+        peak = peak_of(self._rank_info.device, self._precision)
+        share = {} if peak is None else {self._share: flops_per_s / (self._rank_info.world_size * peak)}
+        return {"flops_per_s": flops_per_s, **share}
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)

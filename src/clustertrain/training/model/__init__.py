@@ -1,0 +1,14 @@
+"""The model in DDP or FSDP, compiled and initialized.
+
+building.py           the model on its device and in DDP or FSDP, with its final gradient buckets
+sharding.py           FSDP: the model divided among the ranks
+blocks.py             the blocks of a model that FSDP gathers together, and what FSDP refuses
+mmap_init.py          a model larger than the memory is built in mapped files
+initializing.py       initial weights by the task, block by block
+float8.py             large matrix products in 8 bits
+recomputing.py        activation checkpointing, by blocks or operations
+restore_tensors.py    the tensors of a checkpoint, divided as the model is
+compiling.py          torch.compile, and the compiler that it needs
+normalizing.py        BatchNorm layers converted to another normalization
+unused_parameters.py  parameters without a gradient, for which DDP would wait
+"""

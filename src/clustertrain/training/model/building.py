@@ -1,0 +1,253 @@
+"""Builds the model on its device, in DDP with its final gradient buckets or in FSDP; checks the data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import signature
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+
+from clustertrain.errors import JobError
+from clustertrain.training.data.loader_kinds import size_of
+from clustertrain.training.data.shards import Shards
+from clustertrain.training.model.blocks import named_modules, naming_block
+from clustertrain.training.model.compiling import compiled
+from clustertrain.training.model.float8 import to_float8
+from clustertrain.training.model.initializing import Initialization, without_parameters
+from clustertrain.training.model.mmap_init import MappedInit
+from clustertrain.training.model.normalizing import convert
+from clustertrain.training.model.recomputing import recomputing
+from clustertrain.training.model.unused_parameters import AwaitedGradients
+from clustertrain.training.nested_tensors import map_tensors
+from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.dtensors import is_sharded
+from clustertrain.training.ranks.rng import pack_rng, restore_rng
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import Precision
+from clustertrain.training.task import Task
+
+SETTLING_PASSES = 2
+_COMPRESSION = {"fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
+# DDP's parameter has another name since torch 2.13, which warns of the old one.
+_SYNC_BUFFERS = "broadcast_buffers"
+if "forward_sync_buffers" in signature(DistributedDataParallel).parameters:
+    _SYNC_BUFFERS = "forward_sync_buffers"
+
+
+def divides(settings: TrainSettings, rank_info: RankInfo) -> bool:
+    """Whether the model is divided among the ranks."""
+    return settings.strategy == "fsdp" and rank_info.world_size > 1
+
+
+def autocast_of(settings: TrainSettings, rank_info: RankInfo) -> str:
+    """The precision for autocast. FSDP converts parameters and inputs itself, and autocast would convert some
+    of them back."""
+    return "fp32" if divides(settings, rank_info) else settings.precision
+
+
+def make_model(task: Task, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
+    """The task's model on the device, in training mode; for FSDP on the CPU, where `shard` finds it.
+
+    Raises:
+        JobError: it is not a module, has no trainable parameters, its normalization or its layers for float8
+            cannot be converted, or the task does not initialize a parameter.
+        ClusterError: the GPU has no float8.
+    """
+    is_divided = divides(settings, rank_info)
+    initializes = type(task).init_weights is not Task.init_weights
+    with without_parameters() if initializes else MappedInit() if is_divided else nullcontext():
+        model = task.model()
+    name = f"{type(task).__name__}.model()"
+    if not isinstance(model, nn.Module):
+        raise JobError(f"{name} returned {type(model).__name__}, not an nn.Module.\nReturn the model itself.")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        count = sum(1 for _ in model.parameters())
+        what = "parameters that need a gradient" if count else "parameters"
+        raise JobError(
+            f"{name} returned a {type(model).__name__} without {what} ({count} in all): "
+            "there is nothing to train.\n"
+            "Keep layers as attributes or in nn.ModuleList, and leave some of them unfrozen."
+        )
+    if isinstance(task.criterion, nn.Module):
+        task.criterion.to(rank_info.device)  # the weights of the classes, for example
+    model = convert(model, settings.normalization, rank_info.device)
+    if settings.float8:
+        to_float8(model, rank_info.device)
+    if not is_divided:
+        Initialization(task, model, settings.seed, rank_info.device).fill(model)
+        model.to(rank_info.device)  # FSDP moves it block by block
+    return model.train()  # a pretrained model is often in evaluation mode
+
+
+def wrap(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> nn.Module:
+    """`model`, compiled if configured, and in DDP with several ranks; its parameters stay the same tensors. A
+    sharded model is returned as it is.
+
+    Raises:
+        ClusterError: it is to be compiled, and the node has no compiler.
+    """
+    if is_sharded(model):
+        return model
+    if settings.activation_checkpointing != "none":
+        for block in named_modules(task, model, settings)[0]:
+            recomputing(model, block, settings.activation_checkpointing)
+    module = compiled(model, settings, rank_info.device) if settings.compile else model
+    if rank_info.world_size == 1:
+        return module
+    buffers: dict[str, Any] = {} if settings.ddp_broadcast_buffers else {_SYNC_BUFFERS: False}
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[rank_info.device] if rank_info.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,  # saves one copy of the gradients
+        find_unused_parameters=settings.find_unused_parameters,
+        bucket_cap_mb=settings.ddp_bucket_cap_mb,
+        static_graph=settings.ddp_static_graph,
+        **buffers,
+    )
+    if settings.gradient_compression != "none":
+        wrapped.register_comm_hook(None, _COMPRESSION[settings.gradient_compression])
+    return wrapped
+
+
+def shard(task: Task, model: nn.Module, settings: TrainSettings, rank_info: RankInfo) -> str:
+    """Divide the model among the ranks, if the strategy is FSDP and there are several.
+
+    Returns:
+        its blocks and their sizes in a sentence; "" if it is not divided.
+
+    Raises: as `shard_model`.
+    """
+    if not divides(settings, rank_info):
+        return ""
+    from clustertrain.training.model.sharding import shard_model  # it imports much of torch.distributed
+
+    return shard_model(task, model, settings, rank_info)
+
+
+def exchange_if(last: bool, wrapped: nn.Module, settings: TrainSettings) -> AbstractContextManager[None]:
+    """Around a forward and backward pass: DDP exchanges gradients only in the `last` one of a step. With FSDP
+    ranks that hold different parts do so in each, because no rank has the memory for all gradients, unless
+    the job says otherwise; with `hybrid` the nodes do so only in the last one."""
+    if is_sharded(wrapped):
+        cast(Any, wrapped).set_requires_all_reduce(last)
+        cast(Any, wrapped).set_requires_gradient_sync(last or settings.fsdp_exchanges_every_pass)
+        return nullcontext()
+    if last or not isinstance(wrapped, DistributedDataParallel):
+        return nullcontext()
+    return wrapped.no_sync()
+
+
+def settle_buckets(
+    task: Task,
+    wrapped: nn.Module,
+    model: nn.Module,
+    batch: Any,
+    *,
+    precision: Precision,
+    device: torch.device,
+) -> int | None:
+    """Run two passes and discard their gradients, buffers and random numbers; with FSDP one.
+
+    Returns:
+        with FSDP, the floating-point operations of the pass as torch counts them: a further pass, only to
+        count them, could fail on one rank, while the others wait in its collectives.
+
+    DDP rebuilds its gradient buckets after it has seen the order in which gradients become ready. With three
+    or more ranks the buckets determine the order of summation. If the first training steps after each start
+    did this, a resumed run would differ from an uninterrupted one in the last bit. The first pass records the
+    order, the second builds the buckets that all steps then use. FSDP has no buckets; its pass finds out
+    before the first step whether the model works in these blocks.
+
+    Raises:
+        JobError: parameters have no gradient (DDP), or are used outside their block (FSDP).
+    """
+    is_fsdp = is_sharded(wrapped)
+    if not isinstance(wrapped, DistributedDataParallel) and not is_fsdp:
+        return None
+    awaited, counter = AwaitedGradients(task, model, wrapped), FlopCounterMode(display=False)
+    with discarding(model, device), counter if is_fsdp else nullcontext():
+        for _ in range(1 if is_fsdp else SETTLING_PASSES):
+            with naming_block(task) if is_fsdp else nullcontext():
+                with precision.autocast():
+                    loss = task.loss(wrapped, map_tensors(batch, torch.clone))
+                loss.backward()  # type: ignore[no-untyped-call]  # torch's own lacks types
+            awaited.check()
+            wrapped.zero_grad(set_to_none=True)
+    return int(counter.get_total_flops()) if is_fsdp else None
+
+
+@contextmanager
+def discarding(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Discard the gradients, buffers and random numbers of the passes inside, also of one that fails."""
+    random_states = pack_rng(device)
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for buffer, saved in zip(model.buffers(), buffers, strict=True):
+                buffer.copy_(saved)
+        restore_rng(random_states, device)
+
+
+def load_weights(task: Task, model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Load the weights and buffers of a checkpoint into the task's model.
+
+    Raises:
+        JobError: names, shapes or dtypes differ; names the parameters. torch itself would convert the dtypes.
+    """
+    what = f"The checkpoint's weights do not fit {type(task).__name__}.model():"
+    remedy = "Undo the change, or start over with --fresh, which keeps this run."
+    own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    converted = [
+        f"{key} {tuple(weights[key].shape)} is {_name_of(weights[key].dtype)} in the checkpoint, "
+        f"and {_name_of(tensor.dtype)} in the model"
+        for key, tensor in own.items()
+        if isinstance(weights.get(key), torch.Tensor) and weights[key].dtype != tensor.dtype
+    ]
+    if converted:
+        more = f"\nThe dtypes of {len(converted) - 3} more differ." if len(converted) > 3 else ""
+        raise JobError("\n".join([what, *converted[:3]]) + f"{more}\n{remedy}")
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:  # torch lists all keys that are missing, unexpected or of another shape
+        raise JobError(f"{what}\n{error}\n{remedy}") from error
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def load_datasets(
+    task: Task, data: Mapping[str, Path], rank_info: RankInfo, epochs: int | None
+) -> tuple[Any, Any, int]:
+    """(training data, evaluation data or None, the number of training samples).
+
+    Raises:
+        JobError: one of them has no length or no items, or ranks have different lengths.
+    """
+    training, evaluation = task.train_data(data), task.eval_data(data)
+    for dataset in (training, evaluation):
+        if isinstance(dataset, Shards):
+            dataset.count(rank_info)
+    sizes = [
+        size_of(training, f"{type(task).__name__}.train_data()", epochs=epochs, is_evaluation=False),
+        0
+        if evaluation is None
+        else size_of(evaluation, f"{type(task).__name__}.eval_data()", epochs=epochs, is_evaluation=True),
+    ]
+    of_ranks = gather_over_ranks(torch.tensor(sizes), rank_info).tolist()
+    if any(other != of_ranks[0] for other in of_ranks):
+        raise JobError(
+            f"The data differs in size between ranks; (training, evaluation) by rank: {of_ranks}.\n"
+            "Every rank must return all of the data; clustertrain splits it among the ranks."
+        )
+    return training, evaluation, sizes[0]

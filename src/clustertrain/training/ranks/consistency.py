@@ -1,0 +1,159 @@
+"""Every rank has the same model: compared before DDP wraps it, and with the optimizer's state at every save.
+
+DDP averages gradients, not weights: it assumes that equal weights take equal steps on all ranks.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from clustertrain.errors import ClusterTrainError, JobError
+from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks
+from clustertrain.training.ranks.dtensors import is_sharded
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PART = 1 << 22  # elements that are compared at once: 64 MiB beside the weights
+
+
+class WeightsDiverged(ClusterTrainError):
+    """The weights of the ranks, or the states of their optimizers, differ; raised on all ranks with the same
+    message."""
+
+    def __init__(self, step: int, rank: int, name: str) -> None:
+        super().__init__(
+            f"After step {step} the weights of rank {rank} differ from those of rank 0, first in {name}; "
+            "they were not saved.\n"
+            "Every rank must take the same optimizer step: look for random numbers or a condition on the "
+            "rank in the optimizer or a callback, and for weights that are changed elsewhere.\n"
+            "Nodes with different processors may round differently: then set train.compare_weights_every: 0."
+        )
+        self.step, self.rank, self.name = step, rank, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.rank, self.name)
+
+
+def check_same_model(model: nn.Module, name: str, rank_info: RankInfo) -> str | None:
+    """Compare the models that the ranks have built, before DDP copies rank 0's values to the others.
+
+    Returns:
+        a warning, if buffers have other values on another rank; parameters are drawn from the same seed, or
+        loaded, and may differ.
+
+    Raises:
+        JobError: on all ranks, if parameters or buffers differ in name, shape or dtype.
+    """
+    if rank_info.world_size == 1:
+        return None
+    own = [(key, tuple(t.shape), str(t.dtype)) for key, t in _tensors(model)]
+    of_ranks: list[Any] = [None] * rank_info.world_size
+    dist.all_gather_object(of_ranks, own)
+    for rank, found in enumerate(of_ranks):
+        if found != of_ranks[0]:
+            raise JobError(
+                f"{name} built another model on rank {rank} than on rank 0: "
+                f"{_difference(of_ranks[0], found)}.\n"
+                "Training needs the same parameters on every rank. Build the model from `args` and the data, "
+                "not from the rank, the host or random numbers of your own."
+            )
+    different = _first_difference({key: _checksums(t) for key, t in model.named_buffers()}, rank_info)
+    if different is None:
+        return None
+    rank, key = different
+    return f"the buffer {key} of {name} has other values on rank {rank} than on rank 0; rank 0's are used"
+
+
+def check_same_weights(
+    model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank_info: RankInfo
+) -> None:
+    """All ranks call it after the same step. It sends four numbers per parameter: two for its values, two for
+    what the optimizer keeps for it. With FSDP there is nothing to compare: each rank has other parts.
+
+    Raises:
+        WeightsDiverged: on all ranks, naming the first rank and parameter.
+    """
+    if rank_info.world_size == 1 or is_sharded(model):
+        return
+    parameters = dict(model.named_parameters())
+    values = {name: _checksums(parameter) for name, parameter in parameters.items()}
+    states = {
+        f"the optimizer's state of {name}": _checksums_of_state(optimizer.state.get(p), p.device)
+        for name, p in parameters.items()
+    }
+    if different := _first_difference(values | states, rank_info):
+        raise WeightsDiverged(step, *different)
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _difference(expected: list[Any], found: list[Any]) -> str:
+    """The first entry (name, shape, dtype) in which they differ."""
+    one, other = next(
+        ((a, b) for a, b in zip(expected, found, strict=False) if a != b),
+        ((expected[len(found) :] or [None])[0], (found[len(expected) :] or [None])[0]),
+    )
+    return f"{_described(other)} instead of {_described(one)}"
+
+
+def _described(entry: Any) -> str:
+    if entry is None:
+        return "no more parameters"
+    key, shape, dtype = entry
+    return f"{key} {tuple(shape)} {dtype.removeprefix('torch.')}"
+
+
+def _first_difference(checksums: dict[str, torch.Tensor], rank_info: RankInfo) -> tuple[int, str] | None:
+    """(rank, name) of the first of the checksums, int64 (2,) by name, that is not rank 0's. The names are the
+    same on all ranks."""
+    if not checksums:
+        return None
+    own = torch.stack([each.to(rank_info.device) for each in checksums.values()])
+    of_ranks = gather_over_ranks(own, rank_info)
+    for rank in range(1, rank_info.world_size):
+        differs = (of_ranks[rank] != of_ranks[0]).any(dim=1)
+        if differs.any():
+            return rank, list(checksums)[int(differs.nonzero()[0])]
+    return None
+
+
+def _checksums_of_state(state: Any, device: torch.device) -> torch.Tensor:
+    """int64 (2,) on the device: of all tensors, numbers and texts in an optimizer's state, each at its place.
+    A rank may keep something that the others do not, so their number is not compared itself."""
+    sums = torch.zeros(2, dtype=torch.int64, device=device)
+    for place, value in _places(state):
+        factor = 2 * zlib.crc32(place.encode()) + 1  # odd: a product modulo 2^64 keeps every bit
+        if isinstance(value, torch.Tensor):
+            sums += factor * _checksums(value).to(device)
+        elif isinstance(value, str | int | float | complex):  # other objects may print an address
+            sums += factor * zlib.crc32(repr(value).encode()) % 2**62  # as a number it must fit into int64
+    return sums
+
+
+def _places(state: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in nested mappings and lists, each with its place."""
+    if isinstance(state, dict | list | tuple):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            yield from _places(value, f"{place}.{key}")
+    else:
+        yield place, state
+
+
+def _checksums(tensor: torch.Tensor) -> torch.Tensor:
+    """int64 (2,): sums over the bits of the elements, and over their squares, modulo 2^64. Integers add up to
+    the same in any order, so equal tensors have equal sums on every device."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    sums = torch.zeros(2, dtype=torch.int64, device=flat.device)
+    for part in flat.view(_INTEGERS[flat.element_size()]).split(_PART):  # type: ignore[no-untyped-call]  # torch's own lacks types
+        bits = part.to(torch.int64)
+        sums += torch.stack([bits.sum(), (bits * bits).sum()])
+    return sums

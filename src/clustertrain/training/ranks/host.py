@@ -1,0 +1,76 @@
+"""The loop's interface to its launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Requests(NamedTuple):
+    """The requests to a training, after a step."""
+
+    stop: bool = False
+    save: bool = False
+    save_timer: bool = False  # the time between two saves has passed
+
+
+@dataclass(frozen=True)
+class SaveProgress:
+    """How far the training is at a save, as the manifest of the checkpoint lists it."""
+
+    step: int
+    epoch: int
+    samples_seen: int
+    world_size: int
+    metrics: Mapping[str, float]  # of an evaluation after this step
+    reason: str  # "steps", "stop", …
+
+
+class Host(Protocol):
+    """One per rank. Rank 0's receives requests, saves and logs."""
+
+    rank: int
+    saves_in_background: bool  # False: training waits until a checkpoint is written; the same on every rank
+
+    def requests(self) -> Requests:
+        """The stop and save requested since the last call; called on rank 0, once a step."""
+
+    def restore(self) -> dict[str, Any] | None:
+        """The state passed to `save`, tensors on the CPU, on all ranks, or None on a fresh start.
+        Tensors that were divided among ranks are on the meta device: `fill` reads them."""
+
+    def fill(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Read tensors into those given, each by its path in the state: those that `restore` returned on the
+        meta device. Called on all ranks; each has its part of a divided tensor (a DTensor)."""
+
+    def reserve(self, state: dict[str, Any]) -> None:
+        """Allocate buffers for saves of tensors like these (live); called on all ranks after the first
+        step."""
+
+    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
+        """Begin to save `state` (live tensors: copy them before returning); called on all ranks."""
+
+    def wait_for_write(self, timeout_s: float) -> int | None:
+        """Wait at most `timeout_s` for the write of this rank's last save. Returns None if it is over,
+        otherwise the bytes written so far."""
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Write a record of metrics; called on rank 0."""
+
+    def images(self, step: int, images: Mapping[str, torch.Tensor]) -> None:
+        """Write images of an evaluation, uint8 (channels, height, width) on the CPU; called on rank 0."""
+
+    def phase(self, name: str, step: int) -> None:
+        """Start of the phase "first_step", "step", "evaluation" or "save"; `step` is the last finished
+        step."""
+
+    def profile(self) -> tuple[Path, str]:
+        """The file for this rank's profile, and the place where people find it."""
+
+    def finish(self) -> None:
+        """Wait for the last save; called on all ranks, at the end."""

@@ -1,0 +1,245 @@
+"""From gradients to new weights: the learning rate, its warm-up, clipping."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from clustertrain.errors import JobError
+from clustertrain.training.data.sampling import BatchSizes
+from clustertrain.training.ranks.dtensors import whole
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.precision import LossScaler
+from clustertrain.training.task import Task
+
+
+def lr_factor(scaling: str, batch: int, base: int) -> float:
+    """The factor for a learning rate tuned for batch size `base`, if the batch size is `batch`.
+
+    linear: batch / base, with a warm-up (Goyal et al. 2017, arXiv:1706.02677). sqrt: its square root, which
+    keeps the variance of the gradient's estimate (Krizhevsky 2014, arXiv:1404.5997). none: 1.
+    """
+    return {"none": 1.0, "linear": batch / base, "sqrt": math.sqrt(batch / base)}[scaling]
+
+
+def lr_text(
+    lr: float,
+    scheduled: float,
+    settings: TrainSettings,
+    sizes: BatchSizes,
+    total_steps: int,
+    *,
+    done: int = 0,
+) -> str:
+    """How the learning rate follows from the batch size, and its warm-up: a line per rule.
+
+    Args:
+        lr: that of the task's optimizer, of its first group of parameters.
+        scheduled: that of the next step without warm-up.
+        done: the steps that are done.
+    """
+    batch, base = sizes.global_batch_size, settings.lr_base_batch_size or sizes.batch_size
+    scaled = lr * lr_factor(settings.lr_scaling, batch, base)
+    factor = {"none": "1", "linear": f"{batch} / {base}", "sqrt": f"√({batch} / {base})"}[settings.lr_scaling]
+    of_base = "" if settings.lr_scaling == "none" else f", base {base}"
+    lines = [
+        f"learning rate: {lr:g} × {factor} = {scaled:g} ({settings.lr_scaling}; global batch: "
+        f"batch_size {sizes.batch_size} × workers {sizes.world_size} × accumulate {sizes.accumulate} "
+        f"= {batch}{of_base})"
+    ]
+    if done:
+        rate = scheduled * _warmup(settings, done + 1)
+        return lines[0] if math.isclose(rate, scaled) else f"{lines[0]}\nstep {done + 1} has {rate:g}"
+    if not math.isclose(scheduled, scaled):
+        lines.append(f"the task's scheduler starts with {scheduled:g}, not with {scaled:g}")
+    if warmup := settings.warmup_steps:
+        never_ends = "; the run ends before the warm-up" if warmup > total_steps else ""
+        lines.append(
+            f"warm-up: {warmup} of {total_steps} steps; step 1 has {scheduled:g} × 1 / {warmup} "
+            f"= {scheduled / warmup:g}{never_ends}"
+        )
+    return "\n".join(lines)
+
+
+def _warmup(settings: TrainSettings, step: int) -> float:
+    return min(1.0, step / max(1, settings.warmup_steps))
+
+
+class Optimization:
+    """The task's optimizer and scheduler, with the learning rate scaled for the batch size."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        model: nn.Module,
+        settings: TrainSettings,
+        sizes: BatchSizes,
+        total_steps: int,
+        scaler: LossScaler,
+    ) -> None:
+        self._settings = settings
+        self._horizon = {
+            "global_batch_size": sizes.global_batch_size,
+            "total_steps": total_steps,
+            "job_sha256": settings.job_sha256,
+        }
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._scaler, self._total_steps = scaler, total_steps
+        self.optimizer = task.optimizer(model)
+        _check_parameters(task, self.optimizer, model)
+        base = settings.lr_base_batch_size or sizes.batch_size
+        self._unscaled_lr, self._sizes = float(self.optimizer.param_groups[0]["lr"]), sizes
+        for group in self.optimizer.param_groups:
+            group["lr"] *= lr_factor(settings.lr_scaling, sizes.global_batch_size, base)
+        self._scheduler = task.scheduler(self.optimizer, total_steps)
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            raise JobError(
+                f"{type(task).__name__}.scheduler() returned ReduceLROnPlateau, which needs a metric; "
+                "schedulers are stepped after each optimizer step.\nUse one that counts steps."
+            )
+        self.lr = 0.0  # of the first group, in the last step
+        self.grad_norm: torch.Tensor | None = None  # before clipping, in the last step
+        self._is_behind = False  # the scheduler, by one step
+
+    def lr_text(self, done: int) -> str:
+        """How the learning rate of the next step follows from the job; `done`: the steps that are done."""
+        scheduled = float(self.optimizer.param_groups[0]["lr"])
+        return lr_text(
+            self._unscaled_lr, scheduled, self._settings, self._sizes, self._total_steps, done=done
+        )
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._scaler.backward(loss)
+
+    def step(self, step: int) -> None:
+        """The optimizer step number `step`, counted from 1.
+
+        A step that the loss scaler skips (fp16, gradients too large for the scale) counts as a step, because
+        its samples are consumed; the scheduler is not stepped.
+        """
+        clip_norm = self._settings.clip_norm
+        if clip_norm is not None:
+            self._scaler.unscale(self.optimizer)
+            self.grad_norm = whole(nn.utils.clip_grad_norm_(self._parameters, clip_norm))
+        self._follow()
+        self._step_at(_warmup(self._settings, step))
+        self.optimizer.zero_grad(set_to_none=True)
+        self._is_behind = True
+        if not self._scaler.enabled:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Step the scheduler after an optimizer step that was made. With a loss scaler that is known only
+        when the GPU has done it: then before the next one."""
+        if self._is_behind and self._scaler.was_made() and self._scheduler is not None:
+            self._scheduler.step()
+        self._is_behind = False
+
+    def _step_at(self, warmup: float) -> None:
+        """Step with the scheduler's learning rates × `warmup`; then restore the scheduler's learning
+        rates."""
+        groups = self.optimizer.param_groups
+        lrs = [group["lr"] for group in groups]
+        for group, lr in zip(groups, lrs, strict=True):
+            group["lr"] = lr * warmup
+        self.lr = float(groups[0]["lr"])
+        self._scaler.step(self.optimizer)
+        for group, lr in zip(groups, lrs, strict=True):
+            group["lr"] = lr
+
+    def state(self) -> dict[str, Any]:
+        self._follow()
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "optimizer_class": type(self.optimizer).__name__,
+            "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
+            "scaler": self._scaler.state(),
+            "horizon": self._horizon,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Load `state`, bit-identically if global batch, length of the run and job are the same.
+
+        If they differ (more epochs, another number of ranks, another learning rate), the saved schedule would
+        end at the wrong step or learning rate: then the optimizer keeps the settings of this run, and its
+        schedule is stepped to the saved position.
+
+        Raises:
+            JobError: the state is that of another optimizer, or of other groups of parameters.
+        """
+        own = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        self._load_optimizer(state)
+        self._scaler.load(state["scaler"])
+        schedule = state["scheduler"]
+        same_horizon = {**self._horizon, **state["horizon"]} == self._horizon  # an older one lacks a key
+        if same_horizon and (schedule is None) == (self._scheduler is None):
+            if self._scheduler is not None:
+                self._scheduler.load_state_dict(schedule)
+            return
+        for group, options in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(options)
+        if self._scheduler is not None:
+            _step(self._scheduler, schedule["last_epoch"] if schedule else state["position"]["step"])
+
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        found, own = state.get("optimizer_class"), type(self.optimizer).__name__
+        if found is not None and found != own:
+            raise _unusable(f"is of {found}, and Task.optimizer() returned {own}")
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except ValueError as error:  # other groups of parameters
+            saved, made = state["optimizer"]["param_groups"], self.optimizer.param_groups
+            sizes = [[len(group["params"]) for group in groups] for groups in (saved, made)]
+            raise _unusable(
+                f"has groups of {sizes[0]} parameters, and Task.optimizer() returned groups of {sizes[1]}"
+            ) from error
+        for values in self.optimizer.state.values():
+            for name, value in values.items():
+                # On the CPU torch takes the saved tensor itself, which may be mapped from a file.
+                if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                    values[name] = value.clone()
+
+
+def _unusable(difference: str) -> JobError:
+    return JobError(
+        f"The optimizer's state in the checkpoint {difference}.\n"
+        "Undo the change, or start over with --fresh, which keeps this run."
+    )
+
+
+def _check_parameters(task: Task, optimizer: Any, model: nn.Module) -> None:
+    """
+    Raises:
+        JobError: it is not an optimizer, or it has parameters that are not the model's.
+    """
+    name = f"{type(task).__name__}.optimizer()"
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise JobError(
+            f"{name} returned {type(optimizer).__name__}, not a torch.optim.Optimizer.\n"
+            "Return the optimizer itself."
+        )
+    of_model = {id(parameter) for parameter in model.parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    others = sum(id(parameter) not in of_model for parameter in parameters)
+    if others:
+        raise JobError(
+            f"{name} has {len(parameters)} parameters; {others} of them are not parameters of the model.\n"
+            "They would be neither averaged over the ranks nor saved. Build it from the parameters of "
+            "the given model, and make every trained module a part of model()."
+        )
+
+
+def _step(scheduler: LRScheduler, steps: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch expects an optimizer step before each
+        for _ in range(steps):
+            scheduler.step()

@@ -1,0 +1,149 @@
+"""The running loss over all ranks, and checks for losses and weights that are not finite."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.training.ranks.distributed import RankInfo, gather_over_ranks, sum_over_ranks
+from clustertrain.training.ranks.dtensors import is_sharded, local
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.not_finite import NotFinite, remedies
+
+_RESUME = "To continue from the previous checkpoint, start it again with --accept-changes."
+
+
+class NonFiniteLoss(ClusterTrainError):
+    """The loss of a step is NaN or infinite; raised on all ranks with the same message."""
+
+    def __init__(self, step: int, rank: int, loss: float, hint: str) -> None:
+        super().__init__(
+            f"The loss of step {step} is {loss} on rank {rank}; nothing from step {step} on was saved.\n"
+            f"{hint}, or look for bad samples. {_RESUME}"
+        )
+        self.step, self.rank, self.loss, self._hint = step, rank, loss, hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self.rank, self.loss, self._hint)
+
+
+class NonFiniteWeights(ClusterTrainError):
+    """The weights are NaN or infinite after a step with a finite loss."""
+
+    def __init__(self, step: int, hint: str) -> None:
+        super().__init__(
+            f"After step {step} weights of the model are NaN or infinite, although every loss was finite: "
+            "a gradient overflowed.\n"
+            f"They were not saved. {hint}. {_RESUME}"
+        )
+        self.step, self._hint = step, hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.step, self._hint)
+
+
+def check_weights(model: torch.nn.Module, step: int, settings: TrainSettings) -> None:
+    """
+    Raises:
+        NonFiniteWeights: on every rank: DDP keeps the weights of all ranks equal, with FSDP they ask each
+            other.
+    """
+    parts = [local(parameter.detach()) for parameter in model.parameters()]
+    finite = torch.stack([part.isfinite().all() for part in parts]).all().int()
+    if is_sharded(model):
+        dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+    if not bool(finite):
+        raise NonFiniteWeights(step, remedies(settings))
+
+
+class Meter:
+    """The mean loss and the speed between two lines of the log.
+
+    The loss of a step stays on the device: there is no synchronization and no communication until `flush`.
+    """
+
+    def __init__(self, rank_info: RankInfo, not_finite: NotFinite) -> None:
+        self._rank_info, self.not_finite = rank_info, not_finite
+        self._steps: list[int] = []
+        self._losses: list[torch.Tensor] = []
+        self._counts: list[int] = []
+        self._restart()
+
+    def start_clock(self) -> None:
+        self._since = time.perf_counter()
+
+    def _restart(self) -> None:
+        self._loss_sum = self._count = self._carried = 0.0
+        self.start_clock()
+
+    def add(self, step: int, loss: torch.Tensor, count: int) -> None:
+        """Add the mean loss of `count` samples of this rank in `step`."""
+        self._steps.append(step)
+        self._losses.append(loss.detach().reshape(()))
+        self._counts.append(count)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time inside does not count as training time."""
+        before = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - before
+
+    def flush(self) -> None:
+        """Sum over all ranks, with one all_reduce of three numbers. All ranks call it after the same step.
+
+        Raises:
+            NonFiniteLoss: on all ranks, naming the first step with such a loss.
+        """
+        if not self._losses:
+            return
+        losses = torch.stack(self._losses).double()
+        counts = torch.tensor(self._counts, dtype=torch.float64, device=losses.device)
+        not_finite = losses.isfinite().logical_not()
+        sums = torch.stack([(losses * counts).sum(), counts.sum(), not_finite.sum().double()])
+        loss_sum, count, bad = sum_over_ranks(sums, self._rank_info).tolist()
+        if bad:
+            raise self._first_not_finite(losses.tolist(), not_finite.tolist())
+        self._loss_sum += loss_sum
+        self._count += count
+        self._steps.clear()
+        self._losses.clear()
+        self._counts.clear()
+
+    def _first_not_finite(self, losses: list[float], not_finite: list[bool]) -> NonFiniteLoss:
+        mine = next((i for i, bad in enumerate(not_finite) if bad), None)
+        found = [float("inf"), 0.0] if mine is None else [float(self._steps[mine]), losses[mine]]
+        of_ranks = gather_over_ranks(torch.tensor(found, dtype=torch.float64), self._rank_info).tolist()
+        rank = min(range(len(of_ranks)), key=lambda r: of_ranks[r][0])
+        step, loss = of_ranks[rank]
+        hint = [self.not_finite.hint()]
+        if self._rank_info.world_size > 1:
+            dist.broadcast_object_list(hint, src=rank)
+        return NonFiniteLoss(int(step), rank, loss, hint[0])
+
+    def state(self) -> list[float]:
+        """The sums since the last log line, right after `flush`, so that a resumed run logs the same
+        values."""
+        return [self._loss_sum, self._count]
+
+    def load(self, state: list[float]) -> None:
+        self._loss_sum, self._count = state
+        self._carried = self._count  # samples of the earlier process, which do not count for the speed
+
+    def read(self) -> tuple[float, float]:
+        """(mean loss over samples, samples per second), over all ranks since the last `read`.
+
+        Raises:
+            NonFiniteLoss: as in `flush`.
+        """
+        self.flush()
+        loss = self._loss_sum / self._count if self._count else float("nan")
+        samples_per_s = (self._count - self._carried) / max(time.perf_counter() - self._since, 1e-9)
+        self._restart()
+        return loss, samples_per_s

@@ -1,0 +1,179 @@
+"""Imports and checks the user's code by the name in the job file; an error names the line."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from clustertrain import variables
+from clustertrain.errors import JobError
+from clustertrain.job.interpreter import interpreter_file
+from clustertrain.job.model import Job
+from clustertrain.job.source import check_module, script_file
+from clustertrain.worker.code.arguments import check_args
+from clustertrain.worker.code.error_report import first_lines
+from clustertrain.worker.code.user_error import report_of
+
+if TYPE_CHECKING:  # it imports torch, which takes seconds: the driver does that while Ray starts
+    from clustertrain.training.task import Task
+
+OF_FILES = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+class ImportRefused(JobError):
+    """A module of the user does not import. Its __cause__ is the error."""
+
+
+def code_folders(job: Job) -> tuple[Path, ...]:
+    """The folders of the job's code on this node: those that the agent unpacked, or those of the job file."""
+    unpacked = os.environ.get(variables.CODE)
+    return tuple(map(Path, unpacked.split(os.pathsep) if unpacked else job.code))
+
+
+def enter_code(job: Job) -> Path:
+    """Make the folders of the code the first on the import path, and the first of them the working directory.
+    Returns that."""
+    folders = code_folders(job)
+    sys.path[:0] = [str(folder) for folder in folders if str(folder) not in sys.path]
+    os.chdir(folders[0])
+    return folders[0]
+
+
+def load_object(spec: str, kind: str) -> Any:
+    """Import `pkg.module:name`, or `pkg.module.name`.
+
+    Raises:
+        ImportRefused: the import fails; names the line of the user's file.
+        JobError: the module does not have the name; names the nearest one.
+        OSError: a file or a server that the module needs cannot be read now.
+    """
+    module_name, _, attribute = spec.partition(":") if ":" in spec else spec.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, OSError) and not isinstance(error, OF_FILES):
+            raise  # of the storage or the network: another start may help
+        raise ImportRefused(_import_failure(spec, kind, error)) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        names = sorted(name for name in vars(module) if not name.startswith("_"))
+        near = get_close_matches(attribute, names, n=1)
+        hint = f"Did you mean '{near[0]}'? " if near else ""
+        raise JobError(
+            f"{kind}: {spec} names {attribute!r}, which {_file_of(module)} does not have.\n"
+            f"{hint}It has: {', '.join(names[:8])}."
+        ) from None
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or f"the module {module.__name__}"
+
+
+def _import_failure(spec: str, kind: str, error: BaseException) -> str:
+    report = report_of(error, str(Path.cwd()))
+    where = report.frames[0] if report.frames else f"`code`, the folder {Path.cwd()}"
+    what = f"{report.name}: {first_lines(report.message, lines=3, characters=600)}"
+    return f"{kind}: {spec} does not import: {what}\nAt {where}."
+
+
+def place_of(error: BaseException) -> str | None:
+    """`FILE:LINE in FUNCTION` of an exception, the innermost of the user's code, or None."""
+    frames = report_of(error, str(Path.cwd())).frames
+    return str(frames[0]) if frames else None
+
+
+def check_task(spec: str) -> type[Task]:
+    """The Task class that a job names.
+
+    Raises:
+        JobError: it does not import or is not a subclass of clustertrain.Task.
+    """
+    from clustertrain.training.task import Task
+
+    cls = load_object(spec, "task")
+    if not (isinstance(cls, type) and issubclass(cls, Task)):
+        raise JobError(
+            f"task: {spec} is {cls!r}, not a subclass of clustertrain.Task.\n"
+            "Derive the class from clustertrain.Task, or name a function with its own loop as `function:`."
+        )
+    return cls
+
+
+def check_code(job: Job) -> None:
+    """Import the task or function that the job names, or find its script or module; calls none of it.
+
+    Raises:
+        JobError: it is missing or does not import, or does not take the job's args; names the line.
+    """
+    if job.task:
+        args_of(check_task(job.task), job)
+    elif job.function:
+        check_function(job.function)
+    elif job.interpreter:
+        interpreter_file(job.interpreter)
+    if job.module:
+        check_module(code_folders(job), job)
+    elif job.script:
+        script_file(code_folders(job), job.script)
+
+
+def check_function(spec: str) -> Callable[[dict[str, Any]], object]:
+    """The function that a job names.
+
+    Raises:
+        JobError: it does not import, cannot be called, or does not take one argument.
+    """
+    function: Callable[[dict[str, Any]], object] = load_object(spec, "function")
+    if not callable(function):
+        raise JobError(
+            f"function: {spec} is {function!r}, which cannot be called.\n"
+            "Name a function that takes one argument, args."
+        )
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a function of C has none
+        return function
+    try:
+        signature.bind({})
+    except TypeError:
+        parameters = str(signature).partition(" -> ")[0][1:-1]
+        raise JobError(
+            f"function: {spec} takes ({parameters}), but it is called with one argument, the job's `args`.\n"
+            f"Write it as: def train(config)\nAt {_defined_at(function)}."
+        ) from None
+    return function
+
+
+def args_of(cls: type[Task], job: Job) -> dict[str, Any]:
+    """The `args` of a job for its task.
+
+    Raises:
+        JobError: the task does not take them.
+    """
+    args = dict(job.args) if isinstance(job.args, dict) else {}
+    check_args(cls, args, _defined_at(cls.__init__ if _has_source(cls.__init__) else cls))
+    return args
+
+
+def _defined_at(thing: Any) -> str:
+    """`FILE:LINE` of a class or function."""
+    thing = inspect.unwrap(thing)
+    if _has_source(thing):
+        return f"{thing.__code__.co_filename}:{thing.__code__.co_firstlineno}"
+    try:
+        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
+    except (OSError, TypeError):
+        return f"the module {getattr(thing, '__module__', '?')}"
+
+
+def _has_source(function: Any) -> bool:
+    """Whether it is a function from a file; the `__init__` of a dataclass, for example, is not."""
+    return hasattr(function, "__code__") and not function.__code__.co_filename.startswith("<")

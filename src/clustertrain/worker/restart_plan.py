@@ -1,0 +1,26 @@
+"""The plan of one start of the worker group; the controller sends it to every worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clustertrain.job.file import parse_job
+from clustertrain.job.model import Job
+from clustertrain.run.attempt_ref import AttemptRef
+from clustertrain.run.folder import JOB_YAML
+
+
+@dataclass(frozen=True)
+class RestartPlan:
+    """The decisions made when the restart was claimed."""
+
+    ref: AttemptRef
+    restart: int
+    job_yaml: str
+    env: dict[str, str] = field(repr=False)  # of the job, with the values of its references
+    checkpoint: str | None  # the one to resume from, None for a fresh start
+    resumes_script: bool = False  # a script left a file in its checkpoint folder
+
+    @property
+    def job(self) -> Job:
+        return parse_job(self.job_yaml, JOB_YAML).model_copy(update={"env": self.env})

@@ -1,0 +1,255 @@
+"""The entry points `script` and `module`: each Ray Train worker starts a torchrun script as a child process.
+
+A child process rather than runpy in the worker: the train function runs in a thread, where signal.signal
+fails, and Ray's patch of print would affect the script. The child gets torchrun's environment, handles its
+own signals and ends with its own exit code.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.worker.code.error_report import ErrorReport, printable
+from clustertrain.worker.code.printed_traceback import last_exception
+from clustertrain.worker.scripts.group_watch import GroupWatch
+from clustertrain.worker.scripts.peer_errors import shows_lost_peer
+from clustertrain.worker.scripts.script_command import Program
+
+# In a session of its own the script would outlive a killed worker. So the child sets SIGKILL as the signal
+# for its parent's death (prctl 1 is PR_SET_PDEATHSIG) and then executes the script. A preexec_fn would run
+# Python code between fork and exec in a process with many threads.
+_END_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+_LAST_LINES = 8  # in a message
+_LINE_CHARACTERS = 500
+_KEPT_LINES, _KEPT_CHARACTERS = 400, 10_000  # to find the traceback in; characters of each line
+_BLOCK_BYTES = 1 << 16
+_STDOUT = 1  # setup.py has made it the rank's log
+
+
+class ScriptFailed(ClusterTrainError):
+    """A script ended with a code other than 0, or by a signal.
+
+    `last_line`: of its output. `report`: of the exception that ended it, if its output ends with a traceback.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        exit_code: int | None,
+        signal_number: int | None,
+        last_line: str = "",
+        report: ErrorReport | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.script_exit_code = exit_code
+        self.signal_number = signal_number
+        self.last_line = last_line
+        self.report = report
+
+    def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Any, ...]]:
+        return ScriptFailed, (
+            str(self),
+            self.script_exit_code,
+            self.signal_number,
+            self.last_line,
+            self.report,
+        )
+
+
+def torchrun_environment(
+    *,
+    rank: int,
+    local_rank: int,
+    world_size: int,
+    local_world_size: int,
+    group_rank: int,
+    restart: int,
+    retries: int,
+    run_id: str,
+) -> dict[str, str]:
+    """torchrun's variables for a worker, except MASTER_ADDR and MASTER_PORT, which Ray Train has set.
+
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+    """
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(local_world_size),
+        "GROUP_RANK": str(group_rank),
+        "GROUP_WORLD_SIZE": str(max(1, world_size // max(1, local_world_size))),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "TORCHELASTIC_MAX_RESTARTS": str(retries),
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_ERROR_FILE": "",
+    }
+
+
+def run_script(
+    program: Program,
+    *,
+    rank: int,
+    environment: Mapping[str, str],
+    cwd: Path,
+    stop_requested: Callable[[], bool],
+    grace_s: float,
+    stop_exists: Callable[[], bool] = lambda: False,
+    stop_in_s: Callable[[], float] = lambda: 0.0,
+    note: Callable[[str, str], None] = lambda kind, text: None,
+    group: GroupWatch | None = None,
+) -> bool:
+    """Run the program to its end; its output goes to this process's stdout. Returns False if it was stopped.
+
+    A stop request sends SIGTERM once, and SIGKILL after `grace_s` seconds. How the script ends after a
+    request is not a failure: most often it has lost the ranks that ended before it.
+
+    Args:
+        stop_requested: called four times a second.
+        stop_exists: the same from the storage itself; another rank may have read the request earlier.
+        stop_in_s: when it was requested: the seconds until the signal, so that all ranks get it together.
+        note: writes an event of a kind, with a text.
+        group: reports a process group that is never made.
+
+    Raises:
+        ScriptFailed: it ended with a code other than 0; the text has the code, and its exception or its last
+            lines.
+    """
+    child_environment = {"PYTHONUNBUFFERED": "1", **os.environ, **environment}
+    child_environment.pop("PYTHONBREAKPOINT", None)  # set by Ray for its own debugger
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, *program.argv],
+        cwd=cwd,
+        env=child_environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # signals to the worker's process group do not reach it
+    )
+    if group is not None:
+        group.start(program.name, child.pid)
+    stopped = threading.Event()
+    how = {"grace_s": grace_s, "rank": rank, "note": note}
+    stop = partial(_wait_for_stop, child, stop_requested, stop_in_s)
+    watcher = threading.Thread(target=_stop_on_request, args=(child, stop, stopped), kwargs=how, daemon=True)
+    watcher.start()
+    # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
+    with child:
+        last_lines = _passed_on(child.stdout)
+        code = child.wait()
+    watcher.join()
+    if group is not None:
+        group.ended(None if stopped.is_set() else code)
+    if stopped.is_set() or (code != 0 and stop_exists()):
+        _note_own_error(rank, code, last_lines, str(cwd), note)
+        return False
+    if code != 0:
+        raise _failure(program.name, rank, code, last_lines, str(cwd))
+    return True
+
+
+def _passed_on(output: IO[bytes] | None) -> list[str]:
+    """Copy the output to stdout as it comes: a progress bar is a line without an end. Returns its last
+    lines."""
+    lines: collections.deque[str] = collections.deque(maxlen=_KEPT_LINES)
+    unfinished = b""
+    sys.stdout.flush()
+    while output is not None and (block := os.read(output.fileno(), _BLOCK_BYTES)):
+        *finished, unfinished = (unfinished + block).split(b"\n")
+        lines.extend(map(_kept, finished))
+        unfinished = unfinished[-4 * _KEPT_CHARACTERS :]  # of a bar that has drawn itself for hours
+        while block:
+            block = block[os.write(_STDOUT, block) :]
+    return [*lines, _kept(unfinished)] if unfinished else list(lines)
+
+
+def _kept(line: bytes) -> str:
+    return line.decode(errors="replace").rstrip()[-_KEPT_CHARACTERS:]
+
+
+def _note_own_error(
+    rank: int, code: int, output: Sequence[str], folder: str, note: Callable[[str, str], None]
+) -> None:
+    """Report an exception that ended the script after the stop request, unless it only shows that another
+    rank has ended."""
+    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
+    if report is not None and not shows_lost_peer(report.name, report.message):
+        note("warning", f"{report.text(f'rank {rank}')}\nThe script ended with it after the stop request.")
+
+
+def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
+    if code < 0:
+        ended = f"by signal {-code} ({signal.Signals(-code).name})"
+        exit_code, signal_number = None, -code
+    else:
+        ended, exit_code, signal_number = f"with exit code {code}", code, None
+    # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
+    report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
+    shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
+    if report is not None:
+        text = f"{report.text(f'rank {rank}')}\n{name} ended {ended}."
+    else:
+        tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
+        text = f"{name} ended {ended} on rank {rank}; its last lines:\n{tail}"
+    return ScriptFailed(text, exit_code, signal_number, shown[-1] if shown else "", report)
+
+
+def _as_on_a_terminal(line: str) -> str:
+    """The line without what a progress bar has overwritten, in printable characters."""
+    return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
+
+
+def _wait_for_stop(
+    child: subprocess.Popen[bytes], stop_requested: Callable[[], bool], stop_in_s: Callable[[], float]
+) -> bool:
+    """Wait until the script has to get its signal. Returns False if it ended before."""
+    while not stop_requested():
+        if _ends_within(child, 0.25):
+            return False
+    return not _ends_within(child, stop_in_s())
+
+
+def _stop_on_request(
+    child: subprocess.Popen[bytes],
+    wait_for_stop: Callable[[], bool],
+    stopped: threading.Event,
+    *,
+    grace_s: float,
+    rank: int,
+    note: Callable[[str, str], None],
+) -> None:
+    if not wait_for_stop():
+        return
+    stopped.set()
+    child.terminate()
+    if rank == 0:
+        note("note", f"stopping: sent SIGTERM to the script; {grace_s:g} s until SIGKILL")
+    if not _ends_within(child, grace_s):
+        child.kill()
+        note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after SIGTERM")
+
+
+def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -1,0 +1,98 @@
+"""Requests to a running training, which are files: `stop` and `save` in the attempt's folder, and `resize` in
+that of one start of the workers, which then save and return as for a stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from clustertrain.errors import StorageError
+from clustertrain.run.folder import Attempt, Restart
+from clustertrain.training.ranks.host import Requests
+
+POLL_S = 0.2
+POLL_S_ON_S3 = 2.0
+_MARGIN_S = 0.4  # for the processes that read the result of a poll
+
+
+def wait_for_all_s(attempt: Attempt) -> float:
+    """The seconds until every rank has found a stop request that this rank has found. The processes of a
+    script get their signals together: the first to end would be a lost peer to the others, before they save.
+
+    Clocks may differ, so it is never longer than a poll takes.
+    """
+    run = attempt.run
+    within_s = POLL_S + _MARGIN_S + (POLL_S_ON_S3 if run.is_spooled else 0.0)
+    with suppress(StorageError):
+        request = run.with_patience(0).attempt(attempt.n).stop.read()
+        if request is not None:
+            return min(within_s, max(0.0, request.time + within_s - time.time()))
+    return 0.0
+
+
+class RequestPoller:
+    """Polls for requests in a separate thread, so that a slow or unreachable storage delays no step.
+
+    `resizable`: the start of the workers that may get a request to return, because there is room for more.
+    A request from this node is found after 0.2 s, one from elsewhere through S3 after 2 s.
+    """
+
+    def __init__(self, attempt: Attempt, resizable: Restart | None = None) -> None:
+        run = attempt.run
+        self._keys = {"stop": attempt.stop.key, "save": attempt.save.key}
+        if resizable is not None:
+            self._keys["resize"] = resizable.resize.key
+        self._local = run.spool
+        self._remote = run.with_patience(0).store if run.is_spooled else None
+        self._remote_requests: dict[str, bytes | None] = {}
+        self._remote_polled_at: dict[str, float] = {}
+        self._served_save = self._poll("save")
+        self._ends: set[str] = set()  # the requests to end that were found
+        self._save = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
+
+    def __enter__(self) -> RequestPoller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def take(self) -> Requests:
+        """Whether a stop of this start of the workers was requested, and whether a save was
+        requested since the last call. Reads no file."""
+        save, self._save = self._save, False
+        return Requests(bool(self._ends), save)
+
+    @property
+    def is_resize(self) -> bool:
+        """Whether this start of the workers ends only for another number of them."""
+        return self._ends == {"resize"}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_S):
+            for name in self._keys.keys() - {"save"} - self._ends:
+                if self._poll(name) is not None:
+                    self._ends.add(name)
+            request = self._poll("save")
+            if request is not None and request != self._served_save:
+                self._served_save, self._save = request, True
+
+    def _poll(self, name: str) -> bytes | None:
+        """The bytes of the request, or None if there is none or the storage does not answer."""
+        with suppress(StorageError):  # the next save reports the same fault
+            found = self._local.read_or_none(self._keys[name])
+            if found is not None:
+                return found
+        return self._poll_remote(name)
+
+    def _poll_remote(self, name: str) -> bytes | None:
+        now = time.monotonic()
+        if self._remote is not None and now - self._remote_polled_at.get(name, float("-inf")) >= POLL_S_ON_S3:
+            self._remote_polled_at[name] = now
+            with suppress(StorageError):  # as above
+                self._remote_requests[name] = self._remote.read_or_none(self._keys[name])
+        return self._remote_requests.get(name)

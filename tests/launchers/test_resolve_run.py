@@ -1,0 +1,399 @@
+"""A command finds the run that it names, whichever launcher has it."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from clustertrain.cli.main import main
+from clustertrain.errors import EXIT_JOB, EXIT_STORAGE, ClusterError, JobError
+from clustertrain.job.file import load_job
+from clustertrain.launchers import from_storage
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
+from clustertrain.launchers.launcher import Target, launcher_of
+from clustertrain.launchers.listing import list_runs
+from clustertrain.launchers.resolve_run import find, find_job
+from clustertrain.node.installed import launcher_names
+from clustertrain.observe.status import NotStarted
+from clustertrain.run.claims import claim_attempt
+from clustertrain.run.folder import RunDir
+from clustertrain.run.recorded_job import record_job
+from sample_records import sample_submission
+
+FUTURE = 4e9
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job file in the current folder; no scheduler on PATH."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("name: digits\nfunction: m:f\nstorage: runs\n")
+    return load_job("job.yaml")
+
+
+def submitted(job, launcher, **fields):
+    run = KnownRun.of(job, "job.yaml", launcher, fields.pop("cluster", "ml"))
+    record_known_run(KnownRun(**{**vars(run), **fields}))
+
+
+def started(job, launcher="local"):
+    run = RunDir.newest(job.storage.location, job.name)
+    claim_attempt(run, launcher=launcher)
+    return run
+
+
+def found(text, *sets, to=None):
+    notes = []
+    launcher, target = find(text, sets, to, notes.append)
+    assert not notes
+    return launcher.name, target
+
+
+@pytest.mark.parametrize("name", launcher_names())
+def test_every_launcher_has_what_the_interface_names(name):
+    assert launcher_of(name).name == name
+
+
+def test_an_unknown_launcher_names_the_known_ones():
+    with pytest.raises(JobError, match="The launchers are: kubernetes, local, slurm"):
+        launcher_of("pbs")
+
+
+def test_a_run_that_is_in_the_storage_needs_no_memory(job):
+    started(job)
+    assert found("job.yaml")[0] == found("runs/digits")[0] == "local"
+
+
+def test_the_storage_names_slurm(job):
+    run = started(job)
+    run.submission("slurm", "12").write(sample_submission("12", time=FUTURE))
+    assert found("job.yaml")[0] == "slurm"
+
+
+def test_status_does_not_read_the_files_again(job, monkeypatch):
+    started(job)
+    launcher, target = find("job.yaml", (), None, print)
+    monkeypatch.setattr(from_storage, "read_files", None)
+    assert ("attempt", "1") in launcher.status(target).rows
+
+
+def test_what_the_storage_does_not_hold_is_found_where_it_was_submitted(job):
+    submitted(job, "kubernetes")
+    for text in ("job.yaml", "runs/digits", "digits"):
+        launcher, target = found(text)
+        assert launcher == "kubernetes"
+        assert target.submitted_job.name == "digits"
+
+
+def test_the_newest_start_counts(job):
+    submitted(job, "kubernetes", time=1.0)
+    started(job)
+    assert found("job.yaml")[0] == "local"
+    submitted(job, "kubernetes", time=FUTURE)
+    assert found("job.yaml")[0] == "kubernetes"
+    assert found("job.yaml", to="local")[0] == "local"
+
+
+def test_in_a_pod_the_files_tell_where_its_run_is(job):
+    """Nothing was submitted from there, and there is no kubectl."""
+    started(job, launcher="kubernetes")
+    assert found("job.yaml")[0] == "local"
+
+
+def test_what_was_set_is_part_of_the_submitted_job(job):
+    job = load_job("job.yaml", ["kubernetes.namespace=ml", "image=registry/a:1"])
+    submitted(job, "kubernetes")
+    _, target = found("job.yaml")
+    assert target.submitted_job.image == "registry/a:1"
+    assert target.submitted_job.kubernetes.namespace == "ml"
+
+
+def test_a_run_that_never_started_says_how_to_start_it(job):
+    with pytest.raises(NotStarted, match="clustertrain run"):
+        find("job.yaml", (), None, print)
+
+
+@pytest.mark.parametrize("image", ["", "image=registry/a:1"])
+def test_only_a_job_with_an_image_asks_the_cluster_for_a_run_that_was_never_started(job, tmp_path, image):
+    """The kubectl here is a fake whose cluster is away; tests/kubernetes/test_following.py finds a run."""
+    (tmp_path / "nothing").mkdir()
+    kubectl = tmp_path / "nothing" / "kubectl"
+    kubectl.write_text("#!/bin/sh\necho The connection to the server 10.0.0.1:6443 was refused >&2\nexit 1\n")
+    kubectl.chmod(0o755)
+    notes = []
+    with pytest.raises(NotStarted):
+        find("job.yaml", [image] if image else [], None, notes.append)
+    asked = "note: Kubernetes was not asked: The cluster of kubectl's current context does not answer: "
+    assert [note.startswith(asked) for note in notes] == [True] * bool(image)
+
+
+def test_a_name_that_nothing_has_is_refused(job):
+    with pytest.raises(NotStarted):
+        find("dgits", (), None, print)
+
+
+def test_a_name_that_two_storages_have_is_ambiguous(job, tmp_path):
+    submitted(job, "kubernetes")
+    submitted(load_job("job.yaml", ["storage=elsewhere"]), "kubernetes")
+    with pytest.raises(JobError, match="Several runs have the name digits"):
+        find("digits", (), None, print)
+
+
+def test_set_goes_with_a_job_file(job):
+    started(job)
+    with pytest.raises(JobError, match="--set changes a job file"):
+        find("runs/digits", ["train.epochs=3"], None, print)
+
+
+def test_a_storage_that_cannot_be_seen_from_here_names_the_cluster_that_has_the_run(job):
+    submitted(job, "slurm", cluster="SLURM cluster sim", job_id="12", host="login1")
+    with pytest.raises(ClusterError, match=r"from login1 on SLURM cluster sim, job 12.*not visible"):
+        find("job.yaml", (), None, print)
+
+
+def test_a_damaged_file_is_a_note_and_the_run_is_found(job, tmp_path):
+    started(job)
+    submitted(job, "slurm")
+    (path,) = (tmp_path / "state" / "clustertrain" / "runs").iterdir()
+    path.write_text("{")
+    notes = []
+    launcher, _ = find("job.yaml", (), None, notes.append)
+    assert launcher.name == "local"
+    assert "is damaged" in notes[0]
+
+
+# --------------------------------------------------------------------------------------------------- ls
+
+
+def test_ls_shows_runs_of_all_launchers_in_one_table(job, tmp_path):
+    started(job)
+    other = load_job("job.yaml", ["name=far", "storage=/nowhere/runs"])
+    submitted(other, "slurm", cluster="SLURM cluster sim", job_id="7", host="login1")
+    submitted(load_job("job.yaml", ["name=pods"]), "kubernetes", cluster="Kubernetes namespace ml")
+    header, *rows = list_runs().lines()
+    assert header.split() == ["NAME", "STATE", "STEP", "ATTEMPT", "WHERE", "FIGURES"]
+    digits, far, pods, note = rows
+    assert digits.split()[:3] == ["digits", "waiting", "0"]
+    assert far.split()[:2] == ["far", "unknown"]
+    assert "SLURM cluster sim, job 7" in far
+    assert "/nowhere/runs is not visible here; submitted from login1" in far
+    assert pods.split()[:2] == ["pods", "unknown"]
+    assert note.startswith("note: Kubernetes namespace ml: kubectl")
+
+
+def test_ls_finds_runs_of_other_folders(job, tmp_path, monkeypatch):
+    started(job)
+    submitted(job, "local")
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert list_runs().lines()[1].split()[0] == "digits"
+
+
+def test_ls_in_a_project_shows_its_runs_and_the_others_on_demand(job, tmp_path, monkeypatch):
+    started(job)
+    submitted(job, "local")
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    (project / "job.yaml").write_text("name: mine\nfunction: m:f\nstorage: ../shared\n")
+    mine = load_job("job.yaml")
+    started(mine)
+    submitted(mine, "local")
+    _, row, note = list_runs().lines()
+    assert row.split()[0] == "mine", "its storage is elsewhere, and its job file is here"
+    assert re.fullmatch(r"note: 1 more of your runs elsewhere: `\S*clustertrain ls --all`", note)
+    listed = CliRunner().invoke(main, ["ls", "--all"]).output.splitlines()
+    assert [line.split()[0] for line in listed] == ["NAME", "digits", "mine"]
+
+
+def test_ls_forgets_what_its_storage_no_longer_holds(job, tmp_path):
+    run = started(job)
+    submitted(job, "local")
+    (tmp_path / "runs" / "digits").rename(tmp_path / "gone")
+    assert len(list_runs().lines()) == 1
+    (tmp_path / "gone").rename(tmp_path / "runs" / "digits")
+    state = tmp_path / "state" / "clustertrain" / "runs"
+    assert list(state.iterdir()) == []
+    assert run.attempts()
+
+
+def test_ls_goes_on_after_a_run_with_a_damaged_file(job):
+    started(job)
+    other = started(load_job("job.yaml", ["name=other"]))
+    other.store.write_atomic(f"{other.attempt(1).key}/result.json", b"{")
+    digits, damaged = list_runs().lines()[1:]
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert damaged.split()[:2] == ["other", "unknown"]
+    assert "result.json" in damaged
+
+
+UNREADABLE = ["attempts", "attempts/1/restarts", "attempts/1/events.jsonl", "checkpoints", "submissions"]
+
+
+@pytest.mark.parametrize("to", [None, "local", "slurm"])
+@pytest.mark.parametrize("key", UNREADABLE)
+def test_ls_goes_on_after_a_run_that_cannot_be_read(job, key, to):
+    """A link to itself is refused to root as well."""
+    started(job)
+    other = Path("runs/other/g1", key)
+    started(load_job("job.yaml", ["name=other"]))
+    if other.exists():
+        other.rename("aside")
+    other.symlink_to(other.name)
+    submitted(load_job("job.yaml", ["name=other"]), "local")
+    done = CliRunner().invoke(main, ["ls", "runs", *(["--to", to] if to else [])])
+    assert done.exit_code == 0, done.output
+    _, digits, unread = done.output.splitlines()
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert unread.split()[:2] == ["other", "unknown"]
+    assert str(other) in unread
+
+
+@pytest.mark.parametrize("to", [None, "local"])
+def test_ls_names_a_folder_that_cannot_be_listed(job, tmp_path, to):
+    """Such as lost+found, or the runs of another user."""
+    (tmp_path / "runs").mkdir()
+    Path("runs/closed").symlink_to("closed")
+    arguments = ["ls", "runs", *(["--to", to] if to else [])]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == EXIT_STORAGE, refused.output
+    started(job)
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    _, digits, note = done.output.splitlines()
+    assert digits.split()[:2] == ["digits", "waiting"]
+    assert note.startswith(f"note: {tmp_path}/runs/closed cannot be listed by uid ")
+    assert note.endswith("; it is left out")
+
+
+# ------------------------------------------------------------------------------------- folders of a run
+
+
+FOLDERS = {"": 2, "/g1": 1, "/g2": 2, "/g1/attempts": 1, "/g1/attempts/1": 1, "/g2/attempts/1/": 2}
+
+
+@pytest.mark.parametrize(("folder", "generation"), FOLDERS.items())
+def test_every_folder_of_a_run_names_it(job, folder, generation):
+    run = started(job)
+    claim_attempt(run.fresh())
+    launcher, target = found(f"runs/digits{folder}")
+    assert launcher == "local"
+    assert target.visible_run() == run.at(generation)
+    assert target.attempt == (1 if "attempts/1" in folder else None)
+
+
+def test_a_run_with_the_name_of_a_generation_is_found(job):
+    run = started(load_job("job.yaml", ["name=g1"]))
+    assert found("runs/g1")[1].visible_run() == run
+    assert found("runs/g1/g1")[1].visible_run() == run
+
+
+def test_an_s3_uri_has_the_endpoint_of_the_known_run(job):
+    options = ["storage={uri: s3://b/runs, endpoint: 'http://127.0.0.1:9'}", "image=registry/a:1"]
+    submitted(load_job("job.yaml", options), "kubernetes")
+    for text in ("s3://b/runs/digits", "s3://b/runs/digits/g3/attempts/2"):
+        launcher, target = found(text)
+        assert launcher == "kubernetes"
+        assert target.submitted_job.storage.endpoint == "http://127.0.0.1:9"
+
+
+def test_a_folder_that_a_pod_printed_names_its_run(job):
+    submitted(job, "kubernetes", storage_there="/storage/runs")
+    launcher, target = found("/storage/runs/digits/g1/attempts/2")
+    assert (launcher, target.known.name, target.attempt) == ("kubernetes", "digits", 2)
+    with pytest.raises(NotStarted):
+        find("/elsewhere/runs/digits/g1", (), None, print)
+
+
+def test_set_names_the_run_of_another_name(job):
+    started(job)
+    other = started(load_job("job.yaml", ["name=b"]))
+    assert found("job.yaml", "name=b")[1].visible_run() == other
+    with pytest.raises(NotStarted, match=r"clustertrain run job\.yaml --set storage=new`"):
+        find("job.yaml", ["storage=new"], None, print)
+
+
+def test_a_submitted_run_is_followed_by_its_record(job):
+    """`submit --wait --set name=b` follows b, and not the run of the unchanged job file."""
+    started(job)
+    other = load_job("job.yaml", ["name=b"])
+    run = started(other)
+    target = Target("job.yaml", other, KnownRun.of(other, "job.yaml", "slurm"), sets=("name=b",))
+    assert target.visible_run() == run
+    assert str(target.command("run")).endswith("clustertrain run job.yaml --set name=b")
+    record_known_run(target.known)
+    assert target.command("run").of("status").endswith("clustertrain status b")
+
+
+def test_the_job_of_a_run_is_the_one_that_ran(job):
+    run = started(load_job("job.yaml", ["data.train.uri=/data"]))
+    with pytest.raises(JobError, match="contains no job"):
+        find_job("runs/digits", (), None, print)
+    record_job(run.attempt(1), load_job("job.yaml", ["data.train.uri=/data"]))
+    for folder in ("runs/digits", "runs/digits/g1", "runs/digits/g1/attempts/1"):
+        assert list(find_job(folder, (), None, print).data) == ["train"]
+    assert list(find_job("job.yaml", ["data.test.uri=/data"], None, print).data) == ["test"]
+
+
+def test_a_missing_job_file_says_how_to_create_one(job):
+    with pytest.raises(JobError, match="clustertrain init"):
+        find("jbo.yaml", (), None, print)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("command", ["status", "logs", "ls"])
+@pytest.mark.parametrize("target", ["runs/x", "job.yaml"])
+def test_the_home_of_another_user_is_refused_in_two_lines(command, target, monkeypatch):
+    """Path.exists raises PermissionError there."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="home-") as folder:  # other users may enter /tmp
+        home = Path(folder)
+        (home / "runs" / "x").mkdir(parents=True)
+        (home / "job.yaml").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", "/tmp/absent")
+        CliRunner().invoke(main, [command, "/tmp/absent/x"])  # imports what another user may not read
+        os.seteuid(65534)
+        try:
+            done = CliRunner().invoke(main, [command, str(home / target)])
+        finally:
+            os.seteuid(0)
+    assert done.exit_code in (2, 4), done.output
+    assert done.stderr.startswith("error: ")
+    assert f"{home / target}" in done.stderr
+    assert "Permission denied" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+# ------------------------------------------------------------------------------ two checkouts of one user
+
+
+def test_a_run_of_another_checkout_is_not_taken_for_the_one_in_this_folder(job, tmp_path, monkeypatch):
+    """Both have the same job file and HOME; the one here was started with another HOME."""
+    started(job)
+    submitted(job, "local")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "job.yaml").write_text((tmp_path / "job.yaml").read_text())
+    monkeypatch.chdir(other)
+    assert found("digits")[1].files.run.store.location.uri == str(tmp_path / "runs")
+    started(load_job("job.yaml"))
+    for command in ("status", "logs", "stop"):
+        done = CliRunner().invoke(main, [command, "digits"])
+        assert done.exit_code == EXIT_JOB, done.output
+        assert f"\n  {tmp_path}/runs/digits, of {tmp_path}/job.yaml\n" in done.output
+        assert f"\n  {other}/runs/digits, in this folder\n" in done.output
+    for own, folder in ((other, "runs/digits"), (other, "job.yaml"), (tmp_path, str(tmp_path / "job.yaml"))):
+        assert found(folder)[1].files.run.store.location.uri == f"{own}/runs"
+    rows = [line.split()[-1] for line in list_runs(everywhere=True).lines()[1:]]
+    assert rows == [f"{other}/runs", f"{tmp_path}/runs"]
+
+
+def test_a_link_to_the_folder_is_no_other_checkout(job, tmp_path, monkeypatch):
+    started(job)
+    (tmp_path / "link").symlink_to(tmp_path)
+    submitted(load_job(tmp_path / "link" / "job.yaml"), "local")
+    assert found("digits")[0] == "local"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from clustertrain.errors import ClusterTrainError
+from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.settings import TrainSettings
+from clustertrain.training.step.not_finite import NotFinite, remedies
+from clustertrain.training.step.precision import Precision
+from clustertrain.training.step.running_loss import Meter, NonFiniteLoss, NonFiniteWeights, check_weights
+
+HINT = remedies(TrainSettings(epochs=1, batch_size=4))
+ALONE = RankInfo(0, 0, 1, torch.device("cpu"))
+
+
+def meter_of(rank_info):
+    return Meter(
+        rank_info,
+        NotFinite(
+            nn.Linear(1, 1), TrainSettings(epochs=1, batch_size=4), Precision("fp32", rank_info.device)
+        ),
+    )
+
+
+def test_the_mean_is_over_samples_and_restarts_after_each_line():
+    meter = meter_of(ALONE)
+    meter.add(1, torch.tensor(2.0), 3)
+    meter.flush()
+    meter.add(2, torch.tensor(6.0), 1)
+    assert meter.read()[0] == 3.0
+    meter.add(3, torch.tensor(5.0), 2)
+    assert meter.read()[0] == 5.0
+
+
+def test_an_unfinished_line_continues_in_another_process():
+    first, second = meter_of(ALONE), meter_of(ALONE)
+    first.add(1, torch.tensor(2.0), 3)
+    first.flush()
+    second.load(first.state())
+    second.add(2, torch.tensor(6.0), 1)
+    assert second.read()[0] == 3.0
+
+
+def _uneven(rank_info):
+    meter = meter_of(rank_info)
+    calls = []
+    reduce = dist.all_reduce
+    dist.all_reduce = lambda *args, **kwargs: calls.append(1) or reduce(*args, **kwargs)
+    try:
+        for step in range(4):
+            meter.add(step, torch.tensor(float(rank_info.rank)), 1 + rank_info.rank)
+        steps = len(calls)
+        return meter.read()[0], steps, len(calls)
+    finally:
+        dist.all_reduce = reduce
+
+
+def test_ranks_weigh_by_samples_in_one_all_reduce_a_line(ranks):
+    assert ranks(3).results(_uneven) == [((0 * 1 + 1 * 2 + 2 * 3) / 6, 0, 1)] * 3
+
+
+def _poisoned(rank_info):
+    meter = meter_of(rank_info)
+    for step in range(1, 6):
+        bad = (rank_info.rank, step) in {(1, 4), (2, 3)}
+        meter.add(step, torch.tensor(float("inf") if bad else 1.0), 1)
+    meter.flush()
+
+
+def test_the_first_bad_step_of_any_rank_is_named_on_all(ranks):
+    errors = ranks(3).call(_poisoned)
+    assert {type(e) for e in errors} == {NonFiniteLoss}
+    assert {(e.step, e.rank, e.loss) for e in errors} == {(3, 2, float("inf"))}
+    assert len({str(e) for e in errors}) == 1
+
+
+@pytest.mark.parametrize("error", [NonFiniteLoss(7, 1, float("nan"), HINT), NonFiniteWeights(7, HINT)])
+def test_the_errors_can_be_pickled_and_name_step_and_remedy(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error) and again.step == 7
+    assert isinstance(error, ClusterTrainError)
+    assert "step 7" in str(error) and "clip_norm" in str(error) and len(str(error).splitlines()) <= 3
+
+
+def test_weights_that_are_not_finite_are_found():
+    model = nn.Linear(2, 2)
+    check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))
+    with torch.no_grad():
+        model.bias[1] = float("inf")
+    with pytest.raises(NonFiniteWeights, match="After step 3"):
+        check_weights(model, 3, TrainSettings(epochs=1, batch_size=4))

@@ -1,0 +1,98 @@
+"""Stop and save: files that another process writes, polled without delaying the loop."""
+
+import time
+
+import pytest
+
+from clustertrain.record_file import encoded
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import ResizeRequest, SaveRequest, StopRequest
+from clustertrain.training.ranks.host import Requests
+from clustertrain.worker import stop_requests as requests
+from clustertrain.worker.stop_requests import RequestPoller, wait_for_all_s
+from fault_proxy import FaultProxy, stall
+
+
+def taken_within(poller, seconds=20.0):
+    """What `take` gives until it gives something."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        stop, save, _ = poller.take()
+        if stop or save:
+            return stop, save
+        time.sleep(0.02)
+    raise AssertionError("nothing was seen")
+
+
+@pytest.fixture(params=["posix", "moto"])
+def attempt(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if request.param == "posix":
+        return RunDir.newest(str(tmp_path / "runs"), "digits").attempt(1)
+    return RunDir.newest(request.getfixturevalue("moto_s3").location("runs"), "digits").attempt(1)
+
+
+def test_each_save_request_is_returned_once(attempt):
+    with RequestPoller(attempt) as poller:
+        assert poller.take() == Requests()
+        attempt.save.write(SaveRequest(time=1.0))
+        assert taken_within(poller) == (False, True)
+        assert poller.take() == Requests()
+        attempt.save.write(SaveRequest(time=2.0))
+        assert taken_within(poller) == (False, True)
+
+
+def test_one_start_of_the_workers_is_asked_to_return_for_a_larger_one(attempt):
+    starts = attempt.restart(0), attempt.restart(1)
+    with RequestPoller(attempt, starts[0]) as first, RequestPoller(attempt, starts[1]) as next_:
+        attempt.restart(0).resize.write(ResizeRequest(4))
+        assert taken_within(first) == (True, False)
+        assert first.is_resize and not next_.is_resize
+        assert next_.take() == Requests()
+        attempt.stop.write(StopRequest("user"))
+        assert taken_within(next_) == (True, False)
+        assert not next_.is_resize
+
+
+def test_ranks_that_find_a_stop_at_different_times_signal_their_scripts_together(attempt):
+    assert wait_for_all_s(attempt) == 0
+    within_s = 3.0 if attempt.run.is_spooled else 1.0
+    for seconds_ago, least, most in ((0.0, 0.2, within_s), (10.0, 0.0, 0.0), (-1000.0, 0.2, within_s)):
+        attempt.stop.write(StopRequest("user", time=time.time() - seconds_ago))  # -1000: of another clock
+        assert least <= wait_for_all_s(attempt) <= most
+
+
+def test_a_request_of_an_earlier_start_is_old_news(attempt):
+    attempt.save.write(SaveRequest(time=1.0))
+    with RequestPoller(attempt) as poller:
+        attempt.stop.write(StopRequest("user"))
+        assert taken_within(poller) == (True, False)
+        assert poller.take() == Requests(stop=True)  # a stop stays
+
+
+def test_a_stop_from_another_machine_arrives_through_s3(moto_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(requests, "POLL_S_ON_S3", 0.2)
+    attempt = RunDir.newest(moto_s3.location("runs"), "digits").attempt(1)
+    with RequestPoller(attempt) as poller:
+        attempt.run.store.write_atomic(
+            attempt.stop.key, encoded(StopRequest("user"))
+        )  # not by this machine's disk
+        assert taken_within(poller) == (True, False)
+
+
+def test_a_hanging_storage_delays_nothing_and_local_requests_still_arrive(moto_s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with FaultProxy(moto_s3.endpoint) as proxy:
+        run = RunDir.newest(moto_s3.through(proxy.endpoint, retry_s=0.2).location("runs"), "digits")
+        attempt = run.attempt(1)
+        with RequestPoller(attempt) as poller:
+            proxy.down()
+            began = time.monotonic()
+            for _ in range(1000):
+                assert poller.take() == Requests()
+            assert time.monotonic() - began < 1
+            run.spool.write_atomic(f"{attempt.key}/stop", b"{}")
+            assert taken_within(poller) == (True, False)
+            proxy.up()
+            proxy.script(stall(), for_s=1)
