@@ -2,7 +2,7 @@
 #   make train                        install and train the example
 #   make train ARGS=--fresh           the same with an option of `clustertrain run`
 #   make train TORCH_INDEX=URL        torch from another index, such as PyTorch's CPU builds: see README.md
-.PHONY: help train unit test test-faults test-gpu check fmt bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
+.PHONY: help train unit test test-faults test-gpu check fmt docs docs-serve docs-test bench bench-slurm bench-k8s image compose-up compose-down submit-slurm submit-k8s kube-tools constraints clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
@@ -40,15 +40,25 @@ test-faults: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/versitygw)  #
 test-gpu:  ## run the GPU tests and print what they measure; needs only torch and pytest (whole runs: clustertrain installed); GPU_SUITE_JSON=FILE
 	PYTHONPATH=src $(PYTHON) -m pytest -c tests/gpu/gpu.ini --rootdir=. --confcutdir=tests/gpu -rs -m gpu tests/gpu
 
-check: $(VENV)/.installed  ## run ruff, mypy --strict on src, and import-linter
+check: $(VENV)/.installed $(if $(shell command -v go),$(BIN)/actionlint)  ## run ruff, mypy --strict on src, import-linter, and actionlint where there is Go
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports --no-cache
+	if test -x $(BIN)/actionlint; then $(BIN)/actionlint; fi
 
 fmt: $(VENV)/.installed  ## format the code
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed  ## build the site of the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-serve: $(VENV)/.installed  ## show the site at http://127.0.0.1:8000, and build it again after each change; needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+docs-test: docs  ## build the site, then test its links, code blocks and commands
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_examples.py tests/whole/test_python_page.py
 
 bench: $(VENV)/.installed $(BIN)/versitygw  ## measure saving and staging against torch.save and aws s3 cp; FOLDER=a folder on the disk
 	mkdir -p $(FOLDER)
@@ -97,6 +107,12 @@ $(BIN)/versitygw:
 	GOBIN=$(abspath $(BIN)) CGO_ENABLED=0 GOGC=off GOMEMLIMIT=1GiB go install -trimpath \
 	  -gcflags all=-dwarf=false -ldflags "-s -w" github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
 	  || echo "versitygw could not be built: the tests that need it are skipped" >&2
+
+# The linter of .github/workflows.
+$(BIN)/actionlint:
+	mkdir -p $(BIN)
+	GOBIN=$(abspath $(BIN)) CGO_ENABLED=0 go install -trimpath github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 \
+	  || echo "actionlint could not be built: make check does not read the workflows" >&2
 
 # The Kubernetes for the tests, built from Go modules.
 KUBE_TOOLS := tests/clusters/kube_tools

@@ -13,7 +13,7 @@ VENV = Path(sys.prefix)
 TARGETS = {
     *("train", "unit", "test", "check", "fmt", "bench", "image", "submit-slurm", "submit-k8s", "clean"),
     *("test-faults", "test-gpu", "bench-slurm", "bench-k8s", "constraints", "help"),
-    *("compose-up", "compose-down", "kube-tools"),
+    *("compose-up", "compose-down", "kube-tools", "docs", "docs-serve", "docs-test"),
 }
 
 

@@ -186,7 +186,8 @@ def runs(
 
     Args:
         storage: a storage or a job file; default: your runs of this folder.
-        args, metrics: the options --args and --metric.
+        args: the option --args.
+        metrics: the option --metric.
         everywhere: the option --all.
     """
     columns = Columns.parsed(*([each] if isinstance(each, str) else each for each in (args, metrics)))
