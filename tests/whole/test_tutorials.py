@@ -1,0 +1,63 @@
+"""The commands of docs/tutorials, typed as they are shown, each page in an empty folder and one shell."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+BLOCK = re.compile(r"^```console\n(.*?)^```\n(?:<!-- not run: ([^\n]+) -->\n)?", re.MULTILINE | re.DOTALL)
+END = "--- end of command"
+
+
+def commands_of(page):
+    """The commands of the blocks that run, each with the output that the page shows."""
+    for block, why_not in BLOCK.findall(page.read_text()):
+        if why_not:
+            continue
+        for text in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            first, *others = text.splitlines()
+            typed = [first, *(line[2:] for line in others if line.startswith("> ") or line == ">")]
+            yield "\n".join(typed), [line for line in others if not line.startswith(">")]
+
+
+@pytest.mark.run
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "first-run",
+        # These differ in what they train, which the tests of examples/ and of training/ have in CI.
+        pytest.param("own-training", marks=pytest.mark.nightly),
+        pytest.param("large-model", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_commands_of_a_tutorial_work_as_they_are_shown(name, tmp_path):
+    commands = list(commands_of(ROOT / "docs" / "tutorials" / f"{name}.md"))
+    assert len(commands) >= 5
+    script = "set -euo pipefail\n" + "".join(f"{typed}\necho '{END}'\n" for typed, _ in commands)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = done.stdout.split(f"{END}\n")
+    for (typed, shown), output in zip(commands, printed, strict=False):
+        assert not shown or output.splitlines() == shown, typed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_block_that_no_test_runs_says_why(page):
+    blocks = BLOCK.findall(page.read_text())
+    assert blocks
+    is_run = f'"{page.stem}"' in Path(__file__).read_text()
+    assert is_run or all(why_not for _, why_not in blocks)
