@@ -9,8 +9,8 @@ import yaml
 
 from clusters.containers import ROOT
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.pod_sections import RunAs
-from clustertrain.launchers.kubernetes.preflight import IMAGE_LABELS
+from clustertrain.launchers.kubernetes.cluster.preflight import IMAGE_LABELS
+from clustertrain.launchers.kubernetes.keys.pod_sections import RunAs
 from clustertrain.node.ray_settings import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 
 DOCKERFILE, COMPOSE_FILE, SCRIPT, MAKEFILE, DOCS = (

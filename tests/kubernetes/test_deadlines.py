@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from clusters.kube_client import Kubernetes
-from clustertrain.launchers.kubernetes.pod_problems import seconds
+from clustertrain.launchers.kubernetes.observed.pod_problems import seconds
 from kubernetes.watched import QUOTA, User, write_job
 
 pytestmark = pytest.mark.timeout(600)

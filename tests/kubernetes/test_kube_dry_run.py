@@ -16,9 +16,9 @@ from clusters.kube_api import Refused
 from clusters.kube_client import TOOLS, Kubernetes
 from clustertrain.errors import EXIT_CLUSTER, ClusterError
 from clustertrain.job.file import load_job
-from clustertrain.launchers.kubernetes.dry_run import check_admission
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 from kubernetes.watched import User, bind_role, inert, write_job
 from launchers.kubernetes.fabric import examples

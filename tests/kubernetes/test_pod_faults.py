@@ -9,7 +9,7 @@ import time
 import pytest
 
 from clusters.kube_conf import NODE
-from clustertrain.launchers.kubernetes.pod_problems import seconds
+from clustertrain.launchers.kubernetes.observed.pod_problems import seconds
 from clustertrain.run.streams.step_counter import reached_step
 from kubernetes.rayjob_runs import HELD, HELD_STEP, slow
 from whole_run import same_weights

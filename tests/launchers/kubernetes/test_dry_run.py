@@ -7,9 +7,9 @@ import json
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.dry_run import check_admission
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
 from launchers.kubernetes.manifest_changes import changed
 from launchers.kubernetes.right_manifests import RIGHT, WITHOUT_SUBMITTER, rayjob
 

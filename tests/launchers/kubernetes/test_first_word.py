@@ -5,9 +5,9 @@ import pytest
 
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes import first_word as module
-from clustertrain.launchers.kubernetes.first_word import first_word
-from clustertrain.launchers.kubernetes.kubectl import NoAnswer
+from clustertrain.launchers.kubernetes.cluster.kubectl import NoAnswer
+from clustertrain.launchers.kubernetes.observed import first_word as module
+from clustertrain.launchers.kubernetes.observed.first_word import first_word
 
 MADE = "2026-11-21T20:00:00Z"
 KUEUE = {"kueue.x-k8s.io/queue-name": "team"}

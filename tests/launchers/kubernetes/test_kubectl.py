@@ -10,8 +10,14 @@ from click.testing import CliRunner
 
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_CLUSTER, ClusterError, JobError, StorageError
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound, ended_in_pod
-from clustertrain.launchers.kubernetes.view import error_from_pod
+from clustertrain.launchers.kubernetes.cluster.kubectl import (
+    Forbidden,
+    Kubectl,
+    NoAnswer,
+    NotFound,
+    ended_in_pod,
+)
+from clustertrain.launchers.kubernetes.observed.view import error_from_pod
 from clustertrain.launchers.shell import CommandFailed, CommandMissing
 
 

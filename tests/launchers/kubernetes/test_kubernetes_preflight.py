@@ -10,9 +10,9 @@ import pytest
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.pod_sections import Volume
-from clustertrain.launchers.kubernetes.preflight import check_cluster, check_image, why_not_for_all
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster, check_image, why_not_for_all
+from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
 from clustertrain.version import RAY_VERSION, __version__
 
 JOB = """

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from clustertrain.launchers.kubernetes.pod_problems import (
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
     problems,
     seconds,
     time_of,
 )
-from clustertrain.launchers.kubernetes.state import (
+from clustertrain.launchers.kubernetes.observed.state import (
     ANY,
     NATIVE_STATES,
     Observed,

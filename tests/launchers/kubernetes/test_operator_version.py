@@ -4,7 +4,7 @@ wording; tests/kubernetes/test_kube_dry_run.py has a real server with older CRDs
 import pytest
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.operator_version import too_old
+from clustertrain.launchers.kubernetes.cluster.operator_version import too_old
 
 FIELD = "spec.preRunningDeadlineSeconds"
 

@@ -7,9 +7,9 @@ import pytest
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.node_room import WorkerPod, pods_held, quantity
-from clustertrain.launchers.kubernetes.pod_layout import divided, fitted, with_nodes
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.node_room import WorkerPod, pods_held, quantity
+from clustertrain.launchers.kubernetes.cluster.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 
 JOB = """

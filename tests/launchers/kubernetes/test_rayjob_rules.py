@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.errors import EXIT_FAILED, EXIT_JOB, JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
+from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.submit import render
 from launchers.kubernetes.manifest_changes import (
     ABSENT,

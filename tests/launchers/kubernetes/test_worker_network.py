@@ -5,8 +5,8 @@ import yaml
 
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
-from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from launchers.kubernetes.fabric import examples
 
 JOB = {

@@ -13,13 +13,13 @@ from pathlib import Path
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
-from clustertrain.launchers.kubernetes.dry_run import check_admission
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.operator_pods import check_pods
-from clustertrain.launchers.kubernetes.pod_layout import with_nodes
-from clustertrain.launchers.kubernetes.preflight import check_cluster
-from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
+from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
+from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
 from clustertrain.launchers.kubernetes.render.manifests import manifests
+from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.kubernetes.submit import rayjob_of
 from clustertrain.launchers.launcher import Checked

@@ -13,12 +13,13 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import with_site
 from clustertrain.launchers.known_runs import KnownRun, by_name
-from clustertrain.launchers.kubernetes import logs, status, stop, storage, submit
+from clustertrain.launchers.kubernetes import status, stop, storage, submit
 from clustertrain.launchers.kubernetes.check import check
-from clustertrain.launchers.kubernetes.first_word import first_word
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed import logs
+from clustertrain.launchers.kubernetes.observed.first_word import first_word
+from clustertrain.launchers.kubernetes.observed.view import kubectl_for
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.view import kubectl_for
 from clustertrain.launchers.launcher import Checked, Echo, Target
 from clustertrain.observe.columns import Columns
 from clustertrain.observe.logs import LogSelection

@@ -14,9 +14,9 @@ from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validat
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
-from clustertrain.launchers.kubernetes.devices import Capability, NodeResources, ResourceName
-from clustertrain.launchers.kubernetes.patch_section import Patches
-from clustertrain.launchers.kubernetes.pod_sections import (
+from clustertrain.launchers.kubernetes.keys.devices import Capability, NodeResources, ResourceName
+from clustertrain.launchers.kubernetes.keys.patch_section import Patches
+from clustertrain.launchers.kubernetes.keys.pod_sections import (
     Cidr,
     Egress,
     Head,

@@ -11,12 +11,11 @@ from clustertrain.errors import EXIT_FAILED, ClusterError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.known_runs import KnownRun
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.last_known import LastKnown
-from clustertrain.launchers.kubernetes.pod_problems import name_of
-from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.state import Observed
-from clustertrain.launchers.kubernetes.view import (
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.observed.last_known import LastKnown
+from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
+from clustertrain.launchers.kubernetes.observed.state import Observed
+from clustertrain.launchers.kubernetes.observed.view import (
     POLL_S,
     RAYJOBS,
     View,
@@ -25,6 +24,7 @@ from clustertrain.launchers.kubernetes.view import (
     view_of_existing,
     warning,
 )
+from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.observe.run_table import RunRow, Table
 from clustertrain.observe.status import Row
 from clustertrain.observe.status_json import StoredStatus

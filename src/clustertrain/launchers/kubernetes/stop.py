@@ -14,12 +14,18 @@ from collections.abc import Callable
 
 from clustertrain.errors import EXIT_JOB, JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.pod_problems import name_of
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
+from clustertrain.launchers.kubernetes.observed.view import (
+    CLI,
+    RAYJOBS,
+    View,
+    error_from_pod,
+    view_of_existing,
+)
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL, grace_s
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.view import CLI, RAYJOBS, View, error_from_pod, view_of_existing
 
 _BEYOND_GRACE_S = 90.0
 _DELETED_WITH_IT = "configmaps", "networkpolicies.networking.k8s.io", "poddisruptionbudgets.policy"

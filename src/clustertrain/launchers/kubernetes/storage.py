@@ -7,17 +7,17 @@ from typing import BinaryIO
 
 from clustertrain.errors import EXIT_STORAGE, JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.pod_problems import name_of
-from clustertrain.launchers.kubernetes.reader_pod import read_by_pod, waiting_pod
-from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
-from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
-from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.view import (
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed.pod_problems import name_of
+from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod, waiting_pod
+from clustertrain.launchers.kubernetes.observed.view import (
     CLI,
     error_from_pod,
     observe_run,
 )
+from clustertrain.launchers.kubernetes.render.paths import JOB_FILE, in_pods
+from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, READER_CONTAINER
+from clustertrain.launchers.kubernetes.section import Kubernetes
 
 _READ_S = 600.0  # `ckpt verify` and `ckpt export` read every byte
 _COMMANDS = ("ckpt ls", "ckpt verify", "data ls", "data verify")

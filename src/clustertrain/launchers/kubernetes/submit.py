@@ -15,19 +15,23 @@ from clustertrain.job.model import Job
 from clustertrain.job.references import names_of
 from clustertrain.job.site import with_site
 from clustertrain.launchers.check import check_code
-from clustertrain.launchers.kubernetes.dry_run import check_admission
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NotFound
-from clustertrain.launchers.kubernetes.operator_pods import check_pods
-from clustertrain.launchers.kubernetes.pod_layout import with_nodes
-from clustertrain.launchers.kubernetes.pod_problems import has_running_containers, is_terminating, name_of
-from clustertrain.launchers.kubernetes.preflight import check_cluster
-from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
+from clustertrain.launchers.kubernetes.cluster.dry_run import check_admission
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NotFound
+from clustertrain.launchers.kubernetes.cluster.operator_pods import check_pods
+from clustertrain.launchers.kubernetes.cluster.pod_layout import with_nodes
+from clustertrain.launchers.kubernetes.cluster.preflight import check_cluster
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
+    has_running_containers,
+    is_terminating,
+    name_of,
+)
+from clustertrain.launchers.kubernetes.observed.state import Observed
+from clustertrain.launchers.kubernetes.observed.view import RAYJOBS
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, manifests, to_json, to_yaml
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE, in_pods
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, ROLE_LABEL, RUN_LABEL
+from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.state import Observed
-from clustertrain.launchers.kubernetes.view import RAYJOBS
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import CommandLine
 

@@ -15,8 +15,8 @@ from typing import Any
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
-from clustertrain.launchers.kubernetes.devices import HUGE_PAGES
-from clustertrain.launchers.kubernetes.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.keys.devices import HUGE_PAGES
+from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
 from clustertrain.launchers.kubernetes.section import Kubernetes
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod

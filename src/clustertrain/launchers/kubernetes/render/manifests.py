@@ -21,7 +21,7 @@ import yaml
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.pod_sections import Volume
+from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.amounts import memory_text, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
 from clustertrain.launchers.kubernetes.render.patches import patched
@@ -57,7 +57,7 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
 
     Raises:
         JobError: the job has no image, names a path that no pod can read, or lacks the number of nodes for
-            its workers with GPUs (pod_layout.py reads it from a cluster).
+            its workers with GPUs (cluster/pod_layout.py reads it).
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
     if needs_nodes(job):

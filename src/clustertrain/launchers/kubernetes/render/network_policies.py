@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from clustertrain.errors import JobError
 from clustertrain.job.loggers import server_urls
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.pod_sections import Egress
+from clustertrain.launchers.kubernetes.keys.pod_sections import Egress
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
 from clustertrain.launchers.kubernetes.section import Kubernetes
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.launchers.kubernetes.fields import at
+from clustertrain.launchers.kubernetes.render.fields import at
 from clustertrain.units import shortened
 
 _KEY = ("kubernetes", "patches")

@@ -15,7 +15,7 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.pod_sections import KIT_FOLDER, RunAs, Toleration, Volume
+from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Toleration, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,

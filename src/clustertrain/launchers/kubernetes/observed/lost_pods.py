@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
-from clustertrain.launchers.kubernetes.pod_problems import (
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
     LastWords,
     Object,
     name_of,

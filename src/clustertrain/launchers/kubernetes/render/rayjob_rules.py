@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from clustertrain.errors import JobError
-from clustertrain.launchers.kubernetes.fields import at, items
+from clustertrain.launchers.kubernetes.render.fields import at, items
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 from clustertrain.units import shortened
 

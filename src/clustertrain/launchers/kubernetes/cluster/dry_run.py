@@ -3,7 +3,7 @@
 `kubectl apply` sends the objects of a file one after another. If the server refuses the third, two exist
 already. So the same call runs first with --dry-run=server, which checks authorization, schema, admission and
 quota for each object, with the schemas of the cluster's CRDs. It checks neither the rules of the operator
-(rayjob_rules.py) nor the pods that the operator creates later (operator_pods.py).
+(render/rayjob_rules.py) nor the pods that the operator creates later (operator_pods.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from textwrap import shorten
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.job_keys import keys_sentence
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.operator_version import found, installed, too_old
+from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.cluster.operator_version import found, installed, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.shell import CommandFailed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from clustertrain.errors import EXIT_FAILED
-from clustertrain.launchers.kubernetes.pod_problems import (
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
     LastWords,
     Object,
     Problem,

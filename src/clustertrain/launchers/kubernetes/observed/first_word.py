@@ -10,12 +10,12 @@ import re
 
 from clustertrain.errors import ClusterError, JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.job_keys import keys_sentence
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.pod_problems import is_terminating, node_of
+from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.observed.pod_problems import is_terminating, node_of
+from clustertrain.launchers.kubernetes.observed.state import Observed
+from clustertrain.launchers.kubernetes.observed.view import View, observe_run
 from clustertrain.launchers.kubernetes.render.amounts import counted
-from clustertrain.launchers.kubernetes.state import Observed
-from clustertrain.launchers.kubernetes.view import View, observe_run
 from clustertrain.waiting import wait_until
 
 _WITHIN_S = 10.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from clustertrain.launchers.kubernetes.fields import at, items, mapping
+from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
 
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.node_room import (
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
+from clustertrain.launchers.kubernetes.cluster.node_room import (
     Object,
     WorkerPod,
     allocatable,
     eligible_nodes,
     pods_held,
 )
-from clustertrain.launchers.kubernetes.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.render.amounts import counted, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.manifests import ray_job
+from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandMissing
 from clustertrain.run.admission import Options

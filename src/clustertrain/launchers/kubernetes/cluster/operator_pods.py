@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clustertrain.launchers.kubernetes.dry_run import CREATE, error_or_notes, refused_objects
-from clustertrain.launchers.kubernetes.fields import at, items
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl
+from clustertrain.launchers.kubernetes.cluster.dry_run import CREATE, error_or_notes, refused_objects
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
+from clustertrain.launchers.kubernetes.render.fields import at, items
 from clustertrain.launchers.kubernetes.render.manifests import Manifest
 
 # Containers as KubeRay adds them: no field of a RayJob changes their amounts.

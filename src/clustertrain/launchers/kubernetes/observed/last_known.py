@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from clustertrain.errors import StorageError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.pod_problems import Object
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.node.user_folders import known_runs_folder
 from clustertrain.observe.status_json import StoredStatus

@@ -20,15 +20,26 @@ from clustertrain.errors import ClusterError, ClusterTrainError, JobError, error
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.job.site import read_site, site_path, with_site
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.last_known import LastKnown, last_known, remember
-from clustertrain.launchers.kubernetes.lost_pods import last_words, lost_nodes
-from clustertrain.launchers.kubernetes.pod_problems import Object, is_running, name_of, role_of, time_of
-from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer, NotFound
+from clustertrain.launchers.kubernetes.observed.last_known import LastKnown, last_known, remember
+from clustertrain.launchers.kubernetes.observed.lost_pods import last_words, lost_nodes
+from clustertrain.launchers.kubernetes.observed.pod_problems import (
+    Object,
+    is_running,
+    name_of,
+    role_of,
+    time_of,
+)
+from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.observed.state import (
+    Observed,
+    exit_code,
+    made_newest_attempt,
+    standing_of,
+)
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER, RUN_LABEL
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.state import Observed, exit_code, made_newest_attempt, standing_of
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.command_line import CommandLine

@@ -11,13 +11,20 @@ from dataclasses import replace
 from itertools import islice
 
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Kubectl, NoAnswer, NotFound, ended_in_pod
-from clustertrain.launchers.kubernetes.pod_problems import name_of, role_of
-from clustertrain.launchers.kubernetes.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound, ended_in_pod
+from clustertrain.launchers.kubernetes.observed.pod_problems import name_of, role_of
+from clustertrain.launchers.kubernetes.observed.reader_pod import read_by_pod
+from clustertrain.launchers.kubernetes.observed.view import (
+    CLI,
+    POLL_S,
+    View,
+    error_from_pod,
+    read_view,
+    warning,
+)
 from clustertrain.launchers.kubernetes.render.paths import JOB_FILE
 from clustertrain.launchers.kubernetes.render.pods import HEAD_CONTAINER
 from clustertrain.launchers.kubernetes.section import Kubernetes
-from clustertrain.launchers.kubernetes.view import CLI, POLL_S, View, error_from_pod, read_view, warning
 from clustertrain.launchers.shell import CommandFailed
 from clustertrain.observe.as_json import json_line
 from clustertrain.observe.logs import LogSelection

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clustertrain.errors import ClusterError
-from clustertrain.launchers.kubernetes.kubectl import Kubectl
+from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
 
 # The Deployment's label: of the Helm chart, and of the kustomization.
 _SELECTOR = "app.kubernetes.io/name in (kuberay-operator, kuberay)"

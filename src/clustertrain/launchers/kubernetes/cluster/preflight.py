@@ -18,8 +18,8 @@ from typing import Any
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.kubectl import Forbidden, Kubectl, NotFound
-from clustertrain.launchers.kubernetes.pod_sections import Volume
+from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NotFound
+from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.paths import storage_volume, volumes
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import run

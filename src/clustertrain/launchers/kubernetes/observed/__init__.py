@@ -1,0 +1,11 @@
+"""The state of a run on Kubernetes, and its logs.
+
+view.py          reads the state of a run from the cluster and its storage
+state.py         the state of a run, from its storage, RayJob, queue, pods and events; pure
+pod_problems.py  why pods do not run, one line for each problem
+lost_pods.py     lost nodes, and what containers printed last
+last_known.py    what was read last of a storage that no pod can read now
+reader_pod.py    a short-lived pod that reads the storage of a run whose pods are gone
+first_word.py    what the cluster says first of a run that was just applied
+logs.py          `logs`
+"""
