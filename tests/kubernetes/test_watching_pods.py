@@ -140,15 +140,28 @@ def test_submit_prints_the_schedulers_reason_and_the_key_to_change(user, more, s
     assert printed[at + 1].startswith("What it names is in ") and key in printed[at + 1]
 
 
+def _of_workers(**fields: object) -> dict[str, object]:
+    return {"rayClusterSpec": {"workerGroupSpecs": [{"groupName": "workers", **fields}]}}
+
+
 def test_submit_says_that_the_pods_are_scheduled(user):
     assert "all pods are scheduled: 2 pods on 1 node\n" in user()("submit").stdout
 
 
-def test_submit_says_why_the_operator_refuses_the_rayjob(user):
-    own = user(kubernetes={"patches": {"spec": {"activeDeadlineSeconds": -1}}})
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"activeDeadlineSeconds": -1}, "activeDeadlineSeconds must be a positive integer"),
+        (_of_workers(minReplicas=3), "minReplicas"),
+        pytest.param(_of_workers(rayStartParams={"labels": "a=b"}), "labels", marks=pytest.mark.nightly),
+        pytest.param(_of_workers(resources={"CPU": "1"}), "please use only one", marks=pytest.mark.nightly),
+    ],
+)
+def test_submit_says_why_the_operator_refuses_the_rayjob(user, patch, said):
+    own = user(kubernetes={"patches": {"spec": patch}})
     refused = own("submit", code=EXIT_JOB).stderr
     assert "was applied, and the KubeRay operator refuses it\n" in refused
-    assert "activeDeadlineSeconds must be a positive integer" in refused
+    assert said in refused
 
 
 def test_a_run_that_was_never_submitted_where_no_pod_can_read_its_storage(user):
@@ -173,7 +186,7 @@ def test_a_run_that_waits_is_stopped_at_once_and_leaves_its_storage(lone_user, k
 
 def test_a_rayjob_that_the_operator_refuses_says_why(user):
     own = user()
-    text = own("render").stdout  # which would refuse it, too
+    text = own("render").stdout
     wrong = text.replace("shutdownAfterJobFinishes: true", "suspend: true")
     own.kube.apply(wrong, namespace=own.namespace)
     own.waits_for("the KubeRay operator refuses it")

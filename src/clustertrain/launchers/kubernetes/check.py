@@ -47,9 +47,7 @@ def check(path: Path, sets: Sequence[str]) -> Checked:
     advised = check_rayjob(objects[-1])
     notes = [*_of_reachable_cluster(in_cluster())]
     kinds = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in objects)
-    return Checked(
-        [*layout, *notes, *advised, f"{path}: {kinds}: KubeRay would refuse none of them"], len(advised)
-    )
+    return Checked([*layout, *notes, *advised, f"{path}: {kinds}: nothing is wrong with them"], len(advised))
 
 
 def _of_reachable_cluster(checks: Iterator[str]) -> Iterator[str]:

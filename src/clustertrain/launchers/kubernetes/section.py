@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, StrictBool, model_validator
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictBool, Tag, model_validator
 
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.sections import Section
 from clustertrain.job.values import Bytes, CountOrZero, Refused, Seconds, Text
 from clustertrain.launchers.kubernetes.keys.devices import Capability, NodeResources, ResourceName
-from clustertrain.launchers.kubernetes.keys.patch_section import Patches
 from clustertrain.launchers.kubernetes.keys.pod_sections import (
     Cidr,
     Egress,
@@ -39,7 +38,16 @@ def _grace(seconds: float) -> float:
     return seconds
 
 
+def _kind_of_patches(value: object) -> str:
+    return "operations" if isinstance(value, list | tuple) else "mapping"
+
+
 WholeSeconds = Annotated[Seconds, AfterValidator(_grace)]
+Patches = Annotated[
+    Annotated[dict[str, JsonValue], Tag("mapping")]
+    | Annotated[tuple[dict[str, JsonValue], ...], Tag("operations")],
+    Discriminator(_kind_of_patches),
+]
 
 
 class Queue(Section):
