@@ -203,7 +203,7 @@ def test_how_many_pods_the_nodes_hold(make, kubernetes, nodes, held):
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("500m", "0.5"), ("16Gi", 16 * 2**30), (4, 4), ("1e3", 1000), (None, 0), ("x", 0)]
+    ("text", "number"), [("500m", "0.5"), ("16Gi", 16 * 2**30), (4, 4), ("1.5k", 1500), (None, 0), ("x", 0)]
 )
 def test_a_quantity_is_read_as_kubernetes_does(text, number):
     assert quantity(text) == Decimal(number)

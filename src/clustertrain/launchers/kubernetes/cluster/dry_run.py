@@ -17,7 +17,7 @@ from textwrap import shorten
 from clustertrain.errors import ClusterError
 from clustertrain.launchers.kubernetes.cluster.job_keys import keys_sentence
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl, NoAnswer, NotFound
-from clustertrain.launchers.kubernetes.cluster.operator_version import found, installed, too_old
+from clustertrain.launchers.kubernetes.cluster.operator_version import installed, too_old
 from clustertrain.launchers.kubernetes.render.manifests import Manifest, to_json
 from clustertrain.launchers.shell import CommandFailed
 
@@ -172,7 +172,7 @@ def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:
         return f"Did you mean '{near[0]}'?"
     return (
         "It is misspelt, or newer than the cluster's CRDs: clustertrain needs those of KubeRay 1.6 or later. "
-        f"{found(installed(kubectl))}"
+        f"{installed(kubectl)}"
     )
 
 

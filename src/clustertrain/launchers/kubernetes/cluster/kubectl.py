@@ -38,9 +38,6 @@ _NO_CONTEXT = re.compile(
 )
 _ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
-_NO_CRD = re.compile(
-    r'no matches for kind "(Ray\w+)"|the server doesn\'t have a resource type "?(ray\w+)', re.I
-)
 # An API server that has just started answers so before it has read its CRDs, roles and accounts.
 _MAY_BE_STARTING = re.compile(
     rf"{_FORBIDDEN.pattern}|no matches for kind|doesn't have a resource type|find the requested resource"
@@ -202,12 +199,6 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
         user, verb, resource, group = match.groups()
         named = f"{resource}.{group}" if group else resource
         return Forbidden(user, f"{verb} {named}")
-    if match := _NO_CRD.search(message):
-        kind = match.group(1) or match.group(2)
-        return ClusterError(
-            f"The cluster of {where} has no {kind}: the KubeRay operator is not installed there.\n"
-            "Install KubeRay 1.6 or later, or name another context: kubernetes.context."
-        )
     for pattern, kind, text in _KNOWN_ERRORS:
         if pattern.search(message) or (kind is NoAnswer and error.code is None):
             return kind(text.format(last=last, where=where))
@@ -216,6 +207,12 @@ def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
 
 # The first pattern that matches counts.
 _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
+    (
+        re.compile(r'no matches for kind "Ray\w+"|the server doesn\'t have a resource type "?ray', re.I),
+        ClusterError,
+        "The cluster of {where} has no RayJobs: the KubeRay operator is not installed there.\n"
+        "Install KubeRay 1.6 or later, or name another context: kubernetes.context.",
+    ),
     (
         re.compile("failed calling webhook"),
         ClusterError,

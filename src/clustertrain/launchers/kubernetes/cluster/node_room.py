@@ -17,12 +17,9 @@ from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
 Object = Mapping[str, Any]
 Amounts = Mapping[str, Decimal]
 _TEMPORARY_TAINTS = "node.kubernetes.io/"  # temporary taints, such as not-ready and unschedulable
-_QUANTITY = re.compile(
-    r"(?P<number>\d{1,30}(\.\d{0,30})?|\.\d{1,30})((?P<unit>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d{1,3}))?",
-    re.ASCII,
-)
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?)([KMGTPE]i|[mkMGTPE])?", re.ASCII)
 _UNITS = {
-    **{unit: Decimal(10) ** power for power, unit in zip((-9, -6, -3), "num", strict=True)},
+    "m": Decimal("0.001"),
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
@@ -64,13 +61,9 @@ def _container_requests(container: Object) -> Amounts:
 
 
 def quantity(value: object) -> Decimal:
-    """The number of a quantity such as 500m, 16Gi or 4, or 0 if the value is not a quantity."""
+    """The number of a quantity as the API server writes it, such as 500m, 16Gi or 4; 0 if it is none."""
     match = _QUANTITY.fullmatch(str(value))
-    if not match:
-        return Decimal(0)
-    if match["exponent"]:
-        return Decimal(match["number"]).scaleb(int(match["exponent"]))
-    return Decimal(match["number"]) * _UNITS.get(match["unit"], Decimal(1))
+    return Decimal(match[1]) * _UNITS.get(match[2], Decimal(1)) if match else Decimal(0)
 
 
 def allocatable(node: Object, name: str) -> Decimal:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import contextmanager
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
@@ -45,56 +44,30 @@ def check_cluster(job: Job, kubectl: Kubectl) -> list[str]:
         ClusterError: the cluster cannot run the job. The message has the reason.
     """
     check_image(job)
-    reader = _Reader(kubectl)
-    _check_namespace(reader)
-    _check_named(job, reader)
+    left_out: dict[str, None] = {}
+    for kind, name, missing in _named(job, kubectl.namespace):
+        with _unless_forbidden(left_out):
+            try:
+                kubectl("get", kind, name, "--output=name")  # prints no secret's data
+            except NotFound:
+                raise ClusterError(missing) from None
+    left_out.pop("get namespaces", None)  # one that the account may not read counts as existing
     for volume in volumes(job):
-        _check_claim(job, volume, reader)
-    return reader.notes
+        if volume.claim is not None:
+            with _unless_forbidden(left_out):
+                _check_claim(job, volume, kubectl, left_out)
+    return (
+        [f"note: not all was checked: this account may not {', may not '.join(left_out)}"] if left_out else []
+    )
 
 
-@dataclass
-class _Reader:
-    """Reads objects that the account may lack the permission for. `forbidden`: what it may not do."""
-
-    kubectl: Kubectl
-    forbidden: list[str] = field(default_factory=list)
-
-    def one(self, kind: str, name: str) -> dict[str, Any] | None:
-        """An object, or None if the account may not read it. Raises NotFound."""
-        try:
-            return self.kubectl.get(kind, name)
-        except Forbidden as error:
-            self._leave_out(error)
-            return None
-
-    def exists(self, kind: str, name: str) -> bool:
-        """Whether an object exists. True if the account may not read it. Prints no secret's data."""
-        try:
-            self.kubectl("get", kind, name, "--output=name")
-        except NotFound:
-            return False
-        except Forbidden as error:
-            self._leave_out(error)
-        return True
-
-    def nodes(self) -> int:
-        """The number of nodes, or 0 if the account may not list them."""
-        try:
-            return len(self.kubectl.list("nodes"))
-        except Forbidden as error:
-            self._leave_out(error)
-            return 0
-
-    def _leave_out(self, error: Forbidden) -> None:
-        if error.what not in self.forbidden:
-            self.forbidden.append(error.what)
-
-    @property
-    def notes(self) -> list[str]:
-        if not self.forbidden:
-            return []
-        return [f"note: not all was checked: this account may not {', may not '.join(self.forbidden)}"]
+@contextmanager
+def _unless_forbidden(left_out: dict[str, None]) -> Iterator[None]:
+    """Leave a check out, with a note, for which the account lacks a permission."""
+    try:
+        yield
+    except Forbidden as error:
+        left_out[error.what] = None
 
 
 # ------------------------------------------------------------------------------------------------ the image
@@ -139,61 +112,44 @@ def _labels_here(image: str) -> dict[str, str] | None:
 # --------------------------------------------------------------------------------------------- named objects
 
 
-def _check_namespace(reader: _Reader) -> None:
-    """Refuse a namespace that does not exist. One that the account may not read counts as existing."""
-    name = reader.kubectl.namespace
-    if name is None:
-        return
-    try:
-        reader.kubectl("get", "namespace", name, "--output=name")
-    except NotFound:
-        raise ClusterError(
-            f"There is no namespace {name}.\n"
-            f"kubectl create namespace {name}; or name another one: kubernetes.namespace."
-        ) from None
-    except Forbidden:
-        return
-
-
-def _check_named(job: Job, reader: _Reader) -> None:
-    where = f"namespace {reader.kubectl.namespace}" if reader.kubectl.namespace else "the context's namespace"
-    for kind, name, key, remedy in _named(job):
-        if not reader.exists(kind, name):
-            shown = kind.partition(".")[0]
-            raise ClusterError(f"{key} names {name}, and {where} has no such {shown}.\n{remedy}")
-
-
-def _named(job: Job) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, name, the key that names it, and the remedy."""
+def _named(job: Job, namespace: str | None) -> Iterator[tuple[str, str, str]]:
+    """Kind and name of what the job names, and the error if it is missing."""
     section = job.section(Kubernetes)
-    make_secret = "kubectl create secret generic {} --from-literal=KEY=… creates it."
-    for name in section.secrets:
-        yield "secret", name, "kubernetes.secrets", make_secret.format(name)
+    if namespace is not None:
+        remedy = f"kubectl create namespace {namespace}; or name another one: kubernetes.namespace."
+        yield "namespace", namespace, f"There is no namespace {namespace}.\n{remedy}"
+    where = f"namespace {namespace}" if namespace else "the context's namespace"
+
+    def missing(kind: str, name: str, key: str, remedy: str) -> tuple[str, str, str]:
+        shown = kind.partition(".")[0]
+        return kind, name, f"{key} names {name}, and {where} has no such {shown}.\n{remedy}"
+
+    secrets = [("kubernetes.secrets", name) for name in section.secrets]
+    secrets += [("kubernetes.volumes", each.secret) for each in volumes(job) if each.secret is not None]
+    for key, name in secrets:
+        yield missing(
+            "secret", name, key, f"kubectl create secret generic {name} --from-literal=KEY=… creates it."
+        )
     for name in section.pull_secrets:
         remedy = f"kubectl create secret docker-registry {name} --docker-server=… --docker-username=…"
-        yield "secret", name, "kubernetes.pull_secrets", remedy
-    for volume in volumes(job):
-        if volume.secret is not None:
-            yield "secret", volume.secret, "kubernetes.volumes", make_secret.format(volume.secret)
-        if volume.config_map is not None:
-            remedy = f"kubectl create configmap {volume.config_map} --from-file=…"
-            yield "configmap", volume.config_map, "kubernetes.volumes", remedy
+        yield missing("secret", name, "kubernetes.pull_secrets", remedy)
+    for name in (each.config_map for each in volumes(job) if each.config_map is not None):
+        remedy = f"kubectl create configmap {name} --from-file=…"
+        yield missing("configmap", name, "kubernetes.volumes", remedy)
     if section.queue is not None and section.queue.kind == "kueue":
         remedy = (
             "`kubectl get localqueue` lists them; without Kueue there is none: leave kubernetes.queue out."
         )
-        yield "localqueues.kueue.x-k8s.io", section.queue.name, "kubernetes.queue", remedy
+        yield missing("localqueues.kueue.x-k8s.io", section.queue.name, "kubernetes.queue", remedy)
 
 
 # -------------------------------------------------------------------------------------------------- storage
 
 
-def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
+def _check_claim(job: Job, volume: Volume, kubectl: Kubectl, left_out: dict[str, None]) -> None:
     """Check that a claim exists and serves the pods of all nodes, or is to be created."""
-    if volume.claim is None:
-        return
     try:
-        claim = reader.one("persistentvolumeclaim", volume.claim)
+        claim = kubectl.get("persistentvolumeclaim", volume.claim or "")
     except NotFound:
         if volume.size_bytes is None:
             raise ClusterError(
@@ -201,11 +157,12 @@ def _check_claim(job: Job, volume: Volume, reader: _Reader) -> None:
                 "Add `size: 100Gi`, so that it is created; or create it yourself, as ReadWriteMany."
             ) from None
         return
-    if claim is not None:
-        modes, nodes = claim["spec"].get("accessModes", []), reader.nodes()
-        why = why_not_for_all(volume, modes, nodes, writes=volume == storage_volume(job))
-        if why is not None:
-            raise ClusterError(why)
+    nodes = 0
+    with _unless_forbidden(left_out):
+        nodes = len(kubectl.list("nodes"))
+    modes, writes = claim["spec"].get("accessModes", []), volume == storage_volume(job)
+    if (why := why_not_for_all(volume, modes, nodes, writes=writes)) is not None:
+        raise ClusterError(why)
 
 
 def why_not_for_all(volume: Volume, modes: Sequence[str], nodes: int, *, writes: bool) -> str | None:

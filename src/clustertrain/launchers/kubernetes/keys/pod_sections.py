@@ -1,13 +1,12 @@
 """Parts of the section `kubernetes` of a job file: the pods, their volumes, what they may connect to.
 
 The rules here are Kubernetes' rules for names, so that a wrong value is refused before any request to a
-cluster.
+cluster, and what no cluster refuses. Ports, addresses and tolerations are left to the API server's dry run.
 """
 
 from __future__ import annotations
 
 import re
-from ipaddress import ip_network
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -75,19 +74,6 @@ def _label_value(text: str) -> str:
     raise ValueError("must be the value of a label: up to 63 letters, digits, '-', '_' and '.'")
 
 
-def _cidr(text: str) -> str:
-    try:
-        return str(ip_network(text))
-    except ValueError:
-        raise ValueError("must be a range of addresses, such as 10.1.0.0/16 or 10.1.2.3/32") from None
-
-
-def _port(number: int) -> int:
-    if number > 65535:
-        raise ValueError("must be a port: 1 to 65535")
-    return number
-
-
 def _some(ports: tuple[int, ...]) -> tuple[int, ...]:
     if not ports:
         raise ValueError("must name at least one port")
@@ -109,8 +95,7 @@ ObjectName = Annotated[str, AfterValidator(_object_name), written_as("name")]
 LabelKey = Annotated[str, AfterValidator(_label_key)]
 OwnLabelKey = Annotated[str, AfterValidator(_own_label_key)]
 LabelValue = Annotated[str, AfterValidator(_label_value)]
-Cidr = Annotated[str, AfterValidator(_cidr), written_as("range of addresses")]
-Port = Annotated[Count, AfterValidator(_port)]
+Cidr = Annotated[str, written_as("range of addresses")]
 Mount = Annotated[str, AfterValidator(_mount), written_as("path")]
 MountedCode = Annotated[
     tuple[Mount, ...], AfterValidator(several_folders), one_or_several(Mount), ONE_AS_TEXT
@@ -163,7 +148,7 @@ class RunAs(Section):
 class Egress(Section):
     """Outgoing traffic of head, workers and reader: to a range of addresses, to a namespace, or anywhere."""
 
-    ports: Annotated[tuple[Port, ...], AfterValidator(_some)]
+    ports: Annotated[tuple[Count, ...], AfterValidator(_some)]
     """TCP ports of the pods or servers at the other end; those of DNS, 53 and 5353, with UDP as well."""
 
     cidr: Cidr | None = None
@@ -240,11 +225,3 @@ class Toleration(Section):
 
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect. Default: all effects."""
-
-    @model_validator(mode="after")
-    def _exists_has_no_value(self) -> Toleration:
-        if self.operator == "Exists" and self.value is not None:
-            raise Refused("is given with operator Exists\nExists has no value: remove one of them", "value")
-        if self.operator == "Equal" and self.key is None:
-            raise Refused("is missing\nonly operator: Exists works without a key", "key")
-        return self
