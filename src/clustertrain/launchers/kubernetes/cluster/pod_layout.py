@@ -21,6 +21,7 @@ from clustertrain.launchers.kubernetes.cluster.node_room import (
 )
 from clustertrain.launchers.kubernetes.render.amounts import counted, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.manifests import ray_job
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.rayjob_rules import check_rayjob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.launchers.shell import CommandMissing
@@ -134,7 +135,7 @@ def _worker_pod(job: Job) -> WorkerPod:
     Raises:
         JobError: KubeRay would refuse the RayJob.
     """
-    rayjob = ray_job(job, "config", Options())
+    rayjob = ray_job(PodJob.of(job), "config", Options())
     check_rayjob(rayjob)
     groups = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"]
     pods = [WorkerPod.of(group["template"]["spec"]) for group in groups]

@@ -1,5 +1,6 @@
 """The programs that run in the pods of a run.
 
+this_pod.py     the job of this pod
 submitter.py    the submitter's pod: submits the entrypoint to Ray, and again if the head is replaced
 entrypoint.py   what Ray runs in the head's pod: claims the attempt, runs the driver
 ray_start.py    what `ray start` calls before it starts Ray: its limits grow with the job's

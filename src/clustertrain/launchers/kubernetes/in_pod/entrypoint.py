@@ -14,12 +14,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 
 from clustertrain import variables
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
+from clustertrain.launchers.kubernetes.render.manifests import START_OPTIONS, flag_of
 from clustertrain.observe.screen import Lines, Screen
 from clustertrain.observe.tables import print_ending
 from clustertrain.run.admission import Options, claim_next_attempt, is_same_start
@@ -41,10 +41,9 @@ _MEANINGS: dict[int, tuple[str, str]] = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job of this pod to its end. Returns the exit code, which is success or failure for Ray."""
-    job_file = Path(os.environ[variables.JOB])
     try:
         _check_versions(os.environ[variables.VERSION])
-        job = parse_job(job_file.read_text(), str(job_file))
+        job = job_of_pod()
         result = _run(job, _options(job, arguments), Lines(sys.stdout))
     except (ClusterTrainError, RunStopped) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -83,14 +82,8 @@ def this_start() -> SchedulerStart:
 
 
 def _options(job: Job, arguments: Sequence[str]) -> Options:
-    return Options(
-        fresh="--fresh" in arguments,
-        takeover="--takeover" in arguments,
-        allow_world_size_change="--allow-world-size-change" in arguments,
-        accept_changes="--accept-changes" in arguments,
-        retry="--retry" in arguments,
-        command=CommandLine("submit --to kubernetes", run=job.name),
-    )
+    given = {option: flag_of(option) in arguments for option in START_OPTIONS}
+    return Options(**given, command=CommandLine("submit --to kubernetes", run=job.name))
 
 
 def _run(job: Job, options: Options, screen: Screen) -> Result:

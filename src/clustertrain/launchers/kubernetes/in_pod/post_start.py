@@ -6,14 +6,12 @@ a restart, the new container of the pod sends the rest. Before a pod ends, pre_s
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from pathlib import Path
 
-from clustertrain import variables
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.spool import spool_folder
 from clustertrain.run.streams.events import EventLog
@@ -25,8 +23,7 @@ _POLL_S = 1.0
 
 def main() -> None:
     """Send until the container ends."""
-    job_file = Path(os.environ[variables.JOB])
-    job = parse_job(job_file.read_text(), str(job_file))
+    job = job_of_pod()
     sending: set[Path] = set()
     while True:
         for attempt in attempts_here(_run_here(job)):

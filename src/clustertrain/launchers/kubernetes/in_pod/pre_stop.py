@@ -20,8 +20,8 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import names
 from clustertrain.errors import ClusterTrainError
-from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.render.paths import LEAVE_FILE
 from clustertrain.launchers.kubernetes.section import Kubernetes
 from clustertrain.run.folder import Attempt, RunDir
@@ -36,9 +36,8 @@ _SETTLES_S = 1.5  # a stop that is requested at the same time elsewhere is visib
 
 def main(role: str) -> int:
     """Run the hook. Returns 0 even after an error: a failed hook only creates an event without a message."""
-    job_file = Path(os.environ[variables.JOB])
     try:
-        job = parse_job(job_file.read_text(), str(job_file))
+        job = job_of_pod()
         run = RunDir.newest(job.storage.location, job.name)
         attempt = run.newest_attempt()
         if attempt is not None and not attempt.result.exists():

@@ -6,15 +6,12 @@ on a busy node a container exceeds them, and is started again, each time later.
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from clustertrain import variables
 from clustertrain.driver.ray_cluster import Deadline
 from clustertrain.errors import ClusterError
-from clustertrain.job.file import parse_job
+from clustertrain.launchers.kubernetes.in_pod.this_pod import job_of_pod
 from clustertrain.launchers.kubernetes.section import Kubernetes
 
 
@@ -31,8 +28,7 @@ def wait_as_long_as_the_job(parameters: Any, head: bool) -> None:
         return
     from clustertrain.driver.ray_node import WaitingNode, start_ray
 
-    job_file = Path(os.environ[variables.JOB])
-    deadline_s = parse_job(job_file.read_text(), str(job_file)).section(Kubernetes).start_deadline_s
+    deadline_s = job_of_pod().section(Kubernetes).start_deadline_s
 
     def node(parameters: Any, **options: Any) -> WaitingNode:
         given = dict(vars(parameters))

@@ -17,6 +17,7 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.gpu_slices import check_slices, is_slice_of_gpu
 from clustertrain.launchers.kubernetes.keys.devices import HUGE_PAGES
 from clustertrain.launchers.kubernetes.keys.pod_sections import Head, Submitter
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.section import Kubernetes
 
 _RAY_BYTES = 2**30  # for Ray's own processes, in addition to the workers of a pod
@@ -29,13 +30,13 @@ _WITHOUT_DEVICES = ("cpu", "memory", "ephemeral-storage")
 Amounts = dict[str, Any]
 
 
-def workers_per_pod(job: Job) -> int:
+def workers_per_pod(run: PodJob) -> int:
     """All workers of a node if the job has `nodes`: one pod per node. Else 1: one pod per worker."""
-    return 1 if job.resources.nodes is None else job.resources.workers_per_node
+    return 1 if run.job.resources.nodes is None else run.job.resources.workers_per_node
 
 
-def gpus_per_pod(job: Job) -> int:
-    return workers_per_pod(job) * job.resources.gpus_per_worker
+def gpus_per_pod(run: PodJob) -> int:
+    return workers_per_pod(run) * run.job.resources.gpus_per_worker
 
 
 def needs_nodes(job: Job) -> bool:
@@ -65,37 +66,36 @@ def nodes_missing(job: Job, why: str) -> JobError:
     )
 
 
-def head_amounts(job: Job) -> Amounts:
-    return _bursting(job, job.section(Kubernetes).head, job.section(Kubernetes).ephemeral_storage_bytes)
+def head_amounts(run: PodJob) -> Amounts:
+    return _bursting(run, run.section.head, run.section.ephemeral_storage_bytes)
 
 
-def small_amounts(job: Job) -> Amounts:
+def small_amounts(run: PodJob) -> Amounts:
     """Those of submitter and reader."""
-    section = job.section(Kubernetes)
-    disk = section.ephemeral_storage_bytes
-    return _bursting(job, section.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
+    disk = run.section.ephemeral_storage_bytes
+    return _bursting(run, run.section.submitter, None if disk is None else min(disk, _OTHER_DISK_BYTES))
 
 
-def worker_amounts(job: Job) -> Amounts:
+def worker_amounts(run: PodJob) -> Amounts:
     """Raises JobError: several workers of a pod would use slices of a GPU."""
-    resources, count = job.resources, workers_per_pod(job)
+    resources, count = run.job.resources, workers_per_pod(run)
     each = resources.memory_per_worker_bytes or _GPU_BYTES * resources.gpus_per_worker or _WORKER_BYTES
     amounts = {
         "cpu": _cpus(resources.cpus_per_worker * count),
         "memory": memory_text(each * count + _RAY_BYTES),
     }
-    if gpus := gpus_per_pod(job):
-        gpu = job.section(Kubernetes).gpu_resource
+    if gpus := gpus_per_pod(run):
+        gpu = run.section.gpu_resource
         check_slices(("kubernetes", "gpu_resource"), gpu, count, resources.gpus_per_worker, "pod")
         amounts[gpu] = str(gpus)
-    for name, amount in job.section(Kubernetes).worker_resources.items():
+    for name, amount in run.section.worker_resources.items():
         amounts[name] = memory_text(amount) if name.startswith(HUGE_PAGES) else str(amount)
-    return _with_disk(job, amounts, amounts, job.section(Kubernetes).ephemeral_storage_bytes)
+    return _with_disk(run, amounts, amounts, run.section.ephemeral_storage_bytes)
 
 
-def disk_limit(job: Job, *, small: bool = False) -> str:
+def disk_limit(run: PodJob, *, small: bool = False) -> str:
     """The size of an emptyDir on the node's disk; `small`: of submitter and reader."""
-    most = job.section(Kubernetes).ephemeral_storage_bytes or _MOST_DISK_BYTES
+    most = run.section.ephemeral_storage_bytes or _MOST_DISK_BYTES
     return memory_text(min(most, _OTHER_DISK_BYTES) if small else most)
 
 
@@ -110,16 +110,16 @@ def counted(what: str, count: int) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _bursting(job: Job, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
+def _bursting(run: PodJob, section: Head | Submitter, disk_bytes: int | None) -> Amounts:
     memory = {"memory": memory_text(section.memory_bytes)}
     limit = max(section.cpu_limit or max(_BURST * section.cpus, 1.0), section.cpus)
     return _with_disk(
-        job, {"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes
+        run, {"cpu": _cpus(section.cpus), **memory}, {"cpu": _cpus(limit), **memory}, disk_bytes
     )
 
 
-def _with_disk(job: Job, requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
-    queue = job.section(Kubernetes).queue
+def _with_disk(run: PodJob, requests: Amounts, limits: Amounts, disk_bytes: int | None) -> Amounts:
+    queue = run.section.queue
     # Kueue never admits a request for a resource that its queue does not count.
     least = None if queue is not None and queue.kind == "kueue" else _DISK_BYTES
 

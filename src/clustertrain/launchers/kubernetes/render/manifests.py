@@ -25,7 +25,7 @@ from clustertrain.launchers.kubernetes.keys.pod_sections import Volume
 from clustertrain.launchers.kubernetes.render.amounts import memory_text, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.network_policies import network_policies
 from clustertrain.launchers.kubernetes.render.patches import patched
-from clustertrain.launchers.kubernetes.render.paths import code_is_packed, in_pods, volumes
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import (
     RUN_LABEL,
     head_parameters,
@@ -37,7 +37,6 @@ from clustertrain.launchers.kubernetes.render.pods import (
     worker_parameters,
     worker_template,
 )
-from clustertrain.launchers.kubernetes.section import Kubernetes, Queue
 from clustertrain.run.admission import Options
 from clustertrain.run.snapshot import take_snapshot
 from clustertrain.version import RAY_VERSION, __version__
@@ -67,17 +66,18 @@ def manifests(job: Job, options: Options = Options()) -> list[Manifest]:  # noqa
             "image is missing, and the pods need one.\n"
             "Add image: …, clustertrain's (`make image`) or one built from it: see docs/docker.md."
         )
-    config = job_config_map(job)
-    objects = [config, *(_claim(job, v) for v in volumes(job) if v.size_bytes is not None)]
-    if job.section(Kubernetes).network_policies:
-        objects += network_policies(in_pods(job))
-    if job.section(Kubernetes).disruption_budget:
-        objects.append(_disruption_budget(job))
-    objects.append(ray_job(job, config["metadata"]["name"], options))
+    run = PodJob.of(job)
+    config = job_config_map(run)
+    objects = [config, *(_claim(run, volume) for volume in run.volumes if volume.size_bytes is not None)]
+    if run.section.network_policies:
+        objects += network_policies(run)
+    if run.section.disruption_budget:
+        objects.append(_disruption_budget(run))
+    objects.append(ray_job(run, config["metadata"]["name"], options))
     for metadata in (each["metadata"] for each in objects):
-        if (namespace := job.section(Kubernetes).namespace) is not None:
-            metadata["namespace"] = namespace
-        metadata.update(of_the_site(job.section(Kubernetes), metadata))
+        if run.section.namespace is not None:
+            metadata["namespace"] = run.section.namespace
+        metadata.update(of_the_site(run.section, metadata))
     return objects
 
 
@@ -135,40 +135,41 @@ _Dumper.add_representer(str, _text)
 _Dumper.add_representer(list, _items)
 
 
-def job_config_map(job: Job) -> Manifest:
+def job_config_map(run: PodJob) -> Manifest:
     """The ConfigMap with the job and its code.
 
     Raises:
         StorageError: the packed code is too large for a ConfigMap, or cannot be read.
     """
-    job_yaml = dump_job(in_pods(job), defaults=False)  # the pods have the same version, so the same defaults
+    job_yaml = dump_job(run.job, defaults=False)  # the pods have the same version, so the same defaults
     content: Manifest = {"data": {"job.yaml": job_yaml}}
     hashed = hashlib.sha256(job_yaml.encode())
-    if code_is_packed(job):
+    if run.packed is not None:
         # Pods cannot read data sets below the code folder of this machine, so these are packed as well.
-        snapshot = take_snapshot(job.model_copy(update={"data": {}}))
+        snapshot = take_snapshot(run.packed.model_copy(update={"data": {}}))
         if len(snapshot.code) > MOST_CODE_BYTES:
             raise StorageError(
-                f"code: {' and '.join(job.code)} has {len(snapshot.code):,} bytes when packed, "
+                f"code: {' and '.join(run.packed.code)} has {len(snapshot.code):,} bytes when packed, "
                 f"and a ConfigMap has room for {MOST_CODE_BYTES:,}.\n"
                 "Name data sets by https:// or s3://, or put the code into the image: see docs/docker.md."
             )
         hashed.update(snapshot.code_digest.encode())
         content["binaryData"] = {"code.tar.gz": base64.b64encode(snapshot.code).decode()}
-    name = f"{job.name}-{hashed.hexdigest()[:10]}"
+    name = f"{run.job.name}-{hashed.hexdigest()[:10]}"
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name, "labels": run_labels(job)},
+        "metadata": {"name": name, "labels": run_labels(run)},
         "immutable": True,
         **content,
     }
 
 
-def ray_job(job: Job, config: str, options: Options) -> Manifest:
+def ray_job(run: PodJob, config: str, options: Options) -> Manifest:
     """The RayJob; `config` is the name of its ConfigMap."""
-    section = job.section(Kubernetes)
-    entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *_flags(options)])
+    section = run.section
+    flags = [flag_of(option) for option in START_OPTIONS if getattr(options, option)]
+    entrypoint = " ".join(["python -m clustertrain.launchers.kubernetes.in_pod.entrypoint", *flags])
     spec: Manifest = {
         "entrypoint": entrypoint,
         "submissionMode": section.submission_mode,
@@ -176,53 +177,51 @@ def ray_job(job: Job, config: str, options: Options) -> Manifest:
         "preRunningDeadlineSeconds": round(section.start_deadline_s),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": 0,  # the head's pod stays for kubernetes.ttl: in_pod/pre_stop.py
-        "rayClusterSpec": _ray_cluster(job, config),
+        "rayClusterSpec": _ray_cluster(run, config),
     }
     if section.deadline_s is not None:
         spec["activeDeadlineSeconds"] = round(section.deadline_s)
     if section.submission_mode == "K8sJobMode":
         spec["submitterConfig"] = {"backoffLimit": _SUBMITTER_RETRIES}
-        spec["submitterPodTemplate"] = submitter_template(job, entrypoint)
+        spec["submitterPodTemplate"] = submitter_template(run, entrypoint)
     metadata = {
-        "name": job.name,
-        "labels": run_labels(job) | _queue_labels(job, section.queue),
-        "annotations": {_STORAGE: in_pods(job).storage.uri, _VERSION: __version__},
+        "name": run.job.name,
+        "labels": run_labels(run) | _queue_labels(run),
+        "annotations": {_STORAGE: run.job.storage.uri, _VERSION: __version__},
     }
     rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": metadata, "spec": spec}
     return patched(rayjob, section.patches)
 
 
-def _flags(options: Options) -> list[str]:
-    given = {
-        "--fresh": options.fresh,
-        "--takeover": options.takeover,
-        "--allow-world-size-change": options.allow_world_size_change,
-        "--accept-changes": options.accept_changes,
-        "--retry": options.retry,
-    }
-    return [flag for flag, is_given in given.items() if is_given]
+# Options of a start, by which the entrypoint is rendered and reads its arguments: in_pod/entrypoint.py.
+START_OPTIONS = ("fresh", "takeover", "allow_world_size_change", "accept_changes", "retry")
 
 
-def _ray_cluster(job: Job, config: str) -> Manifest:
-    least, most = pods(job)
+def flag_of(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _ray_cluster(run: PodJob, config: str) -> Manifest:
+    least, most = pods(run)
     return {
         "rayVersion": RAY_VERSION,
         "authOptions": {"mode": "token"},
-        "headGroupSpec": {"rayStartParams": head_parameters(), "template": head_template(job, config)},
+        "headGroupSpec": {"rayStartParams": head_parameters(), "template": head_template(run, config)},
         "workerGroupSpecs": [
             {
                 "groupName": "workers",
                 "replicas": most,
                 "minReplicas": least,
                 "maxReplicas": most,
-                "rayStartParams": worker_parameters(job),
-                "template": worker_template(job, config),
+                "rayStartParams": worker_parameters(run),
+                "template": worker_template(run, config),
             }
         ],
     }
 
 
-def _queue_labels(job: Job, queue: Queue | None) -> dict[str, str]:
+def _queue_labels(run: PodJob) -> dict[str, str]:
+    queue = run.section.queue
     if queue is None:
         return {}
     if queue.kind == "kueue":
@@ -234,19 +233,19 @@ def _queue_labels(job: Job, queue: Queue | None) -> dict[str, str]:
         found = {"volcano.sh/queue-name": queue.name, "ray.io/priority-class-name": queue.priority_class}
     else:
         found = {
-            "yunikorn.apache.org/app-id": job.name,
+            "yunikorn.apache.org/app-id": run.job.name,
             "yunikorn.apache.org/queue": queue.name,
             "ray.io/gang-scheduling-enabled": "true",
         }
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _claim(job: Job, volume: Volume) -> Manifest:
+def _claim(run: PodJob, volume: Volume) -> Manifest:
     size = memory_text(volume.size_bytes or 0)
     spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
     if volume.storage_class is not None:
         spec["storageClassName"] = volume.storage_class
-    common = {key: value for key, value in run_labels(job).items() if key != RUN_LABEL}  # it outlives the run
+    common = {key: value for key, value in run_labels(run).items() if key != RUN_LABEL}  # it outlives the run
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -255,10 +254,10 @@ def _claim(job: Job, volume: Volume) -> Manifest:
     }
 
 
-def _disruption_budget(job: Job) -> Manifest:
+def _disruption_budget(run: PodJob) -> Manifest:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": job.name, "labels": run_labels(job)},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {RUN_LABEL: job.name}}},
+        "metadata": {"name": run.job.name, "labels": run_labels(run)},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {RUN_LABEL: run.job.name}}},
     }

@@ -21,10 +21,9 @@ from urllib.parse import urlsplit
 
 from clustertrain.errors import JobError
 from clustertrain.job.loggers import server_urls
-from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.keys.pod_sections import Egress
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL, RUN_LABEL, run_labels
-from clustertrain.launchers.kubernetes.section import Kubernetes
 
 DASHBOARD_PORT, METRICS_PORT = 8265, 8080
 # Names are resolved by pods of these namespaces, or by an address of the node: a cache, or that of a cloud.
@@ -35,36 +34,36 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # the API server sets it
 _PORT_OF_SCHEME = {"http": 80, "https": 443}
 
 
-def network_policies(job: Job) -> list[dict[str, Any]]:
+def network_policies(run: PodJob) -> list[dict[str, Any]]:
     """One policy for each role of a pod, and one for the DNS of all. Workers with the network of their node
     have none, since policies select only pods with an address of their own.
 
     Raises:
         JobError: the head's policy would refuse the workers, because the nodes' addresses are not known.
     """
-    ray, section = _ray_peers(job), job.section(Kubernetes)
+    ray, section = _ray_peers(run), run.section
     prometheus = _in_namespaces(section.monitoring_namespaces, _PROMETHEUS)
     metrics = {"from": [prometheus], "ports": _ports(METRICS_PORT)}
     dashboard = {
-        "from": [_in_namespaces(section.operator_namespaces, _OPERATOR), *_peers(job, "submitter")],
+        "from": [_in_namespaces(section.operator_namespaces, _OPERATOR), *_peers(run, "submitter")],
         "ports": _ports(DASHBOARD_PORT),
     }
-    out = [{"to": ray}, *_outside(job)]
-    workers = [] if section.host_network else [_policy(job, "worker", [{"from": ray}, metrics], out)]
+    out = [{"to": ray}, *_outside(run)]
+    workers = [] if section.host_network else [_policy(run, "worker", [{"from": ray}, metrics], out)]
     return [
-        _policy(job, "head", [{"from": ray}, dashboard, metrics], out),
+        _policy(run, "head", [{"from": ray}, dashboard, metrics], out),
         *workers,
-        _policy(job, "submitter", [], [{"to": _peers(job, "head"), "ports": _ports(DASHBOARD_PORT)}]),
-        _policy(job, "reader", [], _outside(job)),
-        _object(job, "dns", {}, policyTypes=["Egress"], egress=[_dns()]),
+        _policy(run, "submitter", [], [{"to": _peers(run, "head"), "ports": _ports(DASHBOARD_PORT)}]),
+        _policy(run, "reader", [], _outside(run)),
+        _object(run, "dns", {}, policyTypes=["Egress"], egress=[_dns()]),
     ]
 
 
-def _ray_peers(job: Job) -> list[dict[str, Any]]:
+def _ray_peers(run: PodJob) -> list[dict[str, Any]]:
     """Head and workers. Workers with the network of their node have its address."""
-    section = job.section(Kubernetes)
+    section = run.section
     if not section.host_network:
-        return _peers(job, "head", "worker")
+        return _peers(run, "head", "worker")
     if not section.node_networks:
         raise JobError(
             "kubernetes.host_network: true gives the workers the addresses of their nodes, and the head's "
@@ -73,28 +72,28 @@ def _ray_peers(job: Job) -> list[dict[str, Any]]:
             "nodes -o wide`), or network_policies: false.",
             at=("kubernetes", "host_network"),
         )
-    return [*_peers(job, "head"), *({"ipBlock": {"cidr": each}} for each in section.node_networks)]
+    return [*_peers(run, "head"), *({"ipBlock": {"cidr": each}} for each in section.node_networks)]
 
 
 def _policy(
-    job: Job, role: str, ingress: list[dict[str, Any]], egress: list[dict[str, Any]]
+    run: PodJob, role: str, ingress: list[dict[str, Any]], egress: list[dict[str, Any]]
 ) -> dict[str, Any]:
     types = ["Ingress", "Egress"]
-    return _object(job, role, {ROLE_LABEL: role}, policyTypes=types, ingress=ingress, egress=egress)
+    return _object(run, role, {ROLE_LABEL: role}, policyTypes=types, ingress=ingress, egress=egress)
 
 
-def _object(job: Job, name: str, labels: dict[str, str], **spec: Any) -> dict[str, Any]:
+def _object(run: PodJob, name: str, labels: dict[str, str], **spec: Any) -> dict[str, Any]:
     """The policy NAME of the run's pods with these labels."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": f"{job.name}-{name}", "labels": run_labels(job)},
-        "spec": {"podSelector": {"matchLabels": {RUN_LABEL: job.name, **labels}}, **spec},
+        "metadata": {"name": f"{run.job.name}-{name}", "labels": run_labels(run)},
+        "spec": {"podSelector": {"matchLabels": {RUN_LABEL: run.job.name, **labels}}, **spec},
     }
 
 
-def _peers(job: Job, *roles: str) -> list[dict[str, Any]]:
-    return [{"podSelector": {"matchLabels": {RUN_LABEL: job.name, ROLE_LABEL: role}}} for role in roles]
+def _peers(run: PodJob, *roles: str) -> list[dict[str, Any]]:
+    return [{"podSelector": {"matchLabels": {RUN_LABEL: run.job.name, ROLE_LABEL: role}}} for role in roles]
 
 
 def _in_namespaces(names: Sequence[str], pod_labels: Mapping[str, str]) -> dict[str, Any]:
@@ -113,12 +112,12 @@ def _egress(rule: Egress) -> dict[str, Any]:
     return ports
 
 
-def _outside(job: Job) -> list[dict[str, Any]]:
+def _outside(run: PodJob) -> list[dict[str, Any]]:
     """Egress to the ports of S3 and HTTP at any address, since these have no fixed addresses, and to what the
     job names."""
-    ports = remote_ports(job)
+    ports = remote_ports(run)
     remote = [{"ports": _ports(*ports)}] if ports else []
-    return [*remote, *(_egress(rule) for rule in job.section(Kubernetes).egress)]
+    return [*remote, *(_egress(rule) for rule in run.section.egress)]
 
 
 def _dns() -> dict[str, Any]:
@@ -132,10 +131,10 @@ def _ports(*ports: int) -> list[dict[str, Any]]:
     return [{"protocol": protocol, "port": port} for protocol, port in (*tcp, *dns)]
 
 
-def remote_ports(job: Job) -> list[int]:
+def remote_ports(run: PodJob) -> list[int]:
     """The ports of the servers of storage, data and loggers, or empty if all of it is on volumes."""
-    ports = {_port(url) for url in server_urls(job)}
-    for location in (job.storage.location, *map(job.data_location, job.data)):
+    ports = {_port(url) for url in server_urls(run.job)}
+    for location in (run.job.storage.location, *map(run.job.data_location, run.job.data)):
         if location.is_s3:
             ports.add(_port(location.endpoint or "https://s3.amazonaws.com"))
         elif location.uri.startswith(("http://", "https://")):

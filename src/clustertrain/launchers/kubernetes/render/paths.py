@@ -8,6 +8,7 @@ anything with ://       unchanged
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from os.path import normpath
 from pathlib import PurePosixPath
 
@@ -26,6 +27,26 @@ CODE = f"{WRITABLE}/code"
 LEAVE_FILE = "/tmp/clustertrain-leave"
 """It ends the head's pod that stays for kubernetes.ttl after the run's end."""
 _DEFAULT_VOLUME = Volume(mount="/mnt/clustertrain", claim="clustertrain")
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """A job with what its objects are rendered from, converted once.
+
+    Attributes:
+        job: as the pods read it.
+        packed: the job whose code is packed into the ConfigMap, or None if the image has the code.
+    """
+
+    job: Job
+    section: Kubernetes
+    volumes: tuple[Volume, ...]
+    packed: Job | None
+
+    @classmethod
+    def of(cls, job: Job) -> PodJob:
+        """Raises as `in_pods`."""
+        return cls(in_pods(job), job.section(Kubernetes), volumes(job), job if code_is_packed(job) else None)
 
 
 def in_pods(job: Job) -> Job:

@@ -30,9 +30,7 @@ from clustertrain.launchers.kubernetes.render.paths import (
     JOB_FILE,
     PACKED_CODE,
     WRITABLE,
-    code_is_packed,
-    in_pods,
-    volumes,
+    PodJob,
 )
 from clustertrain.launchers.kubernetes.render.worker_network import (
     HEALTH_PORT,
@@ -65,40 +63,40 @@ def grace_s(job: Job) -> int:
     return math.ceil(job.failures.grace_s) + _MARGIN_S
 
 
-def run_labels(job: Job, role: str | None = None) -> dict[str, str]:
+def run_labels(run: PodJob, role: str | None = None) -> dict[str, str]:
     """The labels of every object of the run; with `role`, those of a pod."""
     own = {
         "app.kubernetes.io/name": "clustertrain",
         "app.kubernetes.io/managed-by": "clustertrain",
-        RUN_LABEL: job.name,
+        RUN_LABEL: run.job.name,
     }
     return own if role is None else {**own, ROLE_LABEL: role}
 
 
-def head_template(job: Job, config_map: str) -> dict[str, Any]:
+def head_template(run: PodJob, config_map: str) -> dict[str, Any]:
     container = {
-        **_container(job, HEAD_CONTAINER),
-        "env": _environment(job, _RAY_START | {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(job) - 10)}),
+        **_container(run, HEAD_CONTAINER),
+        "env": _environment(run, _RAY_START | {"RAY_JOB_STOP_WAIT_TIME_S": str(grace_s(run.job) - 10)}),
         "lifecycle": _pre_stop_hook("head"),
-        **_probes(job),
-        "resources": head_amounts(job),
+        **_probes(run),
+        "resources": head_amounts(run),
     }
-    template = _template(job, "head", config_map, container)
-    ttl_s = math.ceil(job.section(Kubernetes).ttl_s)
-    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(job), ttl_s)
+    template = _template(run, "head", config_map, container)
+    ttl_s = math.ceil(run.section.ttl_s)
+    template["spec"]["terminationGracePeriodSeconds"] = max(grace_s(run.job), ttl_s)
     return template
 
 
-def worker_template(job: Job, config_map: str) -> dict[str, Any]:
+def worker_template(run: PodJob, config_map: str) -> dict[str, Any]:
     container = {
-        **_container(job, WORKER_CONTAINER),
-        "env": _environment(job, _RAY_START),
-        "lifecycle": {**_post_start_hook(job), **_pre_stop_hook("worker")},
-        **_probes(job, health_port(job)),
-        "resources": worker_amounts(job),
+        **_container(run, WORKER_CONTAINER),
+        "env": _environment(run, _RAY_START),
+        "lifecycle": {**_post_start_hook(run), **_pre_stop_hook("worker")},
+        **_probes(run, health_port(run)),
+        "resources": worker_amounts(run),
     }
-    template = with_network(job, _template(job, "worker", config_map, container))
-    if (topology := job.section(Kubernetes).topology) is not None:
+    template = with_network(run, _template(run, "worker", config_map, container))
+    if (topology := run.section.topology) is not None:
         kind, key = (
             ("required", topology.required) if topology.required else ("preferred", topology.preferred)
         )
@@ -107,17 +105,17 @@ def worker_template(job: Job, config_map: str) -> dict[str, Any]:
     return template
 
 
-def submitter_template(job: Job, entrypoint: str) -> dict[str, Any]:
+def submitter_template(run: PodJob, entrypoint: str) -> dict[str, Any]:
     """The pod that submits the run to Ray, and again if the head is replaced."""
     container = {
-        **_container(job, SUBMITTER_CONTAINER),
+        **_container(run, SUBMITTER_CONTAINER),
         "command": [_PYTHON, "-m", f"{_IN_POD}.submitter", entrypoint],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"}],
-        "resources": small_amounts(job),
+        "resources": small_amounts(run),
         "volumeMounts": [_TMP_MOUNT],
     }
-    spec = {**_pod(job), "restartPolicy": "Never", "containers": [container], "volumes": [_small_tmp(job)]}
-    return {"metadata": _metadata(job, "submitter"), "spec": spec}
+    spec = {**_pod(run), "restartPolicy": "Never", "containers": [container], "volumes": [_small_tmp(run)]}
+    return {"metadata": _metadata(run, "submitter"), "spec": spec}
 
 
 def reader_pod(job: Job, name: str, arguments: list[str], limit_s: int) -> dict[str, Any]:
@@ -129,25 +127,29 @@ def reader_pod(job: Job, name: str, arguments: list[str], limit_s: int) -> dict[
         arguments: of `clustertrain`. Without any it waits: `kubectl exec` runs a command in it whose output
             is too large for the log of a pod.
     """
+    run = PodJob.of(job)
     wait = ["-c", f"import time; time.sleep({limit_s})"]
     container = {
-        **_container(job, READER_CONTAINER),
+        **_container(run, READER_CONTAINER),
         "command": [_PYTHON, *(["-m", "clustertrain.cli", *arguments] if arguments else wait)],
-        "env": _environment(job, {}),
-        "resources": small_amounts(job),
-        "volumeMounts": [*_mounts(job), _TMP_MOUNT, _JOB_MOUNT],
+        "env": _environment(run, {}),
+        "resources": small_amounts(run),
+        "volumeMounts": [*_mounts(run), _TMP_MOUNT, _JOB_MOUNT],
     }
     path = f"metadata.annotations['{_JOB_ANNOTATION}']"
     job_file = {"path": PurePosixPath(JOB_FILE).name, "fieldRef": {"fieldPath": path}}
     spec = {
-        **_pod(job),
+        **_pod(run),
         "restartPolicy": "Never",
         "activeDeadlineSeconds": limit_s,
         "containers": [container],
-        "volumes": [*_volumes(job), _small_tmp(job), {"name": "job", "downwardAPI": {"items": [job_file]}}],
+        "volumes": [*_volumes(run), _small_tmp(run), {"name": "job", "downwardAPI": {"items": [job_file]}}],
     }
-    metadata = {"name": name, **_metadata(job, "reader")}
-    metadata["annotations"] = {**metadata.get("annotations", {}), _JOB_ANNOTATION: dump_job(in_pods(job))}
+    metadata = {"name": name, **_metadata(run, "reader")}
+    metadata["annotations"] = {
+        **metadata.get("annotations", {}),
+        _JOB_ANNOTATION: dump_job(run.job, defaults=False),
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -156,20 +158,20 @@ def head_parameters() -> dict[str, str]:
     return {"num-cpus": "0", "no-monitor": "true", **_RAY_START_PARAMETERS}
 
 
-def worker_parameters(job: Job) -> dict[str, str]:
+def worker_parameters(run: PodJob) -> dict[str, str]:
     """The arguments of `ray start` on a worker's pod, quoted because the operator passes them to a shell.
 
     The operator recognizes GPUs only by some names of resources, so their number is given.
     """
-    parameters = {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(job)}}}'", **_RAY_START_PARAMETERS}
-    if gpus := gpus_per_pod(job):
+    parameters = {"resources": f"'{{\"{WORKER_SLOT}\": {workers_per_pod(run)}}}'", **_RAY_START_PARAMETERS}
+    if gpus := gpus_per_pod(run):
         parameters["num-gpus"] = str(gpus)
-    return parameters | ports_of_ray(job)
+    return parameters | ports_of_ray(run)
 
 
-def pods(job: Job) -> tuple[int, int]:
+def pods(run: PodJob) -> tuple[int, int]:
     """The minimum and the maximum number of worker pods."""
-    resources = job.resources
+    resources = run.job.resources
     if resources.nodes is None:
         return resources.min_workers, resources.max_workers
     return resources.min_nodes, resources.max_nodes
@@ -178,33 +180,33 @@ def pods(job: Job) -> tuple[int, int]:
 # ------------------------------------------------------------------------------------------- parts of a pod
 
 
-def _template(job: Job, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
-    mounts = [*_own_mounts(job), *_mounts(job)]
+def _template(run: PodJob, role: str, config_map: str, container: dict[str, Any]) -> dict[str, Any]:
+    mounts = [*_own_mounts(run), *_mounts(run)]
     memory = container["resources"]["limits"]["memory"]
     spec = {
-        **_pod(job),
-        "terminationGracePeriodSeconds": grace_s(job),
+        **_pod(run),
+        "terminationGracePeriodSeconds": grace_s(run.job),
         "containers": [{**container, "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}]}],
         "volumes": [
-            *_own_volumes(job, config_map),
+            *_own_volumes(run, config_map),
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory}},
-            *_volumes(job),
+            *_volumes(run),
         ],
     }
-    if code_is_packed(job):
+    if run.packed is not None:
         unpack = {
-            **_container(job, CODE_CONTAINER),
+            **_container(run, CODE_CONTAINER),
             "command": [_PYTHON, "-m", f"{_IN_POD}.unpack_code", PACKED_CODE, CODE],
             "resources": without_devices(container["resources"]),
             "volumeMounts": [_JOB_MOUNT, _CODE_MOUNT],
         }
         spec["initContainers"] = [unpack]
-    return {"metadata": _metadata(job, role), "spec": spec}
+    return {"metadata": _metadata(run, role), "spec": spec}
 
 
-def _metadata(job: Job, role: str) -> dict[str, Any]:
-    section = job.section(Kubernetes)
-    own = {"labels": section.pod_labels | run_labels(job, role), "annotations": section.pod_annotations}
+def _metadata(run: PodJob, role: str) -> dict[str, Any]:
+    section = run.section
+    own = {"labels": section.pod_labels | run_labels(run, role), "annotations": section.pod_annotations}
     return of_the_site(section, own)
 
 
@@ -215,9 +217,9 @@ def of_the_site(section: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, d
     return {key: each for key, each in both.items() if each}
 
 
-def _pod(job: Job) -> dict[str, Any]:
+def _pod(run: PodJob) -> dict[str, Any]:
     """The fields that all pods of the run have in common."""
-    section = job.section(Kubernetes)
+    section = run.section
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -261,11 +263,11 @@ def _ids(run_as: RunAs) -> dict[str, Any]:
     }
 
 
-def _container(job: Job, name: str) -> dict[str, Any]:
+def _container(run: PodJob, name: str) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": name,
-        "image": job.image,
-        "imagePullPolicy": job.section(Kubernetes).pull_policy,
+        "image": run.job.image,
+        "imagePullPolicy": run.section.pull_policy,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -273,19 +275,19 @@ def _container(job: Job, name: str) -> dict[str, Any]:
         },
     }
     # Also of the first container: a Secret that does not exist is then reported at once.
-    if job.section(Kubernetes).secrets and name != SUBMITTER_CONTAINER:
-        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in job.section(Kubernetes).secrets]
+    if run.section.secrets and name != SUBMITTER_CONTAINER:
+        container["envFrom"] = [{"secretRef": {"name": secret}} for secret in run.section.secrets]
     return container
 
 
-def _environment(job: Job, more: dict[str, str]) -> list[dict[str, Any]]:
+def _environment(run: PodJob, more: dict[str, str]) -> list[dict[str, Any]]:
     variables_set = {
         **RAY_ENVIRONMENT,
         "HOME": "/tmp",
         "USER": "clustertrain",  # Python asks for a name, and a user that the cluster assigned has none
-        variables.CODE: ":".join(in_pods(job).code),
+        variables.CODE: ":".join(run.job.code),
         variables.JOB: JOB_FILE,
-        variables.RAYJOB: job.name,
+        variables.RAYJOB: run.job.name,
         variables.VERSION: __version__,
         **more,
     }
@@ -301,18 +303,18 @@ def _pre_stop_hook(role: str) -> dict[str, Any]:
     return {"preStop": {"exec": {"command": [_PYTHON, "-m", f"{_IN_POD}.pre_stop", role]}}}
 
 
-def _post_start_hook(job: Job) -> dict[str, Any]:
+def _post_start_hook(run: PodJob) -> dict[str, Any]:
     """The postStart hook with storage on S3: a process that sends logs and metrics of the pod's ranks.
 
     Its output goes to a file. If it kept the hook's pipe open, the kubelet would wait for its end.
     """
-    if not job.storage.location.is_s3:
+    if not run.job.storage.location.is_s3:
         return {}
     command = f"{_PYTHON} -m {_IN_POD}.post_start </dev/null >/tmp/shipping.log 2>&1 &"
     return {"postStart": {"exec": {"command": ["/bin/sh", "-c", command]}}}
 
 
-def _probes(job: Job, port: int = HEALTH_PORT) -> dict[str, Any]:
+def _probes(run: PodJob, port: int = HEALTH_PORT) -> dict[str, Any]:
     """Startup and readiness probes in place of the operator's.
 
     Those probe first after 10 s, then every 5 s, and restart a container whose Ray has not started after a
@@ -324,7 +326,7 @@ def _probes(job: Job, port: int = HEALTH_PORT) -> dict[str, Any]:
         "periodSeconds": 1,
     }
     return {
-        "startupProbe": {**health, "failureThreshold": round(job.section(Kubernetes).start_deadline_s)},
+        "startupProbe": {**health, "failureThreshold": round(run.section.start_deadline_s)},
         "readinessProbe": {**health, "failureThreshold": 10},
     }
 
@@ -334,23 +336,23 @@ _JOB_MOUNT: dict[str, Any] = {"name": "job", "mountPath": f"{KIT_FOLDER}/job", "
 _CODE_MOUNT: dict[str, Any] = {"name": "code", "mountPath": WRITABLE}
 
 
-def _own_volumes(job: Job, config_map: str) -> list[dict[str, Any]]:
-    disk = {"emptyDir": {"sizeLimit": disk_limit(job)}}
+def _own_volumes(run: PodJob, config_map: str) -> list[dict[str, Any]]:
+    disk = {"emptyDir": {"sizeLimit": disk_limit(run)}}
     own = [{"name": "tmp", **disk}, {"name": "job", "configMap": {"name": config_map}}]
-    return [*own, {"name": "code", **disk}] if code_is_packed(job) else own
+    return [*own, {"name": "code", **disk}] if run.packed is not None else own
 
 
-def _small_tmp(job: Job) -> dict[str, Any]:
-    return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(job, small=True)}}
+def _small_tmp(run: PodJob) -> dict[str, Any]:
+    return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(run, small=True)}}
 
 
-def _own_mounts(job: Job) -> list[dict[str, Any]]:
+def _own_mounts(run: PodJob) -> list[dict[str, Any]]:
     own = [_TMP_MOUNT, _JOB_MOUNT]
-    return [*own, _CODE_MOUNT] if code_is_packed(job) else own
+    return [*own, _CODE_MOUNT] if run.packed is not None else own
 
 
-def _volumes(job: Job) -> list[dict[str, Any]]:
-    return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(volumes(job))]
+def _volumes(run: PodJob) -> list[dict[str, Any]]:
+    return [{"name": f"volume-{n}", **_source(volume)} for n, volume in enumerate(run.volumes)]
 
 
 def _source(volume: Volume) -> dict[str, Any]:
@@ -363,14 +365,14 @@ def _source(volume: Volume) -> dict[str, Any]:
     return {"hostPath": {"path": volume.host_path, "type": "Directory"}}
 
 
-def _mounts(job: Job) -> list[dict[str, Any]]:
+def _mounts(run: PodJob) -> list[dict[str, Any]]:
     return [
         {
             "name": f"volume-{n}",
             "mountPath": volume.mount,
             **({"readOnly": True} if _is_read_only(volume) else {}),
         }
-        for n, volume in enumerate(volumes(job))
+        for n, volume in enumerate(run.volumes)
     ]
 
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.section import Kubernetes
+from clustertrain.launchers.kubernetes.render.paths import PodJob
 
 HEALTH_PORT = 52365  # of Ray's agent
 # On a node: the kubelet and kube-proxy have ports from 10248 to 10257, and Services those from 30000.
@@ -16,14 +15,14 @@ _HOST_METRICS_PORT, _HOST_HEALTH_PORT = 20000, 20001
 _HOST_WORKER_PORTS = (20002, 29999)
 
 
-def health_port(job: Job) -> int:
+def health_port(run: PodJob) -> int:
     """The port of Ray's agent in a worker's pod."""
-    return _HOST_HEALTH_PORT if job.section(Kubernetes).host_network else HEALTH_PORT
+    return _HOST_HEALTH_PORT if run.section.host_network else HEALTH_PORT
 
 
-def ports_of_ray(job: Job) -> dict[str, str]:
+def ports_of_ray(run: PodJob) -> dict[str, str]:
     """Arguments of `ray start` in a worker's pod. Ray and the kernel choose the ports that are not named."""
-    if not job.section(Kubernetes).host_network:
+    if not run.section.host_network:
         return {}
     least, most = _HOST_WORKER_PORTS
     return {
@@ -34,9 +33,9 @@ def ports_of_ray(job: Job) -> dict[str, str]:
     }
 
 
-def with_network(job: Job, template: dict[str, Any]) -> dict[str, Any]:
+def with_network(run: PodJob, template: dict[str, Any]) -> dict[str, Any]:
     """The template of a worker's pod with what the job asks for."""
-    section, metadata, spec = job.section(Kubernetes), dict(template["metadata"]), dict(template["spec"])
+    section, metadata, spec = run.section, dict(template["metadata"]), dict(template["spec"])
     worker, *others = spec["containers"]
     if section.worker_annotations:
         metadata["annotations"] = {**metadata.get("annotations", {}), **section.worker_annotations}
