@@ -3,12 +3,8 @@
 tests/kubernetes/test_watching_pods.py asks a real API server and kubelet.
 """
 
-from clustertrain.launchers.kubernetes.observed.pod_problems import (
-    needs_node_check,
-    problems,
-    seconds,
-    silent_containers,
-)
+from clustertrain.launchers.kubernetes.observed.lost_pods import needs_node_check, silent_containers
+from clustertrain.launchers.kubernetes.observed.pod_problems import problems, seconds
 from clustertrain.launchers.kubernetes.observed.state import Observed, standing_of
 
 MADE = "2026-11-21T20:00:00Z"

@@ -13,15 +13,20 @@ from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
     LastWords,
     Object,
+    containers_of,
+    is_running,
+    is_terminating,
     name_of,
-    needs_node_check,
     node_of,
-    silent_containers,
+    role_of,
+    seconds,
 )
+from clustertrain.launchers.kubernetes.render.fields import at, items
 
 _LINES = 3
 _LONGEST = 300
 _ANSWER_S = 15.0
+_READY_WITHIN_S = 60.0
 _GONE = "it is no longer in the cluster"
 _SILENT = "Node is not ready"
 
@@ -46,9 +51,22 @@ def lost_nodes(kubectl: Kubectl, pods: Sequence[Object], now: float) -> dict[str
     return lost
 
 
+def needs_node_check(pod: Object, now: float) -> bool:
+    """Whether the node of a pod may not answer: the pod is not ready although its containers run, or it still
+    exists although its grace period is over."""
+    if not node_of(pod):
+        return False
+    if is_terminating(pod):
+        return now > seconds(pod["metadata"]["deletionTimestamp"])
+    return is_running(pod) and _condition(pod, "Ready").get("status", "True") != "True"
+
+
+def _condition(thing: Object, kind: str) -> Mapping[str, str]:
+    return next((each for each in items(thing, "status", "conditions") if each["type"] == kind), {})
+
+
 def _why_not_ready(node: Object) -> str | None:
-    conditions = node.get("status", {}).get("conditions", ())
-    ready: Mapping[str, str] = next((each for each in conditions if each["type"] == "Ready"), {})
+    ready = _condition(node, "Ready")
     if ready.get("status") == "True":
         return None
     return str(ready.get("message") or ready.get("reason") or "it has not reported its state")
@@ -81,3 +99,27 @@ def last_words(kubectl: Kubectl, pods: Sequence[Object], now: float) -> LastWord
         if text:
             found[role, container] = text if len(text) <= _LONGEST else f"…{text[-_LONGEST:]}"
     return found
+
+
+def silent_containers(pods: Sequence[Object], now: float) -> list[tuple[str, str, str]]:
+    """The containers whose last lines explain a problem: role and name of the pod, name of the container."""
+    return [
+        (role_of(pod), name_of(pod), str(container["name"]))
+        for pod in pods
+        if not is_terminating(pod)
+        for container in containers_of(pod)
+        if _ended_badly(container)
+        or (container in items(pod, "status", "containerStatuses") and _is_never_ready(container, now))
+    ]
+
+
+def _ended_badly(container: Object) -> bool:
+    state = container.get("state", {})
+    before = at(container, "lastState", "terminated") if "waiting" in state else None
+    return bool(at(state.get("terminated") or before, "exitCode"))
+
+
+def _is_never_ready(container: Object, now: float) -> bool:
+    """Whether a container has run for a minute and is not ready."""
+    started = at(container, "state", "running", "startedAt")
+    return bool(started) and container.get("ready") is False and now > seconds(started) + _READY_WITHIN_S

@@ -19,11 +19,11 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+from clustertrain.launchers.kubernetes.render.fields import at, items
 from clustertrain.launchers.kubernetes.render.pods import ROLE_LABEL
 
 Object = Mapping[str, Any]
 _LONGEST = 700
-_READY_WITHIN_S = 60.0
 _STARTING = ("ContainerCreating", "PodInitializing", "")
 _REASONS_OF_CONTAINERS = ("BackOff", "Failed", "FailedScheduling", "Unhealthy", "Killing")
 # The reason of an event that a pod could not be created, and the role of that pod; None: any role.
@@ -32,12 +32,9 @@ _CREATION_FAILURES: Mapping[str, str | None] = {
     "FailedToCreateWorkerPod": "worker",
     "FailedCreate": "submitter",  # of the submitter's Job
     "FailedToCreateRayJobSubmitter": "submitter",
-    "FailedToCreateRayCluster": None,
-    "FailedToCreateService": None,
-    "InvalidRayJobSpec": None,
-    "InvalidRayJobMetadata": None,
-    "InvalidRayClusterSpec": None,
-    "InvalidRayClusterMetadata": None,
+    **dict.fromkeys(("FailedToCreateRayCluster", "FailedToCreateService")),
+    **dict.fromkeys(("InvalidRayJobSpec", "InvalidRayJobMetadata")),
+    **dict.fromkeys(("InvalidRayClusterSpec", "InvalidRayClusterMetadata")),
 }
 
 
@@ -83,7 +80,7 @@ def problems(
 
 def role_of(pod: Object) -> str:
     """head, worker, submitter or reader."""
-    return str(pod["metadata"].get("labels", {}).get(ROLE_LABEL, ""))
+    return str(at(pod, "metadata", "labels", ROLE_LABEL) or "")
 
 
 def name_of(thing: Object) -> str:
@@ -100,14 +97,13 @@ def is_running(pod: Object) -> bool:
 
 
 def has_running_containers(pod: Object) -> bool:
-    containers = _containers(pod, "containerStatuses")
-    return bool(containers) and all("running" in c.get("state", {}) for c in containers)
+    containers = items(pod, "status", "containerStatuses")
+    return bool(containers) and all("running" in each.get("state", {}) for each in containers)
 
 
 def time_of(event: Object) -> float:
     """When the event happened last, in seconds since 1970, or 0 if it has no time."""
-    series = event.get("series") or {}
-    times = (event.get("lastTimestamp"), series.get("lastObservedTime"), event.get("eventTime"))
+    times = (event.get("lastTimestamp"), at(event, "series", "lastObservedTime"), event.get("eventTime"))
     return max(map(seconds, filter(None, times)), default=0.0)
 
 
@@ -118,42 +114,12 @@ def seconds(timestamp: str) -> float:
 
 def node_of(pod: Object) -> str:
     """The node that a pod is bound to, or empty if there is none yet."""
-    return str(pod.get("spec", {}).get("nodeName", ""))
+    return str(at(pod, "spec", "nodeName") or "")
 
 
-def needs_node_check(pod: Object, now: float) -> bool:
-    """Whether the node of a pod may not answer: the pod is not ready although its containers run, or it still
-    exists although its grace period is over."""
-    if not node_of(pod):
-        return False
-    if is_terminating(pod):
-        return now > seconds(pod["metadata"]["deletionTimestamp"])
-    conditions = {each["type"]: each["status"] for each in pod.get("status", {}).get("conditions", ())}
-    return is_running(pod) and conditions.get("Ready", "True") != "True"
-
-
-def silent_containers(pods: Sequence[Object], now: float) -> list[tuple[str, str, str]]:
-    """The containers whose last lines explain a problem: role and name of the pod, name of the container."""
-    return [
-        (role_of(pod), name_of(pod), str(container["name"]))
-        for pod in pods
-        if not is_terminating(pod)
-        for key in ("initContainerStatuses", "containerStatuses")
-        for container in _containers(pod, key)
-        if _ended_badly(container) or (key == "containerStatuses" and is_never_ready(container, now))
-    ]
-
-
-def _ended_badly(container: Object) -> bool:
-    state, before = container.get("state", {}), container.get("lastState", {})
-    ended = state.get("terminated") or (before.get("terminated") if "waiting" in state else None) or {}
-    return bool(ended.get("exitCode"))
-
-
-def is_never_ready(container: Object, now: float) -> bool:
-    """Whether a container has run for a minute and is not ready."""
-    started = container.get("state", {}).get("running", {}).get("startedAt")
-    return bool(started) and container.get("ready") is False and now > seconds(started) + _READY_WITHIN_S
+def containers_of(pod: Object) -> list[Any]:
+    """The states of all containers of a pod, in the order in which they start."""
+    return [*items(pod, "status", "initContainerStatuses"), *items(pod, "status", "containerStatuses")]
 
 
 # ------------------------------------------------------------------------------------------------ lost nodes
@@ -178,15 +144,11 @@ def _not_created(
     there = [role_of(pod) for pod in pods if not is_terminating(pod)]
     missing = {role for role, number in expected.items() if there.count(role) < number}
     for reason, role in _CREATION_FAILURES.items():
-        if role in missing if role is not None else not there:
-            last = _last(event for event in events if event["reason"] == reason)
-            if last is not None:
-                text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # has a pod name that changes
-                yield f"{_pods_of(role)} cannot be created: {_one_line(text)}"
-
-
-def _pods_of(role: str | None) -> str:
-    return {None: "its pods", "worker": "worker pods"}.get(role, f"the {role}'s pod")
+        last = _last(event for event in events if event["reason"] == reason)
+        if last is not None and (role in missing if role is not None else not there):
+            text = re.sub(r"^.*? is forbidden: ", "", last["message"])  # has a pod name that changes
+            pods_of = {None: "its pods", "worker": "worker pods"}.get(role, f"the {role}'s pod")
+            yield f"{pods_of} cannot be created: {_one_line(text)}"
 
 
 # --------------------------------------------------------------------------------------- problems of one pod
@@ -194,19 +156,26 @@ def _pods_of(role: str | None) -> str:
 
 def _of_pod(pod: Object, events: Sequence[Object], last_words: LastWords) -> Iterator[Problem]:
     status = pod.get("status", {})
-    own = [e for e in events if _is_of(e, "Pod", name_of(pod)) and e.get("type") == "Warning"]
-    of_containers = [*_of_containers(pod, own, last_words)]
+    own = [each for each in events if _is_of(each, "Pod", name_of(pod)) and each.get("type") == "Warning"]
+    unhealthy = _last(each for each in own if each["reason"] == "Unhealthy")
+    of_containers = []
+    for container in containers_of(pod):
+        words = last_words.get((role_of(pod), container["name"]), "")
+        if (problem := _of_container(container, words, unhealthy)) is not None:
+            of_containers.append(problem)
     yield from of_containers
     if status.get("phase") == "Failed" and status.get("reason"):  # such as Evicted
         yield Problem(_one_line(f"{status['reason']}: {status.get('message', '')}"))
     elif status.get("phase") == "Pending" and not of_containers:
-        for condition in status.get("conditions", ()):
-            if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                text = f"{condition.get('reason', '')}: {condition.get('message', '')}"
-                yield Problem(_one_line(text + _of_claims(pod, text, events)))
-                return
-        last = _last(event for event in own if event["reason"] not in _REASONS_OF_CONTAINERS)
-        if last is not None:
+        unscheduled = [
+            f"{each.get('reason', '')}: {each.get('message', '')}"
+            for each in items(status, "conditions")
+            if (each["type"], each["status"]) == ("PodScheduled", "False")
+        ]
+        last = _last(each for each in own if each["reason"] not in _REASONS_OF_CONTAINERS)
+        if unscheduled:
+            yield Problem(_one_line(unscheduled[0] + _of_claims(pod, unscheduled[0], events)))
+        elif last is not None:
             yield Problem(_one_line(f"{last['reason']}: {last['message']}"))
 
 
@@ -214,70 +183,40 @@ def _of_claims(pod: Object, text: str, events: Sequence[Object]) -> str:
     """Why a claim is not bound, from its events. The scheduler's message does not have the reason."""
     if "persistentvolumeclaim" not in text.lower():
         return ""
-    volumes = pod["spec"].get("volumes", ())
-    claims = [v["persistentVolumeClaim"]["claimName"] for v in volumes if "persistentVolumeClaim" in v]
-    stored = []
-    for claim in claims:
-        last = _last(event for event in events if _is_of(event, "PersistentVolumeClaim", claim))
-        if last is not None:
-            stored.append(f"; claim {claim}: {last['reason']}: {last['message']}")
-    return "".join(stored)
+    claims = [at(each, "persistentVolumeClaim", "claimName") for each in items(pod, "spec", "volumes")]
+    last = [
+        (claim, _last(e for e in events if _is_of(e, "PersistentVolumeClaim", claim))) for claim in claims
+    ]
+    return "".join(f"; claim {claim}: {e['reason']}: {e['message']}" for claim, e in last if e is not None)
 
 
-def _of_containers(pod: Object, warnings: Sequence[Object], last_words: LastWords) -> Iterator[Problem]:
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for container in _containers(pod, key):
-            words = last_words.get((role_of(pod), container["name"]), "") or _start_error(container)
-            said = f": {words}" if words else ""
-            if (problem := _of_container(container)) is not None:
-                yield Problem(_one_line(problem.text + said), problem.blocks)
-            elif words:  # it is only read of a container that is not ready
-                failed = _last(event for event in warnings if event["reason"] == "Unhealthy")
-                why = f" ({failed['message']})" if failed is not None else ""
-                text = f"container {container['name']} runs and does not get ready{why}"
-                yield Problem(_one_line(text + said))
-
-
-def _start_error(container: Object) -> str:
-    """Why a container could not be started, such as a program that its image does not have."""
-    ended = (
-        container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated") or {}
-    )
-    return _one_line(str(ended.get("message") or "")) if ended.get("exitCode") else ""
-
-
-def _of_container(container: Object) -> Problem | None:
-    state, before = container.get("state", {}), container.get("lastState", {})
-    ended = state.get("terminated") or before.get("terminated") or {}
-    waits = state.get("waiting", {})
-    runs = "running" in state
+def _of_container(container: Object, words: str, unhealthy: Object | None) -> Problem | None:
+    """The problem of a container, with what it printed last, or why it could not be started."""
+    named, state = f"container {container['name']}", container.get("state", {})
+    now, before = state.get("terminated") or {}, at(container, "lastState", "terminated") or {}
+    ended, waits, runs = now or before, at(state, "waiting", "reason") or "", "running" in state
+    code = ended.get("exitCode")
+    said = words or (str(ended.get("message") or "") if code else "")
     if ended.get("reason") == "OOMKilled":
-        again = ", and restarted" if runs else ""
-        text = f"container {container['name']} was killed at its memory limit (OOMKilled){again}"
-        return Problem(text, blocks=not runs)
-    if runs and ended:
-        text = f"container {container['name']} ended with code {ended.get('exitCode')}, and was restarted"
-        return Problem(text, blocks=False)
-    if waits.get("reason") == "CrashLoopBackOff":
-        code = ended.get("exitCode")
-        return Problem(
-            f"container {container['name']} ends with code {code} at every start (CrashLoopBackOff)"
-        )
-    if waits.get("reason", "") not in _STARTING:
-        return Problem(_one_line(f"{waits['reason']}: {waits.get('message', '')}"))
-    if state.get("terminated", {}).get("exitCode"):
-        return Problem(f"container {container['name']} ended with code {ended['exitCode']}")
-    return None
+        text = f"{named} was killed at its memory limit (OOMKilled){', and restarted' if runs else ''}"
+    elif runs and ended:
+        text = f"{named} ended with code {code}, and was restarted"
+    elif waits == "CrashLoopBackOff":
+        text = f"{named} ends with code {code} at every start (CrashLoopBackOff)"
+    elif waits not in _STARTING:
+        text = _one_line(f"{waits}: {state['waiting'].get('message', '')}")
+    elif now.get("exitCode"):
+        text = f"{named} ended with code {code}"
+    elif words:  # they are only read of a container that is not ready
+        why = f" ({unhealthy['message']})" if unhealthy is not None else ""
+        text = f"{named} runs and does not get ready{why}"
+    else:
+        return None
+    return Problem(_one_line(": ".join(filter(None, (text, said)))), blocks=not (runs and ended))
 
 
-def _containers(pod: Object, key: str) -> Sequence[Object]:
-    found: Sequence[Object] = pod.get("status", {}).get(key) or ()
-    return found
-
-
-def _is_of(event: Object, kind: str, name: str) -> bool:
-    about = event.get("involvedObject", {})
-    return (about.get("kind"), about.get("name")) == (kind, name)
+def _is_of(event: Object, kind: str, name: object) -> bool:
+    return (at(event, "involvedObject", "kind"), at(event, "involvedObject", "name")) == (kind, name)
 
 
 def _last(events: Iterable[Object]) -> Object | None:

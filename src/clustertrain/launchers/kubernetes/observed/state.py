@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from clustertrain.errors import EXIT_FAILED
 from clustertrain.launchers.kubernetes.observed.pod_problems import (
@@ -26,6 +27,7 @@ from clustertrain.launchers.kubernetes.observed.pod_problems import (
     role_of,
     seconds,
 )
+from clustertrain.launchers.kubernetes.render.fields import at, items, mapping
 from clustertrain.observe.run_state import RunState
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.run.states import CAUSE_OF_CODE, STATES
@@ -34,6 +36,7 @@ ANY = "*"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _QUEUE_LABELS = {QUEUE_LABEL, "volcano.sh/queue-name", "yunikorn.apache.org/queue"}
 _CODE_OF_CAUSE = {cause: code for code, cause in CAUSE_OF_CODE.items()}
+_SUMMARY = ("jobDeploymentStatus", "jobStatus", "reason")
 _CLOCK_SKEW_S = 5.0  # the clocks of a pod and of the API server may differ by this much
 
 
@@ -46,7 +49,7 @@ class Native:
     text: str
 
 
-# By (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0. The row with the fewest ANY counts.
+# By (jobDeploymentStatus, jobStatus, reason) of KubeRay 1.6.2 and 1.7.0. The first row that fits counts.
 NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
     ("", ANY, ANY): Native("queued", "scheduler", "the KubeRay operator has not processed it yet"),
     ("Initializing", ANY, ANY): Native("waiting", "nodes", "its pods are starting"),
@@ -83,16 +86,11 @@ NATIVE_STATES: Mapping[tuple[str, str, str], Native] = {
 _UNKNOWN = Native("waiting", "nodes", "is in a state that is unknown to this version of clustertrain")
 
 
-def native_of(deployment: str, job: str, reason: str) -> Native:
+def native_of(*given: str) -> Native:
     """The row of NATIVE_STATES. An unknown state, of a later KubeRay, counts as a run that has not ended."""
-    for key in (
-        (deployment, job, reason),
-        (deployment, job, ANY),
-        (deployment, ANY, reason),
-        (deployment, ANY, ANY),
-    ):
-        if key in NATIVE_STATES:
-            return NATIVE_STATES[key]
+    for row, native in NATIVE_STATES.items():
+        if all(expected in (ANY, each) for expected, each in zip(row, given, strict=True)):
+            return native
     return _UNKNOWN
 
 
@@ -117,32 +115,20 @@ class Observed:
     last_words: LastWords = field(default_factory=dict)
 
     @property
-    def _status(self) -> Object:
-        found: Object = (self.rayjob or {}).get("status") or {}
-        return found
-
-    @property
-    def _spec(self) -> Object:
-        found: Object = (self.rayjob or {}).get("spec") or {}
-        return found
+    def _status(self) -> Mapping[str, Any]:
+        return mapping(self.rayjob, "status")
 
     @property
     def native(self) -> Native:
-        status = self._status
-        deployment = status.get("jobDeploymentStatus", "")
-        if not deployment and self._spec.get("suspend"):
+        deployment, job, reason = (str(self._status.get(key, "")) for key in _SUMMARY)
+        if not deployment and at(self.rayjob, "spec", "suspend"):
             deployment = "Suspended"  # the operator will set it
-        return native_of(deployment, status.get("jobStatus", ""), status.get("reason", ""))
+        return native_of(deployment, job, reason)
 
     @property
     def summary(self) -> str:
         """The state in KubeRay's terms: `Running, RUNNING`."""
-        keys = ("jobDeploymentStatus", "jobStatus", "reason")
-        return ", ".join(str(self._status[key]) for key in keys if self._status.get(key)) or "new"
-
-    @property
-    def message(self) -> str:
-        return str(self._status.get("message", ""))
+        return ", ".join(str(self._status[key]) for key in _SUMMARY if self._status.get(key)) or "new"
 
     @property
     def ray_cluster(self) -> str:
@@ -156,33 +142,27 @@ class Observed:
     @property
     def queue(self) -> str:
         """The RayJob's queue in Kueue, or empty for none."""
-        return str((self.rayjob or {}).get("metadata", {}).get("labels", {}).get(QUEUE_LABEL, ""))
+        return str(at(self.rayjob, "metadata", "labels", QUEUE_LABEL) or "")
 
     @property
     def queue_conditions(self) -> Mapping[str, Object]:
         """Kueue's conditions of the RayJob's Workload, by type."""
-        conditions = (self.workload or {}).get("status", {}).get("conditions", ())
-        return {each["type"]: each for each in conditions}
+        return {each["type"]: each for each in items(self.workload, "status", "conditions")}
 
     @property
     def created_at(self) -> float:
-        metadata = (self.rayjob or {}).get("metadata", {})
-        return seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether KubeRay waits for the first time until all pods run."""
-        return str(self._status.get("jobDeploymentStatus")) == "Initializing"
+        created = at(self.rayjob, "metadata", "creationTimestamp")
+        return seconds(created) if created else 0.0
 
     @property
     def is_retried(self) -> bool:
         """Whether KubeRay creates another Ray cluster after a failure."""
-        return int(self._status.get("failed") or 0) < int(self._spec.get("backoffLimit") or 0)
+        return int(self._status.get("failed") or 0) < int(at(self.rayjob, "spec", "backoffLimit") or 0)
 
     @property
     def deadline_at(self) -> float | None:
         """When preRunningDeadlineSeconds end, in seconds since 1970, or None without that deadline."""
-        started, limit_s = self._status.get("startTime"), self._spec.get("preRunningDeadlineSeconds")
+        started, limit_s = self._status.get("startTime"), at(self.rayjob, "spec", "preRunningDeadlineSeconds")
         counts = self._status.get("jobDeploymentStatus") in ("Initializing", "Waiting")
         return seconds(started) + float(limit_s) if counts and started and limit_s else None
 
@@ -199,12 +179,12 @@ class Observed:
     @property
     def expected_pods(self) -> dict[str, int]:
         """How many pods of each role should exist now."""
-        deployment = self._status.get("jobDeploymentStatus", "")
+        deployment, spec = self._status.get("jobDeploymentStatus", ""), mapping(self.rayjob, "spec")
         if deployment not in ("Initializing", "Running"):
             return {}
-        groups = self._spec.get("rayClusterSpec", {}).get("workerGroupSpecs", ())
+        groups = items(spec, "rayClusterSpec", "workerGroupSpecs")
         workers = sum(int(group.get("replicas") or 0) for group in groups)
-        has_submitter = deployment == "Running" and self._spec.get("submissionMode") == "K8sJobMode"
+        has_submitter = deployment == "Running" and spec.get("submissionMode") == "K8sJobMode"
         return {"head": 1, "worker": workers, **({"submitter": 1} if has_submitter else {})}
 
     @cached_property
@@ -215,13 +195,10 @@ class Observed:
     def pods_text(self) -> str:
         """The pods in one line: `head runs, 1 of 2 workers run`"""
         there = [pod for pod in self.pods if not is_terminating(pod)]
-        if not there:
-            return "none"
-        head = next((pod for pod in there if role_of(pod) == "head"), None)
-        how = "has no pod" if head is None else "runs" if self._runs(head) else "does not run yet"
-        run = sum(1 for pod in there if role_of(pod) == "worker" and self._runs(pod))
-        of = max(self.expected_pods.get("worker", 0), sum(1 for pod in there if role_of(pod) == "worker"))
-        return f"head {how}, {run} of {of} workers run"
+        head, workers = ([pod for pod in there if role_of(pod) == role] for role in ("head", "worker"))
+        how = "has no pod" if not head else "runs" if self._runs(head[0]) else "does not run yet"
+        run, of = sum(map(self._runs, workers)), max(self.expected_pods.get("worker", 0), len(workers))
+        return f"head {how}, {run} of {of} workers run" if there else "none"
 
 
 def standing_of(observed: Observed, stored: StoredStatus | None) -> RunState:
@@ -275,12 +252,13 @@ def _after_its_end(observed: Observed, stored: StoredStatus | None) -> RunState:
         return RunState(stored.state, stored.cause, stored.text, over=True, of_result=True)
     if stored is not None and native.state == "done":
         return RunState("lost", "vanished", f"its RayJob {native.text} and left no result", over=True)
-    state, cause = native.state, native.cause
-    if state == "failed" and cause == "error":
-        cause = _cause_of_code(observed.message) or cause
-    text = [native.text, *([message] if (message := _error_text(observed.message)) else [])]
-    text += [problem.text for problem in observed.problems if state != "done"]
-    return RunState(state, cause, "\n".join(text), over=True)
+    state, cause, message = native.state, native.cause, str(at(observed.rayjob, "status", "message") or "")
+    code = re.search(r"exit code (\d+)", message)  # the entrypoint's, which Ray puts into its message
+    if state == "failed" and cause == "error" and code is not None:
+        cause = CAUSE_OF_CODE.get(int(code[1]), cause)
+    blocking = [problem.text for problem in observed.problems if state != "done"]
+    text = "\n".join(filter(None, (native.text, _error_text(message), *blocking)))
+    return RunState(state, cause, text, over=True)
 
 
 def _queued(observed: Observed, stored: StoredStatus | None) -> RunState:
@@ -311,11 +289,11 @@ def _why_suspended(observed: Observed) -> tuple[str, str]:
 
 def _partial_start(observed: Observed) -> str:
     """A line if some workers' pods hold a node while others wait for one, and the run is in no queue."""
-    labels = (observed.rayjob or {}).get("metadata", {}).get("labels", {})
     workers = [pod for pod in observed.pods if role_of(pod) == "worker" and not is_terminating(pod)]
     bound = sum(1 for pod in workers if node_of(pod))
-    is_queued = not _QUEUE_LABELS.isdisjoint(labels)
-    if is_queued or not observed.is_starting or not 0 < bound < len(workers):
+    is_queued = not _QUEUE_LABELS.isdisjoint(mapping(observed.rayjob, "metadata", "labels"))
+    is_starting = at(observed.rayjob, "status", "jobDeploymentStatus") == "Initializing"
+    if is_queued or not is_starting or not 0 < bound < len(workers):
         return ""
     return (
         f"partial start: {bound} of {len(workers)} workers' pods hold nodes while the others wait for some. "
@@ -327,40 +305,33 @@ def _partial_start(observed: Observed) -> str:
 def _with_pods(observed: Observed, stored: StoredStatus | None) -> RunState:
     found = [problem.text for problem in observed.problems if problem.blocks]
     blocking = "\n".join(filter(None, (*found, _partial_start(observed))))
-    runner = (
-        None
-        if observed.head is None
-        else f"RayJob {name_of(observed.rayjob or {})}, head pod {name_of(observed.head)}"
-    )
-    native = observed.native
+    native, head, runner = observed.native, observed.head, None
+    if head is not None:
+        runner = f"RayJob {name_of(observed.rayjob or {})}, head pod {name_of(head)}"
+
+    def waits(text: str, cause: str = "nodes") -> RunState:
+        return RunState("waiting", cause, blocking or text, runner=runner)
+
     if stored is None or not made_newest_attempt(observed, stored):
-        state, cause = (native.state, native.cause) if native.state == "waiting" else ("waiting", "workers")
-        if observed.head is None:
-            cause = "nodes"
+        cause = "nodes" if head is None else native.cause if native.state == "waiting" else "workers"
         text = "its driver has not started an attempt" if stored else "its head's pod does not run"
-        text = native.text if native.state == "waiting" else text
-        return RunState(state, cause, blocking or text, runner=runner)
+        return waits(native.text if native.state == "waiting" else text, cause)
     if stored.of_result:
         ended = f"attempt {stored.attempt} ended as {stored.state} ({stored.cause}), and the run continues"
-        return RunState("waiting", "nodes", "\n".join(filter(None, (blocking, ended))), runner=runner)
+        blocking = "\n".join(filter(None, (blocking, ended)))
+        return waits(ended)
     if stored.state == "lost":
-        text = f"attempt {stored.attempt} has no heartbeat; KubeRay has not reported how it ended"
-        return RunState("waiting", "nodes", blocking or text, runner=runner)
-    if observed.head is None:
-        text = f"attempt {stored.attempt} lost its head's pod; the run continues when the pod is replaced"
-        return RunState("waiting", "nodes", blocking or text, runner=runner)
+        return waits(f"attempt {stored.attempt} has no heartbeat; KubeRay has not reported how it ended")
+    if head is None:
+        return waits(
+            f"attempt {stored.attempt} lost its head's pod; the run continues when the pod is replaced"
+        )
     return RunState(stored.state, stored.cause, blocking or stored.text, runner=runner)
 
 
 def made_newest_attempt(observed: Observed, stored: StoredStatus) -> bool:
     """Whether this RayJob made the newest attempt, not an earlier RayJob of the same name."""
     return stored.attempt is not None and stored.began_at >= observed.created_at - _CLOCK_SKEW_S
-
-
-def _cause_of_code(message: str) -> str | None:
-    """The cause for the entrypoint's exit code, which Ray puts into its message."""
-    found = re.search(r"exit code (\d+)", message)
-    return CAUSE_OF_CODE.get(int(found[1])) if found else None
 
 
 def _error_text(message: str) -> str:
