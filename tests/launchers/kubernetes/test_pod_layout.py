@@ -8,7 +8,7 @@ import pytest
 from clustertrain.errors import JobError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
-from clustertrain.launchers.kubernetes.cluster.node_room import WorkerPod, pods_held, quantity
+from clustertrain.launchers.kubernetes.cluster.node_room import pods_held, quantity
 from clustertrain.launchers.kubernetes.cluster.pod_layout import divided, fitted, with_nodes
 from clustertrain.launchers.kubernetes.render.manifests import manifests
 
@@ -43,7 +43,7 @@ def node(gpus, cpu="64", taints=(), resource="nvidia.com/gpu"):
 
 def pod_of(job):
     (group,) = manifests(job)[-1]["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    return WorkerPod.of(group["template"]["spec"])
+    return group["template"]["spec"]
 
 
 EIGHT, FOUR, ONE, NONE = node("8"), node("4"), node("1"), node(None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictBool, Tag, model_validator
+from pydantic import Discriminator, Field, JsonValue, StrictBool, Tag, model_validator
 
 from clustertrain.job.launcher_plugins import LauncherSection
 from clustertrain.job.sections import Section
@@ -32,17 +32,10 @@ from clustertrain.launchers.kubernetes.keys.pod_sections import (
 )
 
 
-def _grace(seconds: float) -> float:
-    if seconds < 1:
-        raise ValueError("must be at least 1s: the operator counts whole seconds")
-    return seconds
-
-
 def _kind_of_patches(value: object) -> str:
     return "operations" if isinstance(value, list | tuple) else "mapping"
 
 
-WholeSeconds = Annotated[Seconds, AfterValidator(_grace)]
 Patches = Annotated[
     Annotated[dict[str, JsonValue], Tag("mapping")]
     | Annotated[tuple[dict[str, JsonValue], ...], Tag("operations")],
@@ -189,14 +182,14 @@ class Kubernetes(LauncherSection):
     """How KubeRay submits the run to Ray: by a separate pod, by the operator, or from a container in the
     head's pod. With the last, the loss of the head ends the run."""
 
-    start_deadline_s: WholeSeconds = Field(default=900.0, alias="start_deadline")
+    start_deadline_s: Seconds = Field(default=900.0, alias="start_deadline")
     """How long the pods may take to start, including image pulls; then the RayJob fails. With `backoff_limit`
     it is retried and ends after (backoff_limit + 1) × start_deadline."""
 
-    deadline_s: WholeSeconds | None = Field(default=None, alias="deadline")
+    deadline_s: Seconds | None = Field(default=None, alias="deadline")
     """The time limit of the whole run. Default: no limit."""
 
-    ttl_s: WholeSeconds = Field(default=600.0, alias="ttl")
+    ttl_s: Seconds = Field(default=600.0, alias="ttl")
     """How long the head's pod stays after the end, for inspection; the workers' pods go at once. The storage
     is never deleted."""
 
@@ -252,16 +245,7 @@ class Kubernetes(LauncherSection):
 
 
 def _check_volumes(section: Kubernetes) -> None:
-    seen: dict[str, int] = {}
     for index, volume in enumerate(section.volumes or ()):
-        if volume.mount in seen:
-            raise Refused(
-                f"is used twice: {volume.mount}\neach volume needs its own folder",
-                "volumes",
-                index,
-                "mount",
-            )
-        seen[volume.mount] = index
         if volume.host_path is not None and not section.allow_host_path:
             raise Refused(
                 f"{volume.host_path} is a folder of the node\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -25,29 +24,13 @@ _UNITS = {
 }
 
 
-@dataclass(frozen=True)
-class WorkerPod:
-    """What one worker's pod requests of a node, and which nodes it may run on. With `one_per_node` it has the
-    network and the ports of its node, which only one such pod can have."""
-
-    requests: Amounts
-    selector: Mapping[str, str]
-    tolerations: tuple[Object, ...] = ()
-    one_per_node: bool = False
-
-    @classmethod
-    def of(cls, spec: Object) -> WorkerPod:
-        selector, tolerations = mapping(spec, "nodeSelector"), items(spec, "tolerations")
-        return cls(_requests(spec), selector, tuple(tolerations), at(spec, "hostNetwork") is True)
-
-
-def _requests(spec: Object) -> Amounts:
+def requests_of(pod: Object) -> Amounts:
     """The requests of a pod: the sum of its containers, or its largest init container if that is more."""
     total: dict[str, Decimal] = {}
-    for container in items(spec, "containers"):
+    for container in items(pod, "containers"):
         for name, amount in _container_requests(container).items():
             total[name] = total.get(name, Decimal(0)) + amount
-    for container in items(spec, "initContainers"):
+    for container in items(pod, "initContainers"):
         for name, amount in _container_requests(container).items():
             total[name] = max(total.get(name, Decimal(0)), amount)
     return total
@@ -70,22 +53,24 @@ def allocatable(node: Object, name: str) -> Decimal:
     return quantity(at(node, "status", "allocatable", name))
 
 
-def eligible_nodes(pod: WorkerPod, nodes: Sequence[Object]) -> list[Object]:
+def eligible_nodes(pod: Object, nodes: Sequence[Object]) -> list[Object]:
     """The nodes with the labels that the pod requires, and only with taints that it tolerates."""
-    return [node for node in nodes if _has_labels(node, pod.selector) and not _is_tainted(node, pod)]
+    return [node for node in nodes if _has_labels(node, pod) and not _is_tainted(node, pod)]
 
 
-def _has_labels(node: Object, selector: Mapping[str, str]) -> bool:
-    return all(at(node, "metadata", "labels", key) == value for key, value in selector.items())
+def _has_labels(node: Object, pod: Object) -> bool:
+    wanted = mapping(pod, "nodeSelector")
+    return all(at(node, "metadata", "labels", key) == value for key, value in wanted.items())
 
 
-def _is_tainted(node: Object, pod: WorkerPod) -> bool:
+def _is_tainted(node: Object, pod: Object) -> bool:
     """Whether the node has a permanent taint that the pod does not tolerate."""
-    taints = [
-        taint for taint in items(node, "spec", "taints") if not taint["key"].startswith(_TEMPORARY_TAINTS)
+    hard = [
+        taint
+        for taint in items(node, "spec", "taints")
+        if taint["effect"] in ("NoSchedule", "NoExecute") and not taint["key"].startswith(_TEMPORARY_TAINTS)
     ]
-    hard = [taint for taint in taints if taint["effect"] in ("NoSchedule", "NoExecute")]
-    return any(not any(_tolerates(each, taint) for each in pod.tolerations) for taint in hard)
+    return any(not any(_tolerates(each, taint) for each in items(pod, "tolerations")) for taint in hard)
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -95,13 +80,14 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     return at(toleration, "operator") == "Exists" or bool(value == taint.get("value", ""))
 
 
-def how_many_fit(pod: WorkerPod, node: Object) -> int:
-    """How many of the pods fit on the node while it is empty."""
-    amounts = {**pod.requests, "pods": Decimal(1)}
+def how_many_fit(pod: Object, node: Object) -> int:
+    """How many of the pods fit on the node while it is empty. One with the network and the ports of its node
+    fits once."""
+    amounts = {**requests_of(pod), "pods": Decimal(1)}
     held = min(int(allocatable(node, name) // amount) for name, amount in amounts.items() if amount)
-    return min(held, 1) if pod.one_per_node else held
+    return min(held, 1) if at(pod, "hostNetwork") is True else held
 
 
-def pods_held(pod: WorkerPod, nodes: Sequence[Object]) -> int:
+def pods_held(pod: Object, nodes: Sequence[Object]) -> int:
     """How many of the pods fit on all nodes together while these are empty."""
     return sum(how_many_fit(pod, node) for node in eligible_nodes(pod, nodes))

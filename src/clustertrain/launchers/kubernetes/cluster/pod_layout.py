@@ -14,10 +14,10 @@ from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Forbidden, Kubectl, NoAnswer
 from clustertrain.launchers.kubernetes.cluster.node_room import (
     Object,
-    WorkerPod,
     allocatable,
     eligible_nodes,
     pods_held,
+    requests_of,
 )
 from clustertrain.launchers.kubernetes.render.amounts import counted, needs_nodes, nodes_missing
 from clustertrain.launchers.kubernetes.render.manifests import ray_job
@@ -83,7 +83,7 @@ def fitted(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
         f"[{shape.min_workers}, {shape.max_workers}]: the nodes of the cluster have room for "
         f"{counted('worker', most)}, and KubeRay starts a run when all of its pods run"
     )
-    return job.model_copy(update={"resources": shape.model_copy(update=update)}), [note]
+    return _with(job, **update), [note]
 
 
 def divided(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
@@ -112,6 +112,10 @@ def divided(job: Job, nodes: Sequence[Object]) -> tuple[Job, list[str]]:
     return laid_out, [f"note: resources.nodes is taken as {shown}: {product} in each pod, and {has}"]
 
 
+def _with(job: Job, **resources: object) -> Job:
+    return job.model_copy(update={"resources": job.resources.model_copy(update=resources)})
+
+
 def _range(least: int, most: int) -> int | tuple[int, int]:
     return least if least == most else (least, most)
 
@@ -124,12 +128,12 @@ def _layouts(job: Job) -> Iterator[Job]:
         if common % workers:
             continue
         nodes = _range(shape.min_workers // workers, shape.max_workers // workers)
-        candidate = job.model_copy(update={"resources": shape.model_copy(update={"nodes": nodes})})
+        candidate = _with(job, nodes=nodes)
         if candidate.node_counts:
             yield candidate
 
 
-def _worker_pod(job: Job) -> WorkerPod:
+def _worker_pod(job: Job) -> Object:
     """The workers' pod with the patches of the job: of several groups, the one with the most GPUs.
 
     Raises:
@@ -138,5 +142,6 @@ def _worker_pod(job: Job) -> WorkerPod:
     rayjob = ray_job(PodJob.of(job), "config", Options())
     check_rayjob(rayjob)
     groups = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    pods = [WorkerPod.of(group["template"]["spec"]) for group in groups]
-    return max(pods, key=lambda pod: pod.requests.get(job.section(Kubernetes).gpu_resource, 0))
+    gpu = job.section(Kubernetes).gpu_resource
+    pods: list[Object] = [group["template"]["spec"] for group in groups]
+    return max(pods, key=lambda pod: requests_of(pod).get(gpu, 0))

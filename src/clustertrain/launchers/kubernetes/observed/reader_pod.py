@@ -9,12 +9,12 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
 from clustertrain.launchers.kubernetes.cluster.kubectl import Kubectl
-from clustertrain.launchers.kubernetes.observed.pod_problems import Object, name_of, problems, time_of
+from clustertrain.launchers.kubernetes.observed.pod_problems import Object, problems
 from clustertrain.launchers.kubernetes.render.pods import reader_pod
 from clustertrain.waiting import wait_until
 
@@ -71,19 +71,8 @@ def _wait_for(kubectl: Kubectl, name: str, phases: tuple[str, ...], limit_s: flo
 
 
 def _why_not(kubectl: Kubectl, pod: Object) -> str:
-    """The problems that keep the pod from starting. Its events count only if the account may list them."""
-    found = problems([pod], _events_of(kubectl, pod), {})
-    return "; ".join(problem.text for problem in found if problem.blocks)
-
-
-def _events_of(kubectl: Kubectl, pod: Object) -> list[Object]:
-    try:
-        events: list[Object] = [*kubectl.list("events")]
-    except ClusterError:
-        return []
-    own = (name_of(pod), *(v["persistentVolumeClaim"]["claimName"] for v in _claims(pod)))
-    return sorted((e for e in events if e["involvedObject"].get("name") in own), key=time_of)
-
-
-def _claims(pod: Object) -> list[Object]:
-    return [volume for volume in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in volume]
+    """The problems that keep the pod from starting. Events count only if the account may list them."""
+    events: list[Object] = []
+    with suppress(ClusterError):
+        events += kubectl.list("events")
+    return "; ".join(problem.text for problem in problems([pod], events, {}) if problem.blocks)

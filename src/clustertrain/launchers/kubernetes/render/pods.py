@@ -15,7 +15,7 @@ from typing import Any
 from clustertrain import variables
 from clustertrain.job.file import dump_job
 from clustertrain.job.model import Job
-from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Toleration, Volume
+from clustertrain.launchers.kubernetes.keys.pod_sections import KIT_FOLDER, RunAs, Volume
 from clustertrain.launchers.kubernetes.render.amounts import (
     disk_limit,
     gpus_per_pod,
@@ -236,7 +236,7 @@ def _pod(run: PodJob) -> dict[str, Any]:
     if section.node_selector:
         spec["nodeSelector"] = dict(section.node_selector)
     if section.tolerations:
-        spec["tolerations"] = [_toleration(each) for each in section.tolerations]
+        spec["tolerations"] = [each.model_dump(exclude_none=True) for each in section.tolerations]
     if section.affinity:
         spec["affinity"] = dict(section.affinity)
     names = {
@@ -378,7 +378,3 @@ def _mounts(run: PodJob) -> list[dict[str, Any]]:
 
 def _is_read_only(volume: Volume) -> bool:
     return volume.read_only or volume.secret is not None or volume.config_map is not None
-
-
-def _toleration(each: Toleration) -> dict[str, Any]:
-    return {key: value for key, value in each.model_dump().items() if value is not None}
