@@ -31,7 +31,7 @@ from launchers.kubernetes.manifest_changes import (
     Manifest,
     changed,
 )
-from launchers.kubernetes.right_manifests import AUTOSCALER, RIGHT, rayjob
+from launchers.kubernetes.right_manifests import AUTOSCALER, RAYJOBS, RIGHT, rayjob
 
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 _ADMISSION = "admissionregistration.k8s.io/v1"
@@ -97,7 +97,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"spec/preRunningDeadlineSeconds": 0}, "DeadlineSeconds", "Invalid value: 0: should be", CORRECT_IT),
     ({"spec/managedBy": "me"}, "spec.managedBy", "the managedBy field value must be either", CORRECT_IT),
     ({f"{HEAD}/template": ABSENT}, "headGroupSpec.template", "Required value", CORRECT_IT),
-    ({f"{HEAD_POD}/containers/+": {"name": "ray-node"}}, "containers", "duplicate entries", CORRECT_IT),
+    ({f"{HEAD_POD}/containers/+": {"name": "ray-head"}}, "containers", "duplicate entries", CORRECT_IT),
     ({"metadata/name": "Right"}, "RayJob Right: metadata.name", "a lowercase RFC 1123 subdomain", CORRECT_IT),
 ]
 
@@ -181,8 +181,7 @@ def test_the_newer_operator_s_crds_know_its_fields(kubectl, kube):
     try:
         for name in names:
             kube.watch("customresourcedefinitions", "", are_established, 90, f"no {name}", name=name)
-        of_ray = [each for each in RIGHT.values() if each["kind"] == "RayJob"]
-        newer = [*of_ray, *(changed(rayjob(), change) for change in NEEDS.values())]
+        newer = [*RAYJOBS.values(), *(changed(rayjob(), change) for change in NEEDS.values())]
         sent = [changed(each, {"apiVersion": "newer.ray.io/v1"}) for each in newer]
         assert check_admission(sent, kubectl) == []
     finally:

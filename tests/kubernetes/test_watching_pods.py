@@ -11,7 +11,7 @@ from clusters.kube_client import Kubernetes
 from clusters.kube_pods import SHELL_IMAGE
 from clustertrain.errors import EXIT_CLUSTER, EXIT_JOB
 from kubernetes.queues import local_queue
-from kubernetes.watched import QUOTA, ROOT, User, bind_role, inert, unique_name, write_job
+from kubernetes.watched import ROOT, User, bind_role, inert, unique_name, write_job
 
 HUGE = {"resources": {"workers": 1, "cpus_per_worker": 512}}
 # A head that starts fails here, since its image is not the kit's, and that may be said first.
@@ -21,11 +21,6 @@ ALL_HUGE = {**HUGE, "kubernetes": {"head": {"cpus": 512, "memory": "64Mi"}}}
 def unbound(claim):
     """A volume that is to be made, where nothing makes any."""
     return {"volumes": [{"mount": "/mnt/runs", "claim": claim, "size": "1Gi"}]}
-
-
-def _shown_by_deadlines(more, said):
-    """What test_deadlines.py asks of a run that waits as long as it may."""
-    return pytest.param(more, said, marks=pytest.mark.nightly)
 
 
 @pytest.fixture
@@ -43,25 +38,10 @@ def lone_user(kube: Kubernetes, namespace: str, tmp_path):
     return lambda **more: User(kube, namespace, write_job(tmp_path, namespace, **more))
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        _shown_by_deadlines(
-            {"image": "registry.invalid/trainer:1", "kubernetes": {"pull_policy": "Always"}}, "ErrImagePull"
-        ),
-        _shown_by_deadlines(
-            {"kubernetes": {"secrets": ["aws"]}}, 'CreateContainerConfigError: secret "aws" not found'
-        ),
-        _shown_by_deadlines(ALL_HUGE, "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"),
-        _shown_by_deadlines(
-            {"kubernetes": unbound("never")}, "claim never: FailedBinding: no persistent volumes available"
-        ),
-        ({"kubernetes": {"priority_class": "high"}}, "no PriorityClass with name high was found"),
-    ],
-    ids=["image", "secret", "cpus", "claim", "priority"],
-)
-def test_status_names_first_what_keeps_the_pods_from_starting(user, more, said):
-    own = user(**more)
+def test_status_names_first_what_keeps_the_pods_from_starting(user):
+    """Other reasons are in test_deadlines.py, of runs that wait as long as they may."""
+    said = "no PriorityClass with name high was found"
+    own = user(kubernetes={"priority_class": "high"})
     own.apply()
     own.waits_for(said)
     assert own.name in own("ls").stdout
@@ -75,14 +55,6 @@ def test_a_run_that_got_a_part_of_its_pods_says_so_and_names_what_starts_runs_as
     text = "partial start: 1 of 2 workers' pods hold nodes while the others wait for some"
     own.kube.wait_for(lambda: text in own("status").stdout, 240, "status does not say it", poll_s=2)
     assert "kubernetes.queue" in own("status").stdout
-
-
-@pytest.mark.nightly  # in CI: the row `quota` of test_deadlines.py
-def test_a_quota_that_admits_no_head_is_named(lone_user, kube, namespace):
-    own = lone_user()
-    kube.apply(QUOTA, namespace=namespace)
-    own.apply()
-    own.waits_for("the head's pod cannot be created: exceeded quota: small")
 
 
 @pytest.mark.parametrize(

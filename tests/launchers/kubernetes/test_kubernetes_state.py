@@ -4,11 +4,8 @@ import json
 
 import pytest
 
-from clustertrain.launchers.kubernetes.observed.pod_problems import (
-    problems,
-    seconds,
-    time_of,
-)
+from clustertrain.launchers.kubernetes.observed.lost_pods import needs_node_check, silent_containers
+from clustertrain.launchers.kubernetes.observed.pod_problems import problems, seconds, time_of
 from clustertrain.launchers.kubernetes.observed.state import (
     ANY,
     NATIVE_STATES,
@@ -32,14 +29,9 @@ REASONS += ["JobDeploymentStatusTransitionGracePeriodExceeded", "ValidationFaile
 def rayjob(deployment="Running", job="RUNNING", reason="", message="", labels=None, **spec):
     status = {"jobDeploymentStatus": deployment, "jobStatus": job, "reason": reason, "message": message}
     groups = [{"groupName": "workers", "replicas": 2}]
+    metadata = {"name": "digits", "namespace": "team", "uid": "u1", "creationTimestamp": MADE}
     return {
-        "metadata": {
-            "name": "digits",
-            "namespace": "team",
-            "uid": "u1",
-            "creationTimestamp": MADE,
-            "labels": labels or {},
-        },
+        "metadata": {**metadata, "labels": labels or {}},
         "spec": {"submissionMode": "K8sJobMode", "rayClusterSpec": {"workerGroupSpecs": groups}, **spec},
         "status": {"rayClusterName": "digits-abc", "startTime": MADE, **status},
     }
@@ -60,14 +52,8 @@ def pending(name="w1", role="worker", message="0/1 nodes are available: 1 Insuff
 
 
 def event(reason, message, kind="Pod", name="w1", at="2026-11-21T20:00:09Z"):
-    about = {"kind": kind, "name": name}
-    return {
-        "type": "Warning",
-        "reason": reason,
-        "message": message,
-        "involvedObject": about,
-        "lastTimestamp": at,
-    }
+    about = {"involvedObject": {"kind": kind, "name": name}, "lastTimestamp": at}
+    return {"type": "Warning", "reason": reason, "message": message, **about}
 
 
 HEAD, WORKERS = pod("h", "head"), (pod("w1", "worker"), pod("w2", "worker"))
@@ -76,17 +62,8 @@ ALL = (HEAD, *WORKERS, SUBMITTER)
 
 
 def ended(state="done", cause="finished", code=0, at=MADE_AT + 30, restarts=False):
-    return StoredStatus(
-        1,
-        at,
-        state,
-        cause,
-        "the text",
-        over=not restarts,
-        of_result=True,
-        exit_code=code,
-        rows=(("step", "9"),),
-    )
+    end = {"over": not restarts, "of_result": True, "exit_code": code, "rows": (("step", "9"),)}
+    return StoredStatus(1, at, state, cause, "the text", **end)
 
 
 def running(state="running", cause="training"):
@@ -287,11 +264,6 @@ def container(state, **details):
     [
         (pending(), [], "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."),
         (container("waiting", reason="ErrImagePull", message="no\nsuch"), [], "ErrImagePull: no such"),
-        (
-            container("waiting", reason="ImagePullBackOff", message="back-off"),
-            [],
-            "ImagePullBackOff: back-off",
-        ),
         (container("waiting", reason="CreateContainerConfigError", message='secret "s"'), [], 'secret "s"'),
         (container("waiting", reason="CrashLoopBackOff"), [], "at every start (CrashLoopBackOff)"),
         (container("terminated", reason="Error", exitCode=3), [], "container c ended with code 3"),
@@ -381,19 +353,9 @@ def test_a_pod_that_is_leaving_has_no_trouble():
 @pytest.mark.parametrize(
     ("reason", "kind", "there", "said"),
     [
-        (
-            "FailedToCreateHeadPod",
-            "RayCluster",
-            (),
-            "the head's pod cannot be created: exceeded quota: small",
-        ),
+        ("FailedToCreateHeadPod", "RayCluster", (), "the head's pod cannot be created: exceeded quota"),
         ("FailedToCreateWorkerPod", "RayCluster", (HEAD,), "worker pods cannot be created: exceeded quota"),
-        (
-            "FailedCreate",
-            "Job",
-            (HEAD, *WORKERS),
-            "the submitter's pod cannot be created: exceeded quota: small",
-        ),
+        ("FailedCreate", "Job", (HEAD, *WORKERS), "the submitter's pod cannot be created: exceeded quota"),
     ],
 )
 def test_a_pod_that_is_not_even_made(reason, kind, there, said):
@@ -408,6 +370,72 @@ def test_the_time_of_an_event_is_its_last():
     newer = {"lastTimestamp": None, "eventTime": "2026-11-21T20:00:01.500000Z", "series": None}
     assert time_of(newer) == MADE_AT + 1.5
     assert time_of({}) == 0.0
+
+
+# ------------------------------------------------------------- lost nodes, and the last words of containers
+
+
+def on_node(made, node="gpu-7", ready="False", **metadata):
+    conditions = [{"type": "Ready", "status": ready}]
+    spec, status = {**made["spec"], "nodeName": node}, {**made["status"], "conditions": conditions}
+    return {**made, "metadata": {**made["metadata"], **metadata}, "spec": spec, "status": status}
+
+
+def test_a_lost_node_is_named_with_what_to_do():
+    pods = (on_node(HEAD), on_node(WORKERS[0]), WORKERS[1], SUBMITTER)
+    observed = Observed(rayjob(), pods, lost_nodes={"gpu-7": "Kubelet stopped posting node status."})
+    standing = standing_of(observed, None)
+    assert (standing.state, standing.cause) == ("waiting", "nodes")
+    assert standing.text.startswith(
+        "node gpu-7 is NotReady (Kubelet stopped posting node status.), with h, w1."
+    )
+    assert "kubectl delete node gpu-7; " in standing.text
+    assert standing.text.endswith("kubectl delete pod --force --grace-period=0 h w1")
+    assert observed.head is None and observed.pods_text == "head does not run yet, 1 of 2 workers run"
+
+
+def test_a_node_is_asked_for_only_where_a_pod_is_not_well():
+    now = MADE_AT + 100
+    assert not needs_node_check(on_node(HEAD, ready="True"), now)
+    assert not needs_node_check(HEAD, now)
+    assert needs_node_check(on_node(HEAD), now)
+    assert needs_node_check(on_node(HEAD, ready="True", deletionTimestamp=MADE), now)
+    assert not needs_node_check(on_node(HEAD, ready="True", deletionTimestamp=MADE), MADE_AT - 5)
+
+
+def test_a_container_that_never_gets_ready_shows_its_last_words():
+    box = {"name": "main", "ready": False, "state": {"running": {"startedAt": MADE}}}
+    slow = pod("w1", "worker", containers=[box])
+    assert silent_containers([slow], MADE_AT + 30) == []
+    assert silent_containers([slow], MADE_AT + 90) == [("worker", "w1", "main")]
+    (found,) = problems(
+        [slow],
+        [event("Unhealthy", "Readiness probe failed: code 1")],
+        {},
+        last_words={("worker", "main"): "waits for a licence"},
+    )
+    assert found.blocks
+    assert found.text == (
+        "pod w1: container main runs and does not get ready (Readiness probe failed: code 1): "
+        "waits for a licence"
+    )
+
+
+def test_containers_that_end_show_their_last_words_once():
+    box = {"name": "code", "state": {"terminated": {"exitCode": 1}}}
+    pods = [pod(name, "worker", containers=[box]) for name in ("w1", "w2")]
+    assert silent_containers(pods, MADE_AT) == [("worker", "w1", "code"), ("worker", "w2", "code")]
+    words = {("worker", "code"): "No module named clustertrain"}
+    (found,) = problems(pods, [], {}, last_words=words)
+    assert found.text == "2 pods (w1, w2): container code ended with code 1: No module named clustertrain"
+
+
+def test_a_container_that_could_not_be_started_shows_why():
+    ended = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python": not found in $PATH'}
+    (found,) = problems(
+        [pod("h", "head", containers=[{"name": "main", "state": {"terminated": ended}}])], [], {}
+    )
+    assert found.text == 'pod h: container main ended with code 128: exec: "python": not found in $PATH'
 
 
 # ---------------------------------------------------------------------------------------- what the pods tell

@@ -24,9 +24,9 @@ from launchers.kubernetes.manifest_changes import (
     Change,
     changed,
 )
-from launchers.kubernetes.right_manifests import KUEUE, RIGHT, rayjob
+from launchers.kubernetes.right_manifests import RAYJOBS, rayjob
 
-RAYJOBS = {name: each for name, each in RIGHT.items() if each["kind"] == "RayJob"}
+KUEUE: Change = {"metadata/labels": {"kueue.x-k8s.io/queue-name": "team"}}
 BOX = rayjob()["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
 GROUP = rayjob()["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
 MANY = [GROUP | {"groupName": f"group-{n}"} for n in range(7)]
