@@ -223,7 +223,14 @@ class Kubernetes(LauncherSection):
 
     @model_validator(mode="after")
     def _consistent(self) -> Kubernetes:
-        _check_volumes(self)
+        for index, volume in enumerate(self.volumes or ()):
+            if volume.host_path is not None and not self.allow_host_path:
+                raise Refused(
+                    f"{volume.host_path} is a folder of the node\n"
+                    "whoever can write there can take over the node, and Pod Security refuses it\n"
+                    "name a claim instead, or set kubernetes.allow_host_path: true",
+                    *("volumes", index, "host_path"),
+                )
         if self.topology is not None and (self.queue is None or self.queue.kind != "kueue"):
             raise Refused(
                 "is given without a queue of Kueue\nonly Kueue places pods by topology\n"
@@ -242,16 +249,3 @@ class Kubernetes(LauncherSection):
 
     def may_set(self, variable: str) -> bool:
         return bool(self.secrets)  # what a Secret contains is not known here
-
-
-def _check_volumes(section: Kubernetes) -> None:
-    for index, volume in enumerate(section.volumes or ()):
-        if volume.host_path is not None and not section.allow_host_path:
-            raise Refused(
-                f"{volume.host_path} is a folder of the node\n"
-                "whoever can write there can take over the node, and Pod Security refuses it\n"
-                "name a claim instead, or set kubernetes.allow_host_path: true",
-                "volumes",
-                index,
-                "host_path",
-            )

@@ -42,10 +42,6 @@ _BY_POLICY = re.compile(r"^.*?\bdenied (?:the )?request: ")
 _FIELD_OF_SCHEMA = re.compile(r"^  (\w+)\t<", re.MULTILINE)
 
 
-class RefusedByServer(ClusterError):
-    """The API server refuses an object in a dry run."""
-
-
 @dataclass(frozen=True)
 class Refusal:
     """A rule of the server that an object breaks. `field`: a path in the object; "" if kubectl names none."""
@@ -68,11 +64,11 @@ def check_admission(objects: Sequence[Manifest], kubectl: Kubectl, *, replaced: 
 
     Raises:
         Forbidden, NoAnswer: as `Kubectl.__call__`.
-        RefusedByServer: the server refuses an object. The message has its name, field, rule and remedy.
+        ClusterError: the server refuses an object. The message has its name, field, rule and remedy.
     """
-    refused = []
-    for how in (_APPLY, CREATE):
-        refused += refused_objects(kubectl, how, [each for each in objects if _how(each, replaced) == how])
+    created = [each for each in objects if replaced and each["kind"] == "RayJob"]
+    applied = [each for each in objects if each not in created]
+    refused = refused_objects(kubectl, _APPLY, applied) + refused_objects(kubectl, CREATE, created)
     return error_or_notes(refused, kubectl)
 
 
@@ -95,10 +91,6 @@ def error_or_notes(refused: Sequence[tuple[Manifest, str]], kubectl: Kubectl) ->
     if refusals:
         raise _to_error(refusals, kubectl)
     return notes
-
-
-def _how(manifest: Manifest, replaced: bool) -> tuple[str, ...]:
-    return CREATE if replaced and manifest["kind"] == "RayJob" else _APPLY
 
 
 def refused_objects(
@@ -150,12 +142,12 @@ def _tidied(rule: str, field: str = "") -> str:
     return shorten(_VALUE_OF_GO.sub(r"\1", rule), _RULE_LENGTH, placeholder=" …")
 
 
-def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> RefusedByServer:
+def _to_error(refusals: Sequence[Refusal], kubectl: Kubectl) -> ClusterError:
     lines = [f"  {each.where}: {each.rule}" for each in refusals[:_SHOWN]]
     if len(refusals) > _SHOWN:
         lines.append(f"  and {len(refusals) - _SHOWN} more.")
     head = "The API server refuses this, and nothing was applied:"
-    return RefusedByServer("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
+    return ClusterError("\n".join([head, *lines, _remedy(refusals[0], kubectl)]))
 
 
 def _remedy(refusal: Refusal, kubectl: Kubectl) -> str:

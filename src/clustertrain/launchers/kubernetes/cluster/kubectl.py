@@ -23,19 +23,6 @@ _GONE_POLL_S = 1.0
 _START_S = 60.0  # of an API server, on a busy machine
 _START_POLL_S = 0.5
 _ROLES_S = 5.0  # until it has loaded its roles
-_NO_SERVER = re.compile(
-    r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
-    r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
-    r"|\betcdserver: ",
-    re.IGNORECASE,
-)
-_NO_LOGIN = re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.I)
-_NO_CONTEXT = re.compile(
-    # Without a configuration kubectl connects to localhost:8080, where no API server listens.
-    r"context .* does not exist|context was not found|no configuration has been provided|current-context"
-    r"|server localhost:8080",
-    re.I,
-)
 _ENDED_IN_POD = re.compile(r"^command terminated with exit code \d+$", re.MULTILINE)
 _FORBIDDEN = re.compile(r'User "([^"]+)" cannot (\w+) resource "([^"]+)"(?: in API group "([^"]*)")?')
 # An API server that has just started answers so before it has read its CRDs, roles and accounts.
@@ -106,7 +93,7 @@ class Kubectl:
         except CommandFailed as error:  # at its timeout
             raise _explained(error, self) from None
         if check and done.code:
-            raise _explained(_failed(done), self)
+            raise self._error(done)
         return done
 
     def _wait_for_its_start(self) -> None:
@@ -132,7 +119,7 @@ class Kubectl:
         command = ("exec", pod, f"--container={container}", "--", *argv)
         done = self(*command, timeout_s=timeout_s, check=False, stdout=stdout)
         if done.code and not ended_in_pod(done.stderr):
-            raise _explained(_failed(done), self)
+            raise self._error(done)
         return done
 
     def delete(self, kind: str, name: str, timeout_s: float) -> None:
@@ -162,6 +149,10 @@ class Kubectl:
         except CommandFailed as error:
             raise _explained(error, self) from None
 
+    def _error(self, done: Done) -> ClusterError:
+        how = f"ended with code {done.code}"
+        return _explained(CommandFailed(done.argv, done.code, done.stdout, done.stderr, how), self)
+
     def _argv(self, *arguments: str) -> list[str]:
         where = [f"--context={self.context}"] if self.context else []
         where += [f"--namespace={self.namespace}"] if self.namespace else []
@@ -183,10 +174,6 @@ class Kubectl:
 def ended_in_pod(stderr: str) -> bool:
     """Whether the command in the pod failed, not the connection to the pod."""
     return _ENDED_IN_POD.search(stderr) is not None
-
-
-def _failed(done: Done) -> CommandFailed:
-    return CommandFailed(done.argv, done.code, done.stdout, done.stderr, f"ended with code {done.code}")
 
 
 def _explained(error: CommandFailed, kubectl: Kubectl) -> ClusterError:
@@ -220,18 +207,28 @@ _KNOWN_ERRORS: tuple[tuple[re.Pattern[str], type[ClusterError], str], ...] = (
         "Until the webhook answers, the API server refuses the objects: ask the cluster's administrator.",
     ),
     (
-        _NO_CONTEXT,
+        # Without a configuration kubectl connects to localhost:8080, where no API server listens.
+        re.compile(
+            r"context .* does not exist|context was not found|no configuration has been provided"
+            r"|current-context|server localhost:8080",
+            re.IGNORECASE,
+        ),
         NoAnswer,
         "kubectl has no cluster: {last}\n"
         "Set KUBECONFIG to a configuration file, or name a context: kubernetes.context.",
     ),
     (
-        _NO_SERVER,
+        re.compile(
+            r"connection refused|no such host|i/o timeout|unable to connect|was refused|TLS handshake|\bEOF\b"
+            r"|no route|deadline exceeded|Client\.Timeout exceeded|connection reset|ServiceUnavailable"
+            r"|\betcdserver: ",
+            re.IGNORECASE,
+        ),
         NoAnswer,
         "The cluster of {where} does not answer: {last}\nCheck that it runs, and that it is the right one.",
     ),
     (
-        _NO_LOGIN,
+        re.compile(r"Unauthorized|provide credentials|must be logged in|getting credentials", re.IGNORECASE),
         ClusterError,
         "The login to the cluster of {where} failed: {last}\n"
         "Log in again; `kubectl auth whoami` shows the account.",

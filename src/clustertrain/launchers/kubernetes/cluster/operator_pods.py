@@ -37,7 +37,7 @@ def check_pods(objects: Sequence[Manifest], kubectl: Kubectl) -> list[str]:
 
     Raises:
         NoAnswer: as `Kubectl.__call__`.
-        RefusedByServer: the server refuses a pod. The message has its name, the rule and the remedy.
+        ClusterError: the server refuses a pod. The message has its name, the rule and the remedy.
     """
     rayjob = next(each for each in objects if each["kind"] == "RayJob")
     pods = [_pod(rayjob["metadata"]["name"], *each) for each in _templates(rayjob["spec"])]

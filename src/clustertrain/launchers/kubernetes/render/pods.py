@@ -342,13 +342,13 @@ def _own_volumes(run: PodJob, config_map: str) -> list[dict[str, Any]]:
     return [*own, {"name": "code", **disk}] if run.packed is not None else own
 
 
-def _small_tmp(run: PodJob) -> dict[str, Any]:
-    return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(run, small=True)}}
-
-
 def _own_mounts(run: PodJob) -> list[dict[str, Any]]:
     own = [_TMP_MOUNT, _JOB_MOUNT]
     return [*own, _CODE_MOUNT] if run.packed is not None else own
+
+
+def _small_tmp(run: PodJob) -> dict[str, Any]:
+    return {"name": "tmp", "emptyDir": {"sizeLimit": disk_limit(run, small=True)}}
 
 
 def _volumes(run: PodJob) -> list[dict[str, Any]]:
@@ -366,15 +366,8 @@ def _source(volume: Volume) -> dict[str, Any]:
 
 
 def _mounts(run: PodJob) -> list[dict[str, Any]]:
+    read_only = [each.read_only or each.secret or each.config_map for each in run.volumes]
     return [
-        {
-            "name": f"volume-{n}",
-            "mountPath": volume.mount,
-            **({"readOnly": True} if _is_read_only(volume) else {}),
-        }
+        {"name": f"volume-{n}", "mountPath": volume.mount, **({"readOnly": True} if read_only[n] else {})}
         for n, volume in enumerate(run.volumes)
     ]
-
-
-def _is_read_only(volume: Volume) -> bool:
-    return volume.read_only or volume.secret is not None or volume.config_map is not None
