@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import DataError, JobError, StorageError
-from clustertrain.staging import fetch as fetch_module
 from clustertrain.staging import http as sources
+from clustertrain.staging import local_file, retries
 from clustertrain.staging import partial_file as part
-from clustertrain.staging import retries
 from clustertrain.staging.fetch import fetch, open_source
 from clustertrain.staging.partial_file import read_progress
 from clustertrain.staging.retries import TRIES
@@ -252,16 +251,20 @@ class TestFiles:
             get(str(tmp_path / "pipe"), folder)
 
     def test_one_that_changes_while_it_is_copied(self, tmp_path, folder, monkeypatch):
-        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
+        """It changes after the first of its bytes were written."""
+        monkeypatch.setattr(local_file, "CHUNK_BYTES", 1000)
         (tmp_path / "f").write_bytes(BODY)
-        changed = []
+        write, offsets = part.Part.write, []
 
-        def change(done, total):
-            if not changed:
+        def changed_after(self, offset, data):
+            write(self, offset, data)
+            offsets.append(offset)
+            if len(offsets) == 1:
                 (tmp_path / "f").write_bytes(BODY[::-1])
-                changed.append(done)
 
-        assert get(str(tmp_path / "f"), folder, tick=change) == BODY[::-1]
+        monkeypatch.setattr(part.Part, "write", changed_after)
+        assert get(str(tmp_path / "f"), folder) == BODY[::-1]
+        assert offsets[:2] == [0, 0]
 
 
 class TestTakingOver:

@@ -117,7 +117,9 @@ def test_an_archive_is_unpacked(s3, into):
 
 def test_a_missing_object_is_reported_at_once(s3, into):
     began = time.monotonic()
-    with pytest.raises(DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey.*\nCorrect"):
+    with pytest.raises(
+        DataError, match=rf"GET s3://{s3.bucket}/no/such .*HTTP 404 NoSuchKey.*\n.*no such object"
+    ):
         bring(s3.location("no/such"), into)
     with pytest.raises(DataError, match=r"HTTP 404 NoSuchBucket.*\n.*no such bucket"):
         bring(Location("s3://no-such-bucket/f", endpoint=s3.endpoint, region="us-east-1"), into)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.errors import DataError, RunStopped, StorageError
-from clustertrain.staging import fetch as fetch_module
+from clustertrain.staging import http
 from clustertrain.staging import stage as staging
 from clustertrain.staging.entry import Entry
 from clustertrain.staging.lease import Lease
@@ -256,7 +256,7 @@ def test_a_marker_that_is_damaged_is_an_error_that_names_it(web, into, change, w
 
 
 def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
-    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(http, "CHUNK_BYTES", 100)
     events = []
     get(f"{web.url}/a.tar.gz", into, extract=True, on_event=events.append)
     assert [event["phase"] for event in events] == ["download", "extract", "ready"]
@@ -268,7 +268,7 @@ def test_events_have_the_phases_and_are_few(web, into, monkeypatch):
 
 
 def test_a_stop_keeps_the_received_bytes_and_the_next_start_continues(web, into, monkeypatch):
-    monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(http, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(staging, "_CHECK_EVERY_S", 0.0)
     asked = []
     with pytest.raises(StagingInterrupted, match="d was being staged") as stopped:

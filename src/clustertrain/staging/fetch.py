@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from clustertrain.errors import DataError, JobError, StorageError
 from clustertrain.staging.local_file import FileSource
 from clustertrain.staging.partial_file import Part, Tick
 from clustertrain.staging.retries import Retries
-from clustertrain.staging.source import CHUNK_BYTES, CutShort, Source, Stream, masked
+from clustertrain.staging.source import CutShort, Source, Stream, masked
 from clustertrain.storage.location import Location, local_path
 
 STREAMS = 8
@@ -45,7 +45,7 @@ def open_source(location: Location) -> Source:
     if location.is_s3:
         from clustertrain.staging.s3 import S3Source
 
-        return S3Source.of(location)
+        return S3Source(location)
     if not location.is_http:
         return FileSource(local_path(uri, what="data"))
     if "@" in urlsplit(uri).netloc:
@@ -133,27 +133,21 @@ class _Fetching:
         end = None if end == self.part.total_bytes else end
         if self._source.supports_ranges:  # the answer for one part contains the total length
             end = _least(start + PART_BYTES, end)
-        with ExitStack() as opened:
-            stream = opened.enter_context(closing(self._source.read_range(start, end, self.part.validator)))
+        stream = self._source.read_range(start, end, self.part.validator)
+        try:
             self._use_version_of(stream, start)
-            _check_space(self.part, self._uri)
-            missing_bytes = (self.part.total_bytes or 0) - self.part.size_bytes
-            if stream.splits and not self._in_order and missing_bytes > PART_BYTES:
-                opened.pop_all()  # from here on the thread that reads the stream closes it
-                self._fetch_in_parallel(stream)
-            else:
-                self._fetch_in_order(stream)
-
-    def _fetch_in_order(self, stream: Stream) -> None:
+            self._check_space()
+        except BaseException:
+            stream.close()
+            raise
         gaps = self.part.gaps()
-        end = _least(gaps[0][1] if gaps else None, stream.end)
-        for _ in self._written(stream, stream.offset, end):
+        missing_bytes = (self.part.total_bytes or 0) - self.part.size_bytes
+        if stream.splits and not self._in_order and missing_bytes > PART_BYTES:
+            self._fetch_in_parallel(stream)
+            return
+        for _ in self._written(stream.offset, _least(gaps[0][1] if gaps else None, stream.end), stream):
             self.part.hash_more()
-            self._tick(self.part.size_bytes, stream.total_bytes)
-            if end is None:
-                _check_rest(self.part, self._uri)
-        if end is None:
-            self.part.end_here()
+            self._tick(self.part.size_bytes, self.part.total_bytes)
 
     def _use_version_of(self, stream: Stream, start: int) -> None:
         """Begin again if a stream is not what was requested, or of another version."""
@@ -170,17 +164,11 @@ class _Fetching:
                 f"{stream.offset} of {stream.total_bytes}"
             )
 
-    def _written(self, stream: Stream, at: int, end: int | None) -> Iterator[int]:
-        """Reads and writes up to `end`; yields the offset reached after each write."""
-        while end is None or at < end:
-            data = stream.read(CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - at))
-            if not data:
-                if end is None:
-                    return
-                raise CutShort(f"{at} of {stream.total_bytes} bytes were received")
-            self.part.write(at, data)
-            at += len(data)
-            yield at
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        for start, gap_end in self.part.gaps():
+            end = gap_end or start
+            for at in range(start, end, PART_BYTES):
+                yield at, min(at + PART_BYTES, end)
 
     def _fetch_in_parallel(self, first: Stream) -> None:
         """Fetch what is missing of a file of known length in several streams, each with its own retries.
@@ -194,9 +182,20 @@ class _Fetching:
         is_over, errors = threading.Event(), list[Exception]()
 
         def work(stream: Stream | None) -> None:
+            retries = Retries(self._source, self._uri, self.part.size_bytes)
             try:
                 while not is_over.is_set():
-                    self._fill(*spans.popleft(), stream, is_over)
+                    at, end = spans.popleft()
+                    try:
+                        for reached in self._written(at, end, stream):
+                            at = reached
+                            if is_over.is_set():
+                                return
+                    except SourceChanged:
+                        raise
+                    except CutShort as cut:
+                        spans.appendleft((at, end))
+                        is_over.wait(retries.pause_s(cut, self.part.size_bytes))
                     stream = None
             except IndexError:
                 return  # no span is left
@@ -222,57 +221,55 @@ class _Fetching:
         if errors:
             raise errors[0]
 
-    def _spans(self) -> Iterator[tuple[int, int]]:
-        for start, gap_end in self.part.gaps():
-            end = gap_end or start
-            for at in range(start, end, PART_BYTES):
-                yield at, min(at + PART_BYTES, end)
+    def _written(self, at: int, end: int | None, stream: Stream | None) -> Iterator[int]:
+        """Reads and writes up to `end`; yields the offset reached after each write. `stream` is open at `at`,
+        or None."""
+        with closing(stream or self._opened(at, end)) as opened:
+            for block in opened.blocks if at != end else ():
+                data = block if end is None else block[: end - at]
+                self.part.write(at, data)
+                at += len(data)
+                yield at
+                if at == end:
+                    return
+                if end is None:
+                    self._check_space()
+        if end is None:
+            self.part.total_bytes = at
+        elif at < end:
+            raise CutShort(f"{at} of {self.part.total_bytes} bytes were received")
 
-    def _fill(self, at: int, end: int, stream: Stream | None, is_over: threading.Event) -> None:
-        retries = Retries(self._source, self._uri, self.part.size_bytes)
-        while at < end and not is_over.is_set():
-            try:
-                with closing(stream or self._source.read_range(at, end, self.part.validator)) as opened:
-                    self._check_same(opened, at)
-                    for reached in self._written(opened, at, end):
-                        at = reached
-                        if is_over.is_set():
-                            return
-            except SourceChanged:
-                raise
-            except CutShort as cut:
-                is_over.wait(retries.pause_s(cut, self.part.size_bytes))
-            stream = None
-
-    def _check_same(self, stream: Stream, at: int) -> None:
+    def _opened(self, at: int, end: int | None) -> Stream:
+        stream = self._source.read_range(at, end, self.part.validator)
         if stream.offset != at or stream.validator != self.part.validator:
+            stream.close()
             self._in_order = stream.validator == self.part.validator
             what = "the server no longer sends ranges" if self._in_order else "it changed during the download"
             raise SourceChanged(what)
+        return stream
+
+    def _check_space(self) -> None:
+        """Check that the file fits on the disk: before a transfer, and during one of unknown length.
+
+        Raises:
+            StorageError: it does not fit.
+        """
+        part, folder = self.part, self._folder.parent
+        free_bytes, missing_bytes = shutil.disk_usage(folder).free, (part.total_bytes or 0) - part.size_bytes
+        if part.total_bytes is not None and missing_bytes > free_bytes:
+            raise StorageError(
+                f"{masked(self._uri)} does not fit: {missing_bytes} bytes are missing, "
+                f"{free_bytes} are free at {folder}.\n"
+                "Free space there, or store the data elsewhere."
+            )
+        if part.total_bytes is None and free_bytes < _KEPT_FREE_BYTES:
+            raise StorageError(
+                f"{masked(self._uri)} does not fit: its server sends no length, {part.size_bytes} bytes were "
+                f"received, and {free_bytes} are free at {folder}.\n"
+                f"At least {_KEPT_FREE_BYTES} have to stay free. "
+                "Free space there, or store the data elsewhere."
+            )
 
 
 def _least(*ends: int | None) -> int | None:
     return min((end for end in ends if end is not None), default=None)
-
-
-def _check_space(part: Part, uri: str) -> None:
-    """Check, before the first byte of a transfer, that the file fits on the disk."""
-    free_bytes = shutil.disk_usage(part.path.parent).free
-    missing_bytes = (part.total_bytes or 0) - part.size_bytes
-    if missing_bytes > free_bytes:
-        raise StorageError(
-            f"{masked(uri)} does not fit: {missing_bytes} bytes are missing, "
-            f"{free_bytes} are free at {part.path.parent.parent}.\n"
-            "Free space there, or store the data elsewhere."
-        )
-
-
-def _check_rest(part: Part, uri: str) -> None:
-    """Check, during a transfer of unknown length, that it does not fill the disk."""
-    free_bytes = shutil.disk_usage(part.path.parent).free
-    if free_bytes < _KEPT_FREE_BYTES:
-        raise StorageError(
-            f"{masked(uri)} does not fit: its server sends no length, {part.size_bytes} bytes were received, "
-            f"and {free_bytes} are free at {part.path.parent.parent}.\n"
-            f"At least {_KEPT_FREE_BYTES} have to stay free. Free space there, or store the data elsewhere."
-        )

@@ -11,12 +11,13 @@ import re
 import time
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from urllib3 import BaseHTTPResponse, PoolManager, ProxyManager, Timeout, make_headers
+from urllib3 import PoolManager, ProxyManager, Timeout, make_headers
 from urllib3.exceptions import (
     HTTPError,
     InvalidHeader,
@@ -29,14 +30,13 @@ from urllib3.util import parse_url
 
 from clustertrain.errors import DataError
 from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream, masked
-from clustertrain.staging.timed_http import PART_BYTES, clock_of, timed
+from clustertrain.staging.timed_http import PART_BYTES, timed
 from clustertrain.storage.header_values import content_range, length_of, validator_of
 from clustertrain.storage.location import DOWNLOAD_TIMEOUT_S
 from clustertrain.units import duration_text, shortened, size_text
 
 ANSWER_S = 20.0  # for a connection, for the head of an answer, and for each PART_BYTES of its body
 _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
-_REDIRECTS = {301, 302, 303, 307, 308}
 _MOST_REDIRECTS = 10
 _DECODED = {"gzip", "x-gzip", "deflate"}
 _ANY_HEADER = zlib.MAX_WBITS | 32  # of gzip or of zlib
@@ -44,6 +44,7 @@ _MOST_RATIO, _RATIO_FROM_BYTES = 200, 64 << 20
 _COMPRESSED_NAME = re.compile(r"\.(gz|tgz|z|svgz)$", re.IGNORECASE)
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(]*[^(\s.])")
 _YOURSELF = "Download it yourself, and use the path as the URI."
+_FINAL = "Use the final address as the URI."
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,17 @@ class HttpSource:
             answer = self._get({"Range": f"bytes={offset}-{last}", "If-Range": validator})
             if answer.status in (200, 203):
                 return self._whole(answer)
-            if _ends_at(answer, offset, validator):
-                return Stream(lambda _: b"", answer.close, offset, offset, offset, validator)
-            if (found := _range_of(answer, end, validator)) is not None:
-                first, end, total_bytes = found
+            if (found := _range_of(answer, offset, end, validator)) is not None:
                 splits = _is_strong(validator)
-                return Stream(self._reader(answer), answer.close, first, end, total_bytes, validator, splits)
+                return Stream(self._blocks(answer), answer.close, *found, validator, splits)
             answer.close()  # not that range, or of another version; request the whole file
         answer = self._get({})
         if answer.status in (206, 416):
             answer.close()
-            raise DataError(
-                f"{masked(self.url)} cannot be fetched: HTTP {answer.status} for a request without a range."
-                f"\n{_YOURSELF}"
-            )
+            raise self._refusal(f"HTTP {answer.status} for a request without a range", _YOURSELF)
         return self._whole(answer)
 
-    def _whole(self, answer: BaseHTTPResponse) -> Stream:
+    def _whole(self, answer: Any) -> Stream:
         is_chunked = "chunked" in answer.headers.get("Transfer-Encoding", "").lower()
         length = None if is_chunked else answer.headers.get("Content-Length")
         total_bytes = None if length is None else length_of(length)
@@ -95,53 +90,71 @@ class HttpSource:
             what = f"the server sends it in the encoding {shortened(encoding)!r}, although none was requested"
         if what is not None:
             answer.close()
-            raise DataError(f"{masked(self.url)}: {what}.\n{_YOURSELF}")
-        read = self._reader(answer)
+            raise self._refusal(what, _YOURSELF)
+        blocks = self._blocks(answer)
         if encoding in _DECODED and not _COMPRESSED_NAME.search(urlsplit(self.url).path):
             # its length is that of the encoded bytes, which the caller cannot count
-            answer.enforce_content_length = True  # type: ignore[attr-defined]
-            content = _decompressed(read, self.url)
-            return Stream(lambda _: next(content, b""), answer.close, 0, None, None, None)
+            answer.enforce_content_length = True
+            return Stream(self._decompressed(blocks), answer.close, 0, None, None, None)
         now = _validator(answer)
         ranges = answer.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
         splits = ranges and total_bytes is not None and _is_strong(now)
-        return Stream(read, answer.close, 0, total_bytes, total_bytes, now, splits)
+        return Stream(blocks, answer.close, 0, total_bytes, total_bytes, now, splits)
 
-    def _reader(self, answer: BaseHTTPResponse) -> Callable[[int], bytes]:
-        """A function that reads the body of an answer, and gives up a server that is too slow."""
-        clock = clock_of(answer)
-
-        def read(size: int) -> bytes:
-            self.left_s()
-            with self.explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
-                data = answer.read1(size, decode_content=False) or b""
+    def _blocks(self, answer: Any) -> Iterator[bytes]:
+        """The body of an answer; gives up a server that is too slow."""
+        clock, data = answer.connection.clock, None
+        clock.renew(PART_BYTES)
+        while data != b"":
+            self._left_s()
+            with self._explained(self.url, f"sent less than {size_text(PART_BYTES)} in {ANSWER_S:g} s"):
+                data = answer.read1(CHUNK_BYTES, decode_content=False) or b""
             clock.renew(len(data))
-            return data
+            if data:
+                yield data
 
-        return read
+    def _decompressed(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The content of a body in gzip or deflate. urllib3 takes the end of a body for the end of the
+        compressed stream; here the stream has to end by itself, with its checksum."""
+        stream = zlib.decompressobj(_ANY_HEADER)
+        received_bytes = content_bytes = 0
+        for block in blocks:
+            data, received_bytes = block, received_bytes + len(block)
+            while data:
+                if stream.eof:
+                    stream = zlib.decompressobj(_ANY_HEADER)  # the next member of the gzip
+                try:
+                    content = stream.decompress(data, CHUNK_BYTES)
+                except zlib.error as error:
+                    raise CutShort(f"its compressed body (gzip or deflate) is damaged: {error}") from error
+                content_bytes += len(content)
+                if content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * received_bytes):
+                    sizes = f"{size_text(received_bytes)} decompress to more than {size_text(content_bytes)}"
+                    what = f"its first {sizes}; {_MOST_RATIO} times as much is the limit"
+                    raise self._refusal(what, _YOURSELF)
+                yield content
+                data = stream.unconsumed_tail or stream.unused_data
+        if not stream.eof:
+            raise CutShort(f"its compressed body ends too early, after {received_bytes} bytes")
 
-    def _get(self, headers: dict[str, str]) -> BaseHTTPResponse:
+    def _get(self, headers: dict[str, str]) -> Any:
         """The answer with the file, a range of it, or 416, after any redirects."""
         url = self.url
         for _ in range(_MOST_REDIRECTS):
             answer = self._request(url, headers)
-            to = answer.headers.get("Location")
-            if answer.status not in _REDIRECTS or to is None:
+            if not (to := answer.get_redirect_location()):
                 self._check_status(answer)
                 return answer
             answer.close()
             url = self._redirected(url, to)
-        raise DataError(
-            f"{masked(self.url)} cannot be fetched: more than {_MOST_REDIRECTS} redirects, the last one to "
-            f"{masked(url)}.\nUse the final address as the URI."
-        )
+        raise self._refusal(f"more than {_MOST_REDIRECTS} redirects, the last one to {masked(url)}", _FINAL)
 
-    def _request(self, url: str, headers: dict[str, str]) -> BaseHTTPResponse:
-        wait_s = min(ANSWER_S, self.left_s())
+    def _request(self, url: str, headers: dict[str, str]) -> Any:
+        wait_s = min(ANSWER_S, self._left_s())
         fixed = {"User-Agent": "clustertrain", "Accept-Encoding": "identity", "Connection": "close"}
-        with self.explained(url, f"did not answer within {ANSWER_S:g} s"):
+        with self._explained(url, f"did not answer within {ANSWER_S:g} s"):
             encoded = parse_url(url)._replace(fragment=None).url
-            return timed(_manager(encoded)).request(
+            return timed(_manager(encoded), encoded).request(
                 "GET",
                 encoded,
                 headers={**fixed, **headers},
@@ -160,18 +173,13 @@ class HttpSource:
         except ValueError:
             target = scheme = ""
         if not target.isprintable() or scheme not in ("http", "https"):
-            raise DataError(
-                f"{masked(url)} redirects to {shortened(masked(to), 200)!r}, which is no http(s) address.\n"
-                "Use the final address as the URI."
-            )
+            what = f"it redirects to {shortened(masked(to), 200)!r}, which is no http(s) address"
+            raise self._refusal(what, _FINAL)
         if urlsplit(url).scheme.lower() == "https" and scheme == "http":
-            raise DataError(
-                f"{masked(url)} redirects to {masked(target)}, which is less secure.\n"
-                "Use the final address as the URI."
-            )
+            raise self._refusal(f"it redirects to {masked(target)}, which is less secure", _FINAL)
         return target
 
-    def _check_status(self, answer: BaseHTTPResponse) -> None:
+    def _check_status(self, answer: Any) -> None:
         if answer.status in (200, 203, 206, 416):
             return
         answer.close()
@@ -181,11 +189,9 @@ class HttpSource:
             is_number = re.fullmatch(r"[0-9]{1,9}", after)
             raise CutShort(message, retry_after_s=float(after) if is_number else 0.0)
         remedy = "The server requires credentials: download the file yourself, and use its path as the URI."
-        if answer.status not in (401, 403):
-            remedy = "Correct the address."
-        raise DataError(f"{masked(self.url)} cannot be fetched: {message}.\n{remedy}")
+        raise self._refusal(message, remedy if answer.status in (401, 403) else "Correct the address.")
 
-    def left_s(self) -> float:
+    def _left_s(self) -> float:
         """The time until the end of the download.
 
         Raises:
@@ -200,13 +206,16 @@ class HttpSource:
             )
         return left_s
 
+    def _refusal(self, what: str, remedy: str) -> DataError:
+        return DataError(f"{masked(self.url)} cannot be fetched: {what}.\n{remedy}")
+
     @contextmanager
-    def explained(self, url: str, silence: str) -> Iterator[None]:
+    def _explained(self, url: str, silence: str) -> Iterator[None]:
         """Turns the errors of a request into CutShort and DataError; `silence` is what a timeout means."""
         try:
             yield
         except InvalidHeader as error:  # two lengths that differ
-            raise DataError(f"{masked(url)}: {shortened(str(error), 200)}.\n{_YOURSELF}") from error
+            raise self._refusal(shortened(str(error), 200), _YOURSELF) from error
         except (LocationValueError, ProxySchemeUnknown, UnicodeError) as error:
             reason = shortened(str(error), 200)
             raise DataError(f"{masked(url)} is not a URL: {reason}.\nCorrect the address.") from error
@@ -216,7 +225,7 @@ class HttpSource:
                     f"{masked(url)}: its certificate is not trusted: {shortened(untrusted[1], 200)}.\n"
                     "Correct the address, or set SSL_CERT_FILE to the file with your site's CA certificates."
                 ) from error
-            self.left_s()
+            self._left_s()
             if isinstance(error, ReadTimeoutError):
                 raise CutShort(f"the server {silence}") from error
             original = error.original_error if isinstance(error, ProxyError) else error
@@ -224,48 +233,17 @@ class HttpSource:
             raise CutShort(shortened(f"{name}{original}", 200)) from error
 
 
-def _ends_at(answer: BaseHTTPResponse, offset: int, validator: str) -> bool:
-    """Whether the answer says that the file of this version has no byte from the offset on."""
-    is_end = answer.status == 416 and answer.headers.get("Content-Range") == f"bytes */{offset}"
-    return is_end and _validator(answer) in (None, validator)
-
-
-def _range_of(answer: BaseHTTPResponse, end: int | None, validator: str) -> tuple[int, int, int] | None:
-    """(start, end, total) of the range in an answer, if it reaches `end` and is of this version."""
-    found = content_range(answer.headers.get("Content-Range", ""))
-    is_encoded = "Content-Encoding" in answer.headers
-    if answer.status != 206 or found is None or is_encoded or _validator(answer) not in (None, validator):
+def _range_of(answer: Any, offset: int, end: int | None, validator: str) -> tuple[int, int, int] | None:
+    """(start, end, total) of the range in an answer, if it reaches `end` and is of this version. It is empty
+    if the file has no byte from the offset on."""
+    sent = answer.headers.get("Content-Range", "")
+    if "Content-Encoding" in answer.headers or _validator(answer) not in (None, validator):
         return None
-    first, last, total_bytes = found
-    return (first, last + 1, total_bytes) if last + 1 == (end or total_bytes) else None
-
-
-def _decompressed(read: Callable[[int], bytes], url: str) -> Iterator[bytes]:
-    """The content of a body in gzip or deflate. urllib3 takes the end of a body for the end of the compressed
-    stream; here the stream has to end by itself, with its checksum."""
-    stream, data = zlib.decompressobj(_ANY_HEADER), read(CHUNK_BYTES)
-    received_bytes, content_bytes = len(data), 0
-    while data or not stream.eof:
-        if stream.eof:
-            stream = zlib.decompressobj(_ANY_HEADER)  # the next member of the gzip
-        try:
-            content = stream.decompress(data, CHUNK_BYTES)
-        except zlib.error as error:
-            raise CutShort(f"its compressed body (gzip or deflate) is damaged: {error}") from error
-        if not data and not content and not stream.eof:
-            raise CutShort(f"its compressed body ends too early, after {received_bytes} bytes")
-        content_bytes += len(content)
-        if content_bytes > max(_RATIO_FROM_BYTES, _MOST_RATIO * received_bytes):
-            raise DataError(
-                f"{masked(url)}: its first {size_text(received_bytes)} decompress to more than "
-                f"{size_text(content_bytes)}; {_MOST_RATIO} times as much is the limit.\n{_YOURSELF}"
-            )
-        if content:
-            yield content
-        data = stream.unconsumed_tail or stream.unused_data
-        if not data:
-            data = read(CHUNK_BYTES)
-            received_bytes += len(data)
+    if answer.status == 416 and sent == f"bytes */{offset}":
+        return offset, offset, offset
+    first, last, total_bytes = content_range(sent) or (0, -1, 0)
+    is_whole = answer.status == 206 and last >= 0 and last + 1 == (end or total_bytes)
+    return (first, last + 1, total_bytes) if is_whole else None
 
 
 def _manager(url: str) -> PoolManager:
@@ -285,7 +263,7 @@ def _is_strong(validator: str | None) -> bool:
     return validator is not None and validator.startswith('"')
 
 
-def _validator(answer: BaseHTTPResponse) -> str | None:
+def _validator(answer: Any) -> str | None:
     """The validator for If-Range: a strong ETag, otherwise the date."""
     etag = validator_of(answer.headers.get("ETag"))
     if etag and not etag.startswith("W/"):

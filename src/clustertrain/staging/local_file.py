@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from clustertrain.errors import DataError
 from clustertrain.regular_file import NotAFile, open_file
-from clustertrain.staging.source import CutShort, Stream
+from clustertrain.staging.source import CHUNK_BYTES, CutShort, Stream
 from clustertrain.storage.posix import refused
 
 
@@ -31,18 +33,16 @@ class FileSource:
         now = _version(found)
         offset = offset if now == validator else 0
         file.seek(offset)
+        return Stream(self._blocks(file, now), file.close, offset, found.st_size, found.st_size, now)
 
-        def read(size: int) -> bytes:
-            try:
-                data = file.read1(size)
-                is_same = _version(self.path.stat()) == now
-            except OSError as error:
-                raise CutShort(f"{type(error).__name__}: {error}") from error
-            if not is_same:
-                raise CutShort(f"{self.path} changed while it was copied")
-            return data
-
-        return Stream(read, file.close, offset, found.st_size, found.st_size, now)
+    def _blocks(self, file: BufferedReader, version: str) -> Iterator[bytes]:
+        try:
+            while data := file.read1(CHUNK_BYTES):
+                if _version(self.path.stat()) != version:
+                    raise CutShort(f"{self.path} changed while it was copied")
+                yield data
+        except OSError as error:
+            raise CutShort(f"{type(error).__name__}: {error}") from error
 
 
 def _version(found: os.stat_result) -> str:

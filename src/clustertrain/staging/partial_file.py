@@ -10,7 +10,6 @@ match their crc32. Download libraries record which parts were received, without 
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
@@ -19,6 +18,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -31,7 +31,6 @@ _CHUNK_BYTES = 1 << 20
 _HEADER_BYTES = 4096
 _PIECE_BYTES = 8 << 20
 _WRITEBACK_BYTES = 32 << 20
-_SYNC_FILE_RANGE_WRITE = 2
 _PIECE = struct.Struct("<QQI")
 
 Tick = Callable[[int, int | None], None]
@@ -105,37 +104,30 @@ class Part:
         Raises:
             StorageError: the folder cannot be written.
         """
-        self.path = folder / "download"
-        self.validator = validator
-        self.total_bytes = total_bytes
-        self._progress = folder / "progress"
+        self.path, self.validator, self.total_bytes = folder / "download", validator, total_bytes
+        self._progress, self._new_progress = folder / "progress", folder / "progress.new"
         self._done: list[tuple[int, int]] = []  # (start, end) of what is present, in order, with gaps between
         self._pieces = 0
-        self._growing: dict[int, tuple[int, int, int]] = {}  # by its end, a piece: number, offset, crc32
+        self._growing: dict[int, tuple[int | None, int, int]] = {}  # by its end: number, offset, crc32
         self._hash, self._hashed_bytes = hashlib.sha256(), 0
-        self._idle, self._writes = threading.Condition(), 0
-        self._file: IO[bytes] | None = None
+        self._writing = threading.Lock()
         self._log: IO[bytes] | None = None
         try:
             if not resumes:
                 self.delete_progress()
                 self.path.unlink(missing_ok=True)
-            self._file = self.path.open("r+b" if resumes else "x+b", buffering=0)
-            if validator is not None:
-                self._log = self._new_progress.open("wb", buffering=0)
-                header = json.dumps(asdict(Header(validator, total_bytes))).encode()
-                self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
-                if not resumes:
-                    self._new_progress.replace(self._progress)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, OSError):
-                raise refused(self.path, "written", error) from error
-            raise
-
-    @property
-    def _new_progress(self) -> Path:
-        return self._progress.with_suffix(".new")
+            with ExitStack() as opened:
+                file = self.path.open("r+b" if resumes else "x+b", buffering=0)
+                self._file = opened.enter_context(file)
+                if validator is not None:
+                    self._log = opened.enter_context(self._new_progress.open("wb", buffering=0))
+                    header = json.dumps(asdict(Header(validator, total_bytes))).encode()
+                    self._log.write(header.ljust(_HEADER_BYTES - 1) + b"\n")
+                    if not resumes:
+                        self._new_progress.replace(self._progress)
+                opened.pop_all()
+        except OSError as error:
+            raise refused(self.path, "written", error) from error
 
     @classmethod
     def resume(cls, folder: Path, tick: Tick) -> Part | None:
@@ -160,20 +152,15 @@ class Part:
         return None
 
     def _matches(self, at: int, length: int, crc: int, tick: Tick) -> bool:
-        end, found = at + length, 0
-        present_bytes = self.path.stat().st_size
+        end, found, present_bytes = at + length, 0, self.path.stat().st_size
         if end > min(present_bytes, present_bytes if self.total_bytes is None else self.total_bytes):
             return False
-        while at < end:
-            data = self._read(at, end)
-            if not data:
-                return False
+        while at < end and (data := self._read(at, end)):
             found, at = zlib.crc32(data, found), at + len(data)
             tick(self.size_bytes, self.total_bytes)
-        return found == crc
+        return (at, found) == (end, crc)
 
     def _read(self, at: int, end: int) -> bytes:
-        assert self._file is not None, "a closed part is not read"
         return os.pread(self._file.fileno(), min(_CHUNK_BYTES, end - at), at)
 
     def _record(self, number: int | None, start: int, end: int, crc: int) -> None:
@@ -199,24 +186,18 @@ class Part:
         Raises:
             StorageError: the disk is full, or cannot be written.
         """
-        with self._idle:
-            if self._file is None:
+        number, start, crc = self._growing.pop(offset, (None, offset, 0))
+        crc, rest, at = zlib.crc32(data, crc), memoryview(data), offset
+        with self._writing:
+            if self._file.closed:
                 return
-            file, self._writes = self._file, self._writes + 1
-            number, start, crc = self._growing.pop(offset, (None, offset, 0))
-        try:  # several streams write at the same time
-            crc, rest, at = zlib.crc32(data, crc), memoryview(data), offset
-            while rest:  # a nearly full disk writes a part, then refuses
-                count = os.pwrite(file.fileno(), rest, at)
-                rest, at = rest[count:], at + count
-            with self._idle:
+            try:
+                while rest:  # a nearly full disk writes a part, then refuses
+                    count = os.pwrite(self._file.fileno(), rest, at)
+                    rest, at = rest[count:], at + count
                 self._record(number, start, at, crc)
-        except OSError as error:
-            raise refused(self.path, "written", error) from error
-        finally:
-            with self._idle:
-                self._writes -= 1
-                self._idle.notify_all()
+            except OSError as error:
+                raise refused(self.path, "written", error) from error
 
     @property
     def size_bytes(self) -> int:
@@ -233,17 +214,12 @@ class Part:
     def is_complete(self) -> bool:
         return not self.gaps()
 
-    def end_here(self) -> None:
-        """The source has ended: its length is the number of received bytes."""
-        self.total_bytes = self.size_bytes
-
     def cut_to_size(self) -> None:
         """Truncate the file at its end: a write that is not in the progress file may have extended it.
 
         Raises:
             StorageError: the file cannot be truncated.
         """
-        assert self._file is not None, "a closed part is not changed"
         try:
             self._file.truncate(self.size_bytes)
         except OSError as error:
@@ -267,15 +243,11 @@ class Part:
         self._hash.update(data)
         self._hashed_bytes += len(data)
         if self._hashed_bytes % _WRITEBACK_BYTES < len(data):
-            self._start_writeback()
+            # Starts to write them to the disk, so that the sync at the end has less to do.
+            begin = max(0, self._hashed_bytes - _WRITEBACK_BYTES - _CHUNK_BYTES)
+            place = begin, self._hashed_bytes - begin
+            os.posix_fadvise(self._file.fileno(), *place, os.POSIX_FADV_DONTNEED)
         return True
-
-    def _start_writeback(self) -> None:
-        """Start the write-back of the hashed bytes, so that the sync at the end has less to write."""
-        assert self._file is not None, "a closed part is not hashed"
-        begin = max(0, self._hashed_bytes - _WRITEBACK_BYTES - _CHUNK_BYTES)
-        place = ctypes.c_longlong(begin), ctypes.c_longlong(self._hashed_bytes - begin)
-        ctypes.CDLL(None).sync_file_range(self._file.fileno(), *place, _SYNC_FILE_RANGE_WRITE)
 
     def sha256(self, tick: Tick) -> str:
         """The sha256 of the bytes before the first gap."""
@@ -289,9 +261,7 @@ class Part:
 
     def close(self) -> None:
         """Write nothing more; the bytes stay. Waits for a write that has begun."""
-        with self._idle:
-            file, self._file = self._file, None
-            self._idle.wait_for(lambda: self._writes == 0)
-            for each in (file, self._log):
-                if each is not None:
-                    each.close()
+        with self._writing:
+            self._file.close()
+            if self._log is not None:
+                self._log.close()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from clustertrain.units import shortened
 
-CHUNK_BYTES = 1 << 19  # of one read: the maximum loss of a stream at a kill; small enough for the CPU's cache
+CHUNK_BYTES = 1 << 19  # of a block: the maximum loss of a stream at a kill; small enough for the CPU's cache
 
 
 class CutShort(Exception):
@@ -25,14 +25,14 @@ class Stream:
     """The bytes of a source from `offset` up to `end` (None: up to the end of the source).
 
     Attributes:
-        read: returns at most as many bytes as given, after the first one has arrived; none at the end. Raises
-            CutShort if the connection broke or timed out.
+        blocks: the bytes, each block as soon as it has arrived. Raises CutShort if the connection broke or
+            timed out; a source that ends early may also only stop.
         validator: identifies the version of the bytes. It is None if the source has no versions; then a cut
             transfer restarts.
         splits: the source serves any range of this version, so that several streams may read it in parallel.
     """
 
-    read: Callable[[int], bytes]
+    blocks: Iterator[bytes]
     close: Callable[[], None]
     offset: int
     end: int | None

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any
 
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
+from urllib3 import HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.response import HTTPResponse
@@ -26,11 +26,9 @@ class Clock(io.RawIOBase):
     """The bytes of a socket; the reads of one part wait for `limit_s` in all, and then raise TimeoutError."""
 
     def __init__(self, connection: socket.socket, bytes_of: Any) -> None:
-        self._connection = connection
-        self._bytes_of = bytes_of
+        self._connection, self._bytes_of = connection, bytes_of
         self._limit_s = connection.gettimeout() or 0.0
-        self._waited_s = 0.0
-        self._part_bytes = 0
+        self._waited_s, self._part_bytes = 0.0, 0
 
     def renew(self, body_bytes: int) -> None:
         """Count bytes of the body; a complete part renews the time."""
@@ -55,7 +53,7 @@ class Clock(io.RawIOBase):
         super().close()
 
 
-class _TimedConnection(HTTPConnection):
+class _Timed(HTTPConnection):
     clock: Clock
 
     def response_class(self, sock: socket.socket, *args: Any, **named: Any) -> http.client.HTTPResponse:  # type: ignore[override]
@@ -73,27 +71,13 @@ class _TimedConnection(HTTPConnection):
             raise
 
 
-class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
+class _TimedTls(_Timed, HTTPSConnection):
     pass
 
 
-class _TimedPool(HTTPConnectionPool):
-    ConnectionCls = _TimedConnection
-
-
-class _TimedTlsPool(HTTPSConnectionPool):
-    ConnectionCls = _TimedTlsConnection
-
-
-def timed(manager: PoolManager) -> PoolManager:
-    """The same manager, whose answers are limited by the `read` timeout of their request and have a `clock`
-    (see `clock_of`)."""
-    manager.pool_classes_by_scheme = {"http": _TimedPool, "https": _TimedTlsPool}
+def timed(manager: PoolManager, url: str) -> PoolManager:
+    """The same manager, whose answers for this URL are limited by the `read` timeout of their request, and
+    have a clock: `answer.connection.clock`."""
+    pool = manager.connection_from_url(url)
+    pool.ConnectionCls = _TimedTls if isinstance(pool, HTTPSConnectionPool) else _Timed
     return manager
-
-
-def clock_of(answer: Any) -> Clock:
-    """The clock of an answer of a timed manager, at the start of its body."""
-    clock: Clock = answer.connection.clock
-    clock.renew(PART_BYTES)
-    return clock

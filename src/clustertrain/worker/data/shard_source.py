@@ -84,8 +84,8 @@ class _Remote(io.RawIOBase):
     def _next(self, most_bytes: int) -> bytes:
         if self._stream is None:
             self._stream = self._opened()
-        data = self._rest or self._stream.read(most_bytes)
-        data, self._rest = data[:most_bytes], data[most_bytes:]  # a decompressed body sends its own sizes
+        data = self._rest or next(self._stream.blocks, b"")
+        data, self._rest = data[:most_bytes], data[most_bytes:]
         if not data:
             total = self._total_bytes
             if total is not None and self._at < total:
@@ -116,10 +116,10 @@ class _Remote(io.RawIOBase):
     def _skip(self, stream: Stream, count: int) -> None:
         """Read `count` bytes again, from a server that only sends whole files."""
         while count > 0:
-            data = stream.read(min(CHUNK_BYTES, count))
+            data = next(stream.blocks, b"")
             if not data:
                 raise CutShort(f"{self._at - count} of {self._total_bytes} bytes were received")
-            count -= len(data)
+            self._rest, count = data[count:], count - len(data)
 
     def _drop(self) -> None:
         if self._stream is not None:
