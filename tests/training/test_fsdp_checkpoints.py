@@ -260,9 +260,7 @@ def save_divided(rank_info, folder):
 def test_a_plain_save_refuses_a_divided_tensor(ranks, tmp_path):
     for answer in ranks(2).call(save_divided, tmp_path):
         assert isinstance(answer, JobError)
-        assert str(answer).startswith(
-            "state['model']['layers'][0]['weight'] is a DTensor: each rank has a part"
-        )
+        assert str(answer).startswith("state.model.layers.0.weight is a DTensor: each rank has a part")
         assert "get_model_state_dict with full_state_dict=True" in str(answer)
 
 

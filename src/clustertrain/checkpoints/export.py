@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -37,10 +38,7 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
         StorageError: the files cannot be written.
     """
     page = refuse_to_overwrite(to)
-    with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
-        files = read_manifest(shelf, name).model_files
-        checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", files)
-        weights = _weights(checkpoint)
+    with _model_of(shelf, name) as (checkpoint, weights):
         provenance = {"checkpoint": str(checkpoint.name), **asdict(checkpoint.manifest)}
         written: list[Path] = []
         try:
@@ -64,10 +62,17 @@ def export(shelf: Shelf, name: str, to: Path) -> tuple[Path, Path]:
 
 def load_weights(shelf: Shelf, name: str) -> dict[str, torch.Tensor]:
     """The weights of a checkpoint on the CPU, named as in the model's state_dict. Raises as `export`."""
+    with _model_of(shelf, name) as (checkpoint, weights):
+        return _read(checkpoint, weights)
+
+
+@contextmanager
+def _model_of(shelf: Shelf, name: str) -> Iterator[tuple[VerifiedCheckpoint, dict[str, torch.Tensor]]]:
+    """A checkpoint whose model is verified, and its weights; the divided ones are on the meta device."""
     with tempfile.TemporaryDirectory(prefix="clustertrain-") as temporary:
         files = read_manifest(shelf, name).model_files
         checkpoint = fetch_checkpoint(shelf, name, Path(temporary) / "brought", files)
-        return _read(checkpoint, _weights(checkpoint))
+        yield checkpoint, _weights(checkpoint)
 
 
 def _write(
@@ -87,16 +92,15 @@ def _write(
         written.append(to)
         save_file(_read(checkpoint, parts[0]), to, metadata={"format": "pt"})
         return to
-    paths = [
-        to.with_name(f"{to.stem}-{i:05d}-of-{len(parts):05d}.safetensors") for i in range(1, len(parts) + 1)
-    ]
     index = to.with_suffix(".safetensors.index.json")
+    names = [f"{to.stem}-{i:05d}-of-{len(parts):05d}.safetensors" for i in range(1, len(parts) + 1)]
+    paths = [to.with_name(name) for name in names]
     _refuse([*paths, index])
     for path, part in zip(paths, parts, strict=True):
         written.append(path)
         save_file(_read(checkpoint, part), path, metadata={"format": "pt"})
-    total_bytes = sum(tensor.nbytes for tensor in weights.values())
     files = {name: path.name for path, part in zip(paths, parts, strict=True) for name in part}
+    total_bytes = sum(tensor.nbytes for tensor in weights.values())
     written.append(index)
     content = {"metadata": {"total_size": total_bytes}, "weight_map": files}
     index.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
@@ -105,9 +109,9 @@ def _write(
 
 def _parts(weights: dict[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
     """The weights in files: one, if none of them is divided."""
-    parts: list[dict[str, torch.Tensor]] = [{}]
     if not any(tensor.is_meta for tensor in weights.values()):
         return [weights]
+    parts: list[dict[str, torch.Tensor]] = [{}]
     size_bytes = 0
     for name, tensor in weights.items():
         if parts[-1] and size_bytes + tensor.nbytes > FILE_BYTES:
@@ -124,15 +128,9 @@ def _read(checkpoint: VerifiedCheckpoint, weights: dict[str, torch.Tensor]) -> d
     if divided:
         from clustertrain.checkpoints.shards import fill  # it imports much of torch.distributed
 
-        fill(
-            checkpoint.path,
-            {f"model.{name}": tensor for name, tensor in divided.items()},
-            checkpoint.manifest.model_files,
-        )
-    return {
-        name: divided[name] if name in divided else tensor.contiguous().clone()
-        for name, tensor in weights.items()
-    }
+        of_paths = {f"model.{name}": tensor for name, tensor in divided.items()}
+        fill(checkpoint.path, of_paths, checkpoint.manifest.model_files)
+    return {name: divided[name] if w.is_meta else w.contiguous().clone() for name, w in weights.items()}
 
 
 def refuse_to_overwrite(to: Path) -> Path:

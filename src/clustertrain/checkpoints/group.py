@@ -6,6 +6,7 @@ It has a process group of its own, because it is used by threads while the train
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -51,28 +52,31 @@ class SaveGroup:
         return {name: file for files in of_ranks for name, file in files.items()}
 
 
+@dataclass(frozen=True)
 class PartWriter:
     """Writes the files of one rank other than 0 into the checkpoint that rank 0 commits."""
 
-    def __init__(self, shelf: Shelf, attempt: int, restart: int, group: SaveGroup) -> None:
-        self._shelf, self._attempt, self._restart, self._group = shelf, attempt, restart, group
+    shelf: Shelf
+    attempt: int
+    restart: int
+    group: SaveGroup
 
     def commit(
         self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
     ) -> tuple[CheckpointName, int]:
         """Write the files; as Writer.commit, but an error is raised on rank 0."""
-        name = CheckpointName(progress.step, self._attempt, self._restart)
-        handle = self._group.begin(None)
+        name = CheckpointName(progress.step, self.attempt, self.restart)
+        handle = self.group.begin(None)
         if handle is None:
             return name, 0
         written: dict[str, WrittenFile] | str = "it ended"
         try:
-            tree = self._shelf.store.join_tree(f"{self._shelf.key}/{name}", handle)
+            tree = self.shelf.store.join_tree(f"{self.shelf.key}/{name}", handle)
             for file_name, write in files.items():
                 with tree.create(file_name) as file:
                     write(file)
             written = tree.files
         except Exception as error:  # noqa: BLE001  rank 0 raises it
             written = f"{type(error).__name__}: {error}"
-        self._group.end(written)
+        self.group.end(written)
         return name, 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,17 @@ class Shelf:
     def __str__(self) -> str:
         return self.store.uri(self.key)
 
+    @contextmanager
+    def damage_named(self, where: str) -> Iterator[None]:
+        """A block that reads a file. On a file system a read error counts as damage: a bad sector of the disk
+        must not prevent the fallback to an older checkpoint. An unreachable S3 server does not."""
+        try:
+            yield
+        except StorageError as error:
+            if self.store.local_folder(self.key) is None:
+                raise
+            raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
+
 
 def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     """Parse the manifest of a checkpoint.
@@ -118,7 +131,10 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
         StorageError: an S3 server does not answer, or refuses.
     """
     where = shelf.uri(name, MANIFEST)
-    data = _manifest_bytes(shelf, name, where)
+    with shelf.damage_named(where):
+        data = shelf.store.read_or_none(shelf.file_key(name))
+    if data is None:
+        raise CheckpointDamaged(f"{where} is missing: the checkpoint is incomplete.")
     try:
         value = json_object(data)
         if value.get("format_version") != FORMAT_VERSION:
@@ -138,18 +154,6 @@ def _check_files(files: dict[str, WrittenFile]) -> None:
             raise ValueError(f"files has {name!r}, which is not a plain name")
         if file.size_bytes < 0 or not _SHA256.fullmatch(file.sha256):
             raise ValueError(f"files.{name} has the size {file.size_bytes} and the sha256 {file.sha256!r}")
-
-
-def _manifest_bytes(shelf: Shelf, name: CheckpointName | str, where: str) -> bytes:
-    try:
-        data = shelf.store.read_or_none(shelf.file_key(name))
-    except StorageError as error:
-        if shelf.store.local_folder(shelf.key) is None:
-            raise
-        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
-    if data is None:
-        raise CheckpointDamaged(f"{where} is missing: the checkpoint is incomplete.")
-    return data
 
 
 def _refused_version(where: str, value: dict[str, Any]) -> StorageError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,14 @@ def _read_through(
 ) -> None:
     """Pass a file to `use`, block by block; CheckpointDamaged if it does not match the manifest."""
     where, digest, found_bytes = shelf.uri(name, file), hashlib.sha256(), 0
-    blocks = shelf.store.blocks(shelf.file_key(name, file))
-    while block := _next_block(shelf, where, blocks):
-        digest.update(block)
-        found_bytes += len(block)
-        use(block)
+    try:
+        with shelf.damage_named(where):
+            for block in shelf.store.blocks(shelf.file_key(name, file)):
+                digest.update(block)
+                found_bytes += len(block)
+                use(block)
+    except FileNotFoundError as error:
+        raise CheckpointDamaged(f"{where} is missing.") from error
     if found_bytes != entry.size_bytes:
         raise CheckpointDamaged(
             f"{where} has {found_bytes} bytes, but the manifest lists {entry.size_bytes}."
@@ -132,19 +135,6 @@ def _read_through(
         raise CheckpointDamaged(
             f"{where} has sha256 {digest.hexdigest()}, but the manifest lists {entry.sha256}."
         )
-
-
-def _next_block(shelf: Shelf, where: str, blocks: Iterator[bytes]) -> bytes:
-    """The next block, empty at the end. On a file system a read error counts as damage: a bad sector of the
-    disk must not prevent the fallback to an older checkpoint. An unreachable S3 server does not."""
-    try:
-        return next(blocks, b"")
-    except FileNotFoundError as error:
-        raise CheckpointDamaged(f"{where} is missing.") from error
-    except StorageError as error:
-        if shelf.store.local_folder(shelf.key) is None:
-            raise
-        raise CheckpointDamaged(f"{where} cannot be read: {error}") from error
 
 
 def newest_verified(

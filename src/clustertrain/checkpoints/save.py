@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Saver:
         self.start(state, progress)
         if not self._background:
             self._join()
-            self._raise_if_hopeless()
+            self.check()
 
     def start(self, state: dict[str, Any], progress: SaveProgress) -> None:
         """Copy `state` (live tensors, any device) and begin to write it; returns after the copy.
@@ -94,7 +94,7 @@ class Saver:
         started = time.monotonic()
         held = self._held(state)
         self._join()
-        self._raise_if_hopeless()
+        self.check()
         self._buffers = copy_to_host(held, self._buffers, self._note_refusal)
         blocking_s = time.monotonic() - started if self._background else None
         self._thread = DeviceThread(
@@ -118,7 +118,11 @@ class Saver:
 
     def check(self) -> None:
         """Raise the error of a background save if further saves would fail, too; otherwise costs nothing."""
-        self._raise_if_hopeless()
+        if self._error is None:
+            return
+        may_pass = isinstance(self._error, StorageError)  # any other error: this state can never be saved
+        if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
+            raise self._error
 
     def _write(
         self, state: dict[str, Any], progress: SaveProgress, started: float, blocking_s: float | None
@@ -148,7 +152,16 @@ class Saver:
         Raises:
             JobError: a tensor is divided among the ranks.
         """
-        _refuse_divided(state)
+
+        def check(path: str, tensor: torch.Tensor) -> None:
+            if is_divided(tensor):
+                raise JobError(
+                    f"{path} is a DTensor: each rank has a part of it, and a save writes what rank 0 has.\n"
+                    "Save whole tensors, for example those of torch.distributed.checkpoint.state_dict."
+                    "get_model_state_dict with full_state_dict=True, or use a task with train.strategy: fsdp."
+                )
+
+        map_state(state, check, "state")
         return state
 
     def _files(self, held: dict[str, Any]) -> dict[str, Callable[[Any], None]]:
@@ -176,25 +189,6 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-
-    def _raise_if_hopeless(self) -> None:
-        if self._error is None:
-            return
-        may_pass = isinstance(self._error, StorageError)  # any other error: this state can never be saved
-        if not may_pass or isinstance(self._error, Fenced) or self._failures >= _FAILURES_IN_A_ROW:
-            raise self._error
-
-
-def _refuse_divided(state: Any, path: str = "state") -> None:
-    if is_divided(state):
-        raise JobError(
-            f"{path} is a DTensor: each rank has a part of it, and a save writes what rank 0 has.\n"
-            "Save whole tensors, for example those of torch.distributed.checkpoint.state_dict."
-            "get_model_state_dict with full_state_dict=True, or use a task with train.strategy: fsdp."
-        )
-    if isinstance(state, dict | list | tuple):
-        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            _refuse_divided(value, f"{path}[{key!r}]")
 
 
 class _Counted:
@@ -239,13 +233,21 @@ def copy_to_host(
     storage (tied weights) stay one tensor. CUDA tensors go to pinned memory; all copies are complete on
     return. `refused` is called with CUDA's reason if it does not pin the memory.
     """
-    copy = _Copy()
-    with _one_thread():
-        result = copy.of(state, buffers)
+    old: dict[str, torch.Tensor] = {}
+    map_state(buffers, old.__setitem__)
+    copy = _Copy(old)
+    # One thread: copying is limited by memory bandwidth, and threads synchronize after every tensor. On cores
+    # shared with another save or job, several threads took ten times as long (benchmarks/saving.py).
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        result = map_state(state, copy.of)
+    finally:
+        torch.set_num_threads(threads)
     if copy.from_cuda:
         torch.cuda.synchronize()
-    if copy.refusal:
-        refused(copy.refusal)
+    if copy.pinned.refusal:
+        refused(copy.pinned.refusal)
     return result
 
 
@@ -261,58 +263,30 @@ def bytes_on_gpus(state: Any) -> int:
     return sum(sizes)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread: copying is limited by memory bandwidth, and threads synchronize after every tensor. On
-    cores shared with another save or job, several threads took ten times as long (benchmarks/saving.py)."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class _Copy:
-    def __init__(self) -> None:
+    """Copies tensors to the host, each once, into those of the same path in `old` if they fit."""
+
+    def __init__(self, old: dict[str, torch.Tensor]) -> None:
         self.from_cuda = False
+        self.pinned = PinnedMemory()
+        self._old = old
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
         self._used: set[int] = set()
-        self._pinned = PinnedMemory()
 
-    @property
-    def refusal(self) -> str:
-        return self._pinned.refusal
-
-    def of(self, value: Any, buffer: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.is_meta:  # in another file
-                return value
-            return self._tensor(value.detach(), buffer)
-        if isinstance(value, dict):
-            old = buffer if isinstance(buffer, dict) else {}
-            return {key: self.of(item, old.get(key)) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            same = isinstance(buffer, list | tuple) and len(buffer) == len(value)
-            items = [self.of(item, buffer[i] if same else None) for i, item in enumerate(value)]
-            return items if isinstance(value, list) else tuple(items)
-        return value  # numbers, strings, None: immutable
-
-    def _tensor(self, tensor: torch.Tensor, buffer: Any) -> torch.Tensor:
+    def of(self, path: str, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:  # in another file
+            return tensor
+        tensor = tensor.detach()
         source = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() and source in self._copies:
             return self._copies[source]
-        fits = isinstance(buffer, torch.Tensor) and (buffer.shape, buffer.dtype) == (
-            tensor.shape,
-            tensor.dtype,
-        )
-        if not fits or id(buffer) in self._used:  # two sources must not share one buffer
-            buffer = (
-                self._pinned.empty_like(tensor) if tensor.is_cuda else torch.empty_like(tensor, device="cpu")
-            )
+        buffer = self._old.get(path)
+        fits = buffer is not None and (buffer.shape, buffer.dtype) == (tensor.shape, tensor.dtype)
+        if buffer is None or not fits or id(buffer) in self._used:  # two sources must not share one buffer
+            like = self.pinned.empty_like if tensor.is_cuda else partial(torch.empty_like, device="cpu")
+            buffer = like(tensor)
         buffer.copy_(tensor, non_blocking=tensor.is_cuda)
         self.from_cuda |= tensor.is_cuda
         self._used.add(id(buffer))
         self._copies[source] = buffer
-        result: torch.Tensor = buffer
-        return result
+        return buffer

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from types import SimpleNamespace
+from typing import BinaryIO, cast
 
 from clustertrain.checkpoints.manifest import (
     MANIFEST,
@@ -23,6 +23,8 @@ from clustertrain.checkpoints.manifest import (
 )
 from clustertrain.storage import PosixStore
 
+_BLOCK_BYTES = 1 << 20
+
 
 def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
     """Write the manifest and the model of a checkpoint as a tar archive; without a model, only the manifest.
@@ -33,12 +35,14 @@ def send_model(shelf: Shelf, name: str, to: BinaryIO) -> None:
     """
     manifest = read_manifest(shelf, name)
     with tarfile.open(fileobj=to, mode="w|") as archive:
+        archive.copybufsize = _BLOCK_BYTES  # type: ignore[attr-defined]  # what it reads with one call
         data = manifest.to_bytes()
         archive.addfile(_member(name, MANIFEST, len(data)), io.BytesIO(data))
         for file in manifest.model_files:
-            blocks = shelf.store.blocks(shelf.file_key(name, file))
+            blocks = shelf.store.blocks(shelf.file_key(name, file), block_bytes=_BLOCK_BYTES)
+            source = SimpleNamespace(read=lambda size, blocks=blocks: next(blocks, b"")[:size])
             try:
-                archive.addfile(_member(name, file, manifest.files[file].size_bytes), _Reader(blocks))
+                archive.addfile(_member(name, file, manifest.files[file].size_bytes), cast(BinaryIO, source))
             except OSError as error:  # tarfile's, if the blocks end early
                 raise CheckpointDamaged(f"{shelf.uri(name, file)} cannot be read: {error}") from error
 
@@ -51,25 +55,6 @@ def _member(name: str, file: str, size_bytes: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(f"{name}/{file}")
     member.size = size_bytes
     return member
-
-
-class _Reader(io.RawIOBase):
-    """A file of blocks, as tarfile reads it."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._rest = blocks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        while size < 0 or len(self._rest) < size:
-            if not (block := next(self._blocks, b"")):
-                break
-            self._rest += block
-        size = len(self._rest) if size < 0 else size
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
 
 
 def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
@@ -89,7 +74,7 @@ def receive_model(stream: BinaryIO, folder: Path) -> tuple[Shelf, str]:
                     raise CheckpointDamaged(f"{member.name!r} arrived, not a file of a checkpoint.")
                 (folder / received).mkdir(exist_ok=True)
                 with (folder / received / file).open("wb") as target:
-                    while block := source.read(1 << 20):
+                    while block := source.read(_BLOCK_BYTES):
                         target.write(block)
     except tarfile.TarError as error:
         raise CheckpointDamaged(f"The checkpoint did not arrive completely: {error}\nTry again.") from error
