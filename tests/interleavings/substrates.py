@@ -261,6 +261,9 @@ class S3:
     def list_multipart_uploads(self, **_):
         return {"IsTruncated": False}
 
+    def get_paginator(self, method):
+        return SimpleNamespace(paginate=lambda **where: [getattr(self, method)(**where)])
+
     def _found(self, key: str) -> tuple[bytes, dict[str, str]]:
         if key not in self.objects:
             raise _refused(404, "NoSuchKey")

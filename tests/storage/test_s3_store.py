@@ -264,7 +264,7 @@ def test_listings_of_many_pages_are_read_to_their_end(moto_store, moto_proxy, mo
     monkeypatch.setattr(client, "list_objects_v2", lambda **wanted: real(**wanted, MaxKeys=2))
     moto_proxy.script([None, status(503), None, reset()], when=listing)
     assert moto_store.list("a") == names
-    assert moto_proxy.count(listing) == 6
+    assert moto_proxy.count(listing) == 2 + 2 + 4
 
 
 def test_a_late_listing_hides_nothing_that_was_committed(store, proxy):
@@ -355,13 +355,6 @@ def test_without_credentials_the_chain_is_named(moto_s3, monkeypatch):
         text = refusal(lambda: probe(store))
         assert proxy.count() == 0
     assert "was not sent: Unable to locate credentials" in text
-    assert location.CREDENTIAL_CHAIN in text
-
-
-def test_a_profile_that_is_not_there_is_named(moto_s3):
-    store = open_store(moto_s3.location("runs", profile="nope"))
-    text = refusal(lambda: probe(store))
-    assert "nope" in text
     assert location.CREDENTIAL_CHAIN in text
 
 

@@ -35,12 +35,7 @@ class PosixStore:
 
     def read_or_none(self, key: str) -> bytes | None:
         path = self._path(key)
-        try:
-            return again_when_stale(lambda: read_file(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise refused(path, "read", error) from error
+        return _unless_absent(path, "read", lambda: read_file(path))
 
     def write_atomic(self, key: str, data: bytes) -> None:
         path = self._path(key)
@@ -54,22 +49,12 @@ class PosixStore:
 
     def list(self, prefix: str) -> list[str]:
         path = self._path(prefix)
-        try:
-            names = again_when_stale(lambda: [found.name for found in path.iterdir()])
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise refused(path, "listed", error) from error
+        names = _unless_absent(path, "listed", lambda: [found.name for found in path.iterdir()]) or []
         return sorted(name for name in names if not name.startswith("."))
 
     def remove(self, key: str) -> None:
         path = self._path(key)
-        try:
-            path.unlink(missing_ok=True)
-        except NotADirectoryError:
-            return
-        except OSError as error:
-            raise refused(path, "removed", error) from error
+        _unless_absent(path, "removed", path.unlink)
 
     @property
     def location(self) -> Location:
@@ -80,12 +65,8 @@ class PosixStore:
 
     def size_or_none(self, key: str) -> int | None:
         path = self._path(key)
-        try:
-            return again_when_stale(path.stat).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise refused(path, "read", error) from error
+        found = _unless_absent(path, "read", path.stat)
+        return None if found is None else found.st_size
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
         path = self._path(key)
@@ -188,6 +169,16 @@ def again_when_stale(operation: Callable[[], _T]) -> _T:
             if error.errno != errno.ESTALE:
                 raise
     return operation()
+
+
+def _unless_absent(path: Path, verb: str, operation: Callable[[], _T]) -> _T | None:
+    """The result of an operation on a path, or None if there is no such file."""
+    try:
+        return again_when_stale(operation)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise refused(path, verb, error) from error
 
 
 def refused(path: Path, verb: str, error: OSError) -> StorageError:

@@ -23,11 +23,6 @@ from clustertrain.storage.s3_client import connect, explained, http_status_of, p
 
 _T = TypeVar("_T")
 _SHA256, _WRITER = "sha256", "writer"  # of our own objects' metadata
-_MARKS = {  # the continuation of a truncated listing: key of the answer → key of the next request
-    "NextContinuationToken": "ContinuationToken",
-    "NextKeyMarker": "KeyMarker",
-    "NextUploadIdMarker": "UploadIdMarker",
-}
 _SHOWS_NO_UPLOADS = (403, 405, 501)
 
 
@@ -206,38 +201,34 @@ class S3Objects:
 
     def _pages(
         self, method: str, folder: str, *, answers: Collection[int] = (), **parameters: str
-    ) -> Iterator[Any]:
-        """The pages of a listing, each with retries: boto3's paginator ends at the first error."""
+    ) -> builtins.list[Any]:
+        """The pages of a listing; after a transient error it begins again."""
         where = {"Bucket": self._bucket, "Prefix": self._folder(folder), **parameters}
-        marks: dict[str, str] = {}
 
-        def page() -> Any:
-            return getattr(self._client, method)(**where, **marks)
+        def pages() -> builtins.list[Any]:
+            return list(self._client.get_paginator(method).paginate(**where))
 
-        while True:
-            yield (found := self._request("LIST", folder, page, answers=answers))
-            if not found.get("IsTruncated"):
-                return
-            marks = {mark: found[at] for at, mark in _MARKS.items() if found.get(at)}
+        return self._request("LIST", folder, pages, answers=answers)
 
 
+@dataclass
 class _Reading:
     """An object that is being read; after an error `next` continues after the last byte that it returned."""
 
-    def __init__(self, get: Callable[..., Any], block_bytes: int) -> None:
-        self._get, self._block_bytes = get, block_bytes
-        self._body: Any = None
-        self._etag, self._total_bytes, self.offset = "", 0, 0
+    get: Callable[..., Any]
+    block_bytes: int
+    body: Any = None
+    etag: str = ""
+    total_bytes: int = 0
+    offset: int = 0
 
     def next(self) -> bytes:
         """The next block; empty at the end."""
-        if self._body is None:
+        if self.body is None:
             self._open()
-        expected_bytes = min(self._block_bytes, self._total_bytes - self.offset)
-        if expected_bytes == 0:
-            return b""
+        expected_bytes = min(self.block_bytes, self.total_bytes - self.offset)
         try:
-            block: bytes = self._body.read(expected_bytes)
+            block: bytes = self.body.read(expected_bytes)
             _check_length(len(block), expected_bytes)
         except BaseException:
             self.close()
@@ -246,17 +237,17 @@ class _Reading:
         return block
 
     def close(self) -> None:
-        if self._body is not None:
-            self._body.close()
-            self._body = None
+        if self.body is not None:
+            self.body.close()
+            self.body = None
 
     def _open(self) -> None:
-        rest = {"Range": f"bytes={self.offset}-", "IfMatch": self._etag} if self._etag else {}
-        answer = self._get(**rest)
+        rest = {"Range": f"bytes={self.offset}-", "IfMatch": self.etag} if self.etag else {}
+        answer = self.get(**rest)
         if rest:
-            _check_length(answer["ContentLength"], self._total_bytes - self.offset)
-        self._body, self._etag = answer["Body"], answer["ETag"]
-        self._total_bytes = self.offset + answer["ContentLength"]
+            _check_length(answer["ContentLength"], self.total_bytes - self.offset)
+        self.body, self.etag = answer["Body"], answer["ETag"]
+        self.total_bytes = self.offset + answer["ContentLength"]
 
 
 def _check_length(received_bytes: int, expected_bytes: int) -> None:
