@@ -29,6 +29,11 @@ from clustertrain.errors import DataError, StorageError
 from clustertrain.staging.folder_digest import Contents
 from clustertrain.storage.posix import refused
 
+# The limits of an unpacked archive. The free space of the disk is another limit.
+MOST_MEMBERS = 20_000_000
+MOST_BYTES = 64 << 40
+MOST_RATIO = 200.0  # unpacked bytes per byte of archive, once more than 256 MiB are unpacked
+
 _CHUNK_BYTES = 1 << 20
 _TAR_BLOCK_BYTES = 512
 _DIRECTORY_BYTES = 256 << 20  # of a zip, which zipfile reads into memory: some two million members
@@ -43,15 +48,6 @@ _RATIO_FROM_BYTES = 256 << 20  # below this size a high ratio does no harm
 
 
 @dataclass(frozen=True)
-class ArchiveLimits:
-    """The limits of an unpacked archive. The free space of the disk is another limit."""
-
-    members: int = 20_000_000
-    total_bytes: int = 64 << 40
-    ratio: float = 200.0  # unpacked bytes per byte of archive, once more than 256 MiB are unpacked
-
-
-@dataclass(frozen=True)
 class _Member:
     """`size_bytes` is the size in the archive's header; the bytes from `open` are counted as well."""
 
@@ -62,13 +58,7 @@ class _Member:
     open: Callable[[], AbstractContextManager[IO[bytes]]]
 
 
-def extract(
-    archive: Path,
-    into: Path,
-    *,
-    limits: ArchiveLimits | None = None,
-    tick: Callable[[int, int], None] = lambda *_: None,
-) -> Contents:
+def extract(archive: Path, into: Path, *, tick: Callable[[int, int], None] = lambda *_: None) -> Contents:
     """Unpack `archive` into `into`, a folder that does not exist yet. Returns the contents of the folder.
 
     Args:
@@ -80,7 +70,7 @@ def extract(
             `into`.
         StorageError: the contents do not fit on the disk, or cannot be written.
     """
-    unpacking = _Unpacking(archive, into, limits or ArchiveLimits())
+    unpacking = _Unpacking(archive, into)
     into.mkdir()
     with archive.open("rb") as file, unpacking.explained():
 
@@ -96,28 +86,22 @@ def extract(
 class _Unpacking:
     """Applies the rules to one member after another."""
 
-    def __init__(self, archive: Path, into: Path, limits: ArchiveLimits) -> None:
-        self._archive = archive
-        self._into = into
-        self._limits = limits
-        self._free_bytes = shutil.disk_usage(into.parent).free
-        self._members = 0
-        self.archive_bytes = archive.stat().st_size
-        self._written_bytes = 0
+    def __init__(self, archive: Path, into: Path) -> None:
+        self._archive, self.archive_bytes = archive, archive.stat().st_size
+        self._into, self._free_bytes = into, shutil.disk_usage(into.parent).free
+        self._members = self._written_bytes = 0
         self.contents = Contents()
 
     def add(self, member: _Member, tick: Callable[[], None]) -> None:
         self._members += 1
-        if self._members > self._limits.members:
-            raise self._refusal(member, f"it has more than {self._limits.members} members", _UNPACK)
+        if self._members > MOST_MEMBERS:
+            raise self._refusal(member, f"it has more than {MOST_MEMBERS} members", _UNPACK)
         if member.refusal is not None:
-            raise self._refusal(
-                member, member.refusal, "Pack it again with only files and folders, or unpack it yourself"
-            )
+            remedy = "Pack it again with only files and folders, or unpack it yourself"
+            raise self._refusal(member, member.refusal, remedy)
         if (wrong := wrong_name(member.name)) is not None:
-            raise self._refusal(
-                member, wrong, "Pack it again with plain relative names, or unpack it yourself"
-            )
+            remedy = "Pack it again with plain relative names, or unpack it yourself"
+            raise self._refusal(member, wrong, remedy)
         path = self._into.joinpath(*(part for part in member.name.split("/") if part not in ("", ".")))
         try:
             if member.is_folder:
@@ -131,11 +115,9 @@ class _Unpacking:
             name = path.relative_to(self._into).as_posix()
             self.contents = self.contents.plus(name, member.size_bytes, sha256)
         except (FileExistsError, NotADirectoryError):
-            raise self._refusal(
-                member,
-                "another member has the same name, and nothing is overwritten",
-                "Pack it again without duplicates, or unpack it yourself",
-            ) from None
+            what = "another member has the same name, and nothing is overwritten"
+            remedy = "Pack it again without duplicates, or unpack it yourself"
+            raise self._refusal(member, what, remedy) from None
 
     def _make_folder(self, path: Path) -> None:
         if path == self._into or path.is_dir():
@@ -161,12 +143,9 @@ class _Unpacking:
 
     def _check_growth(self, member: _Member, more_bytes: int) -> None:
         total = self._written_bytes + more_bytes
-        if total > self._limits.total_bytes:
-            raise self._refusal(
-                member,
-                f"the unpacked files would take {total} bytes, the limit is {self._limits.total_bytes}",
-                _UNPACK,
-            )
+        if total > MOST_BYTES:
+            what = f"the unpacked files would take {total} bytes, the limit is {MOST_BYTES}"
+            raise self._refusal(member, what, _UNPACK)
         if total > self._free_bytes:
             raise StorageError(
                 f"{self._archive.name} does not fit: unpacked it takes at least {total} bytes, "
@@ -174,11 +153,9 @@ class _Unpacking:
                 "Free space there, or store the data elsewhere."
             )
         ratio = total / max(1, self.archive_bytes)
-        if total > _RATIO_FROM_BYTES and ratio > self._limits.ratio:
-            what = (
-                f"{total} bytes from {self.archive_bytes} are {ratio:.0f} : 1, "
-                f"the limit is {self._limits.ratio:g} : 1"
-            )
+        if total > _RATIO_FROM_BYTES and ratio > MOST_RATIO:
+            rates = f"{total} bytes from {self.archive_bytes} are {ratio:.0f} : 1"
+            what = f"{rates}, the limit is {MOST_RATIO:g} : 1"
             raise self._refusal(member, what, _UNPACK)
 
     def _refusal(self, member: _Member, rule: str, remedy: str) -> DataError:
@@ -192,11 +169,8 @@ class _Unpacking:
         """Turns the libraries' errors about damaged bytes into a DataError."""
         try:
             yield
-        except OSError as error:
-            if error.errno not in (None, errno.EINVAL):  # EINVAL: an offset before the start of the archive
-                raise refused(self._into, "written", error) from error
-            raise self._damaged(error) from error
         except (
+            OSError,
             tarfile.TarError,
             zipfile.BadZipFile,
             zlib.error,
@@ -208,13 +182,13 @@ class _Unpacking:
             ArithmeticError,
             struct.error,
         ) as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: Exception) -> DataError:
-        return DataError(
-            f"{self._archive.name} cannot be unpacked: {error or type(error).__name__}.\n"
-            "Fetch or pack it again; a sha256 in the job file shows whether the download was damaged."
-        )
+            # EINVAL: an offset before the start of the archive
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+                raise refused(self._into, "written", error) from error
+            raise DataError(
+                f"{self._archive.name} cannot be unpacked: {error or type(error).__name__}.\n"
+                "Fetch or pack it again; a sha256 in the job file shows whether the download was damaged."
+            ) from error
 
 
 def wrong_name(name: str) -> str | None:
@@ -276,19 +250,15 @@ def _zip_members(file: IO[bytes]) -> Iterator[_Member]:
     with zipfile.ZipFile(reader) as archive:
         reader.left_bytes = None
         for info in archive.infolist():
-            yield _zip_member(archive, info)
-
-
-def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    kind = stat.S_IFMT(info.external_attr >> 16)
-    refusal = None
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
-    elif info.flag_bits & 0x1:
-        refusal = "it is encrypted"
-    # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
-    name = info.orig_filename
-    return _Member(name, info.file_size, name.endswith("/"), refusal, partial(archive.open, info))
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            refusal = None
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                refusal = "it is a link" if kind == stat.S_IFLNK else "it is neither a file nor a folder"
+            elif info.flag_bits & 0x1:
+                refusal = "it is encrypted"
+            # orig_filename: the library cuts a name at its first NUL, which would hide the rest of it
+            name = info.orig_filename
+            yield _Member(name, info.file_size, name.endswith("/"), refusal, partial(archive.open, info))
 
 
 def _tar_members(archive: tarfile.TarFile, reader: _BoundedReader) -> Iterator[_Member]:

@@ -116,7 +116,6 @@ class _Fetching:
             except CutShort as cut:
                 in_one_go = False
                 self._pause(retries.pause_s(cut, self.part.size_bytes))
-        self.part.cut_to_size()
         self._tick(self.part.size_bytes, self.part.total_bytes)
         return in_one_go
 

@@ -140,6 +140,7 @@ class Part:
             for offset, length, crc in found.pieces:
                 if part._matches(offset, length, crc, tick):
                     part._record(None, offset, offset + length, crc)
+            part._file.truncate(max((end for _, end in part._done), default=0))  # off what was not recorded
             part._new_progress.replace(part._progress)
         except OSError:
             part._done = []  # unreadable: restart with new files
@@ -213,17 +214,6 @@ class Part:
     @property
     def is_complete(self) -> bool:
         return not self.gaps()
-
-    def cut_to_size(self) -> None:
-        """Truncate the file at its end: a write that is not in the progress file may have extended it.
-
-        Raises:
-            StorageError: the file cannot be truncated.
-        """
-        try:
-            self._file.truncate(self.size_bytes)
-        except OSError as error:
-            raise refused(self.path, "written", error) from error
 
     def hash_more(self) -> bool:
         """Hash the next bytes before the first gap; returns whether there were any.
