@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from clustertrain.checkpoints.retention import Retention
 from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import StorageError
 from clustertrain.storage import posix
-from clustertrain.storage.posix_tree import PosixTree, WrittenFile, collect_leftovers, remove_tree
+from clustertrain.storage.posix_tree import WrittenFile, collect_leftovers, remove_tree
 from clustertrain.training.ranks.host import SaveProgress
 from kills import killed_at_every_point
 from shelves import shelf_at
@@ -60,6 +61,10 @@ def commit(writer, step, files=FILES, **changes):
 
 def visible(folder):
     return [str(name) for name in names(shelf_at(folder))]
+
+
+def steps_in(folder):
+    return [name.step for name in names(shelf_at(folder))]
 
 
 def never(name, error):
@@ -130,60 +135,45 @@ def test_any_bit_flip_and_any_cut_in_any_file_is_found(two_checkpoints, data):
         path.write_bytes(good)
 
 
-@pytest.mark.parametrize("name", [*FILES, MANIFEST])
-def test_a_missing_file_is_named(tmp_path, name):
-    commit(writer(tmp_path), 1)
-    (tmp_path / "00000001-1.0" / name).unlink()
-    with pytest.raises(CheckpointDamaged, match=name):
-        verify(tmp_path / "00000001-1.0")
+def copied_as_step_9(folder):
+    shutil.copytree(folder, folder.with_name("00000009-1.0"))
+    return folder.with_name("00000009-1.0")
 
 
-def test_both_figures_are_given(tmp_path):
-    commit(writer(tmp_path), 1)
-    path = tmp_path / "00000001-1.0" / "model.pt"
-    path.write_bytes(b"short")
-    with pytest.raises(CheckpointDamaged, match=r"model\.pt has 5 bytes, but the manifest lists 280"):
-        verify(path.parent)
-    path.write_bytes(b"x" * 280)
-    with pytest.raises(CheckpointDamaged, match=r"model.pt has sha256 \w{64}, but the manifest lists \w{64}"):
-        verify(path.parent)
+def leading_outside(folder):
+    evil = replace(read_manifest(folder), files={"../secret": WrittenFile(1, "0" * 64)})
+    (folder / MANIFEST).write_bytes(evil.to_bytes())
 
 
-def test_a_manifest_of_another_folder(tmp_path):
-    commit(writer(tmp_path), 1)
-    shutil.copytree(tmp_path / "00000001-1.0", tmp_path / "00000009-1.0")
-    with pytest.raises(CheckpointDamaged, match=r"is of 1-1\.0, not of its folder"):
-        verify(tmp_path / "00000009-1.0")
-
-
-def test_a_manifest_that_leads_outside_is_not_followed(tmp_path):
-    commit(writer(tmp_path), 1)
-    path = tmp_path / "00000001-1.0" / MANIFEST
-    manifest = read_manifest(path.parent)
-    evil = replace(manifest, files={"../secret": WrittenFile(1, "0" * 64)})
-    path.write_bytes(evil.to_bytes())
-    with pytest.raises(CheckpointDamaged, match="not a plain name"):
-        verify(path.parent)
+VERSIONS = ["2", "1", '1, "x": 1']
+NO_MANIFESTS = ["", "[]", "null", "{}", "ÿ", *(f'{{"format_version": {each}}}' for each in VERSIONS)]
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("spoil", "message"),
     [
-        "",
-        "[]",
-        "null",
-        "{}",
-        '{"format_version": 2}',
-        '{"format_version": 1}',
-        '{"format_version": 1, "x": 1}',
-        "\xff",
+        *[(lambda folder, name=name: (folder / name).unlink(), name) for name in (*FILES, MANIFEST)],
+        (
+            lambda folder: (folder / "model.pt").write_bytes(b"short"),
+            r"model\.pt has 5 bytes, but the manifest lists 280",
+        ),
+        (
+            lambda folder: (folder / "model.pt").write_bytes(b"x" * 280),
+            r"model.pt has sha256 \w{64}, but the manifest lists \w{64}",
+        ),
+        (copied_as_step_9, r"is of 1-1\.0, not of its folder"),
+        (leading_outside, "not a plain name"),
+        *[
+            (lambda folder, text=text: (folder / MANIFEST).write_text(text, "latin-1"), MANIFEST)
+            for text in NO_MANIFESTS
+        ],
     ],
 )
-def test_what_is_no_manifest(tmp_path, text):
+def test_damage_is_named(tmp_path, spoil, message):
     commit(writer(tmp_path), 1)
-    (tmp_path / "00000001-1.0" / MANIFEST).write_text(text, "latin-1")
-    with pytest.raises(CheckpointDamaged, match=MANIFEST):
-        verify(tmp_path / "00000001-1.0")
+    folder = tmp_path / "00000001-1.0"
+    with pytest.raises(CheckpointDamaged, match=message):
+        verify(copied if isinstance(copied := spoil(folder), Path) else folder)
 
 
 def test_a_whole_manifest_of_another_version_is_refused_and_not_fallen_back_from(tmp_path):
@@ -235,14 +225,14 @@ def test_a_kill_at_any_point_leaves_the_whole_checkpoint_or_none(tmp_path):
         kills += 1
         for name in names(shelf_at(folder)):
             verify(folder / str(name))
-        steps = tuple(name.step for name in names(shelf_at(folder)))
+        steps = tuple(steps_in(folder))
         seen.add(steps)
         collected = writer(folder, attempt=3).collected
         assert all(name.startswith(".") for name in collected)
         assert sorted(p.name for p in folder.iterdir()) == visible(folder)
     assert kills > 10
     assert seen == {(1, 2), (1, 2, 3), (2, 3)}
-    assert [name.step for name in names(shelf_at(folder))] == [2, 3]
+    assert steps_in(folder) == [2, 3]
 
 
 @pytest.mark.parametrize("written", [0, 100, 279, 280])
@@ -263,28 +253,28 @@ def test_a_kill_in_the_middle_of_a_file(tmp_path, written):
     assert len(writer(tmp_path).collected) == 1
 
 
-def test_a_failed_write_leaves_nothing_and_names_what_is_kept(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (
+            OSError(28, "No space left on device"),
+            StorageError,
+            r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not",
+        ),
+        (RuntimeError("cannot pickle"), RuntimeError, "cannot pickle"),
+    ],
+    ids=["disk", "state"],
+)
+def test_a_failed_write_leaves_nothing_and_names_what_is_kept(tmp_path, error, raised, message):
     commit(writer(tmp_path), 1)
 
-    def full(file):
-        file.write(b"begun")
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(
-        StorageError,
-        match=r"(?s)00000002-1.0 could not be written .*No space left.*Earlier checkpoints were not",
-    ):
-        writer(tmp_path).commit({"model.pt": full}, progress(2))
-    assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
-
-
-def test_any_other_error_leaves_nothing_either(tmp_path):
     def fail(file):
-        raise RuntimeError("cannot pickle")
+        file.write(b"begun")
+        raise error
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(raised, match=message):
         writer(tmp_path).commit({"model.pt": fail}, progress(2))
-    assert list(tmp_path.iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == ["00000001-1.0"]
 
 
 def test_a_fenced_writer_commits_nothing_and_removes_nothing(tmp_path):
@@ -318,31 +308,6 @@ def test_a_second_save_of_one_step_is_the_first(tmp_path):
     assert (tmp_path / str(name) / "model.pt").read_bytes() == b"first"
 
 
-def test_of_two_trees_with_one_name_the_first_stays(tmp_path):
-    trees = [PosixTree(tmp_path / "t") for _ in range(2)]
-    for number, tree in enumerate(trees):
-        with tree.create("f") as file:
-            file.write(b"%d" % number)
-    trees[0].commit("M", b"")
-    with pytest.raises(FileExistsError, match="exists already"):
-        trees[1].commit("M", b"")
-    trees[1].abort()
-    assert (tmp_path / "t" / "f").read_bytes() == b"0"
-    assert [p.name for p in tmp_path.iterdir()] == ["t"]
-
-
-def test_a_tree_lists_its_written_files(tmp_path):
-    import hashlib
-
-    tree = PosixTree(tmp_path / "t")
-    with tree.create("f") as file:
-        for chunk in (b"abc", bytearray(b"def"), memoryview(b"ghi")):
-            assert file.write(chunk) == 3
-    assert tree.files["f"].size_bytes == 9
-    assert tree.files["f"].sha256 == hashlib.sha256(b"abcdefghi").hexdigest()
-    tree.abort()
-
-
 def test_leftovers_are_collected_and_nothing_else(tmp_path):
     for name in (".a.1.tmp", ".b.2.gone", ".hidden", "visible.tmp"):
         (tmp_path / name).mkdir()
@@ -354,28 +319,25 @@ def test_leftovers_are_collected_and_nothing_else(tmp_path):
 # ------------------------------------------------------------------------------------------- retention
 
 
-def test_the_newest_stay(tmp_path):
-    one = writer(tmp_path, keep_last=2)
-    for step in range(1, 6):
-        commit(one, step)
-    assert visible(tmp_path) == ["00000004-1.0", "00000005-1.0"]
+NOT_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 
 
-@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 3)])
-def test_the_best_is_kept_too(tmp_path, mode, best):
-    one = writer(tmp_path, keep_last=1, best_metric="accuracy", best_mode=mode)
-    for step, accuracy in enumerate([0.5, 0.9, 0.1, 0.5, 0.5], 1):
-        commit(one, step, metrics={"accuracy": accuracy})
-    assert [name.step for name in names(shelf_at(tmp_path))] == [best, 5]
-
-
-@pytest.mark.parametrize("mode", ["max", "min"])
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_a_number_is_never_the_best(tmp_path, mode, odd):
-    one = writer(tmp_path, keep_last=1, best_metric="loss", best_mode=mode)
-    for step, loss in enumerate([odd, 0.5, odd, 0.7 if mode == "min" else 0.3, odd], 1):
-        commit(one, step, metrics={"loss": loss})
-    assert [name.step for name in names(shelf_at(tmp_path))] == [2, 5]
+@pytest.mark.parametrize(
+    ("mode", "values", "kept"),
+    [
+        (None, [0.5] * 5, [4, 5]),
+        ("max", [0.5, 0.9, 0.1, 0.5, 0.5], [2, 5]),
+        ("min", [0.5, 0.9, 0.1, 0.5, 0.5], [3, 5]),
+        *[("min", [odd, 0.5, odd, 0.7, odd], [2, 5]) for odd in NOT_NUMBERS],
+        *[("max", [odd, 0.5, odd, 0.3, odd], [2, 5]) for odd in NOT_NUMBERS],
+    ],
+)
+def test_the_newest_and_the_best_stay(tmp_path, mode, values, kept):
+    retention = {"best_metric": "m", "best_mode": mode, "keep_last": 1} if mode else {"keep_last": 2}
+    one = writer(tmp_path, **retention)
+    for step, value in enumerate(values, 1):
+        commit(one, step, metrics={"m": value})
+    assert steps_in(tmp_path) == kept
 
 
 def test_the_checkpoint_just_committed_is_kept_although_another_is_ahead(tmp_path):
@@ -383,7 +345,7 @@ def test_the_checkpoint_just_committed_is_kept_although_another_is_ahead(tmp_pat
     for step in (8, 9):
         commit(writer(tmp_path, 1), step)
     commit(writer(tmp_path, 2, keep_last=1), 5)
-    assert [name.step for name in names(shelf_at(tmp_path))] == [5, 9]
+    assert steps_in(tmp_path) == [5, 9]
 
 
 def test_a_checkpoint_that_another_process_removed_is_no_failure(tmp_path, monkeypatch):
@@ -396,7 +358,7 @@ def test_a_checkpoint_that_another_process_removed_is_no_failure(tmp_path, monke
 
     monkeypatch.setattr(posix, "remove_tree", removed_twice)
     commit(one, 2)
-    assert [name.step for name in names(shelf_at(tmp_path))] == [2]
+    assert steps_in(tmp_path) == [2]
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_reported_and_the_new_one_is_kept(tmp_path, monkeypatch):

@@ -305,13 +305,18 @@ def test_a_state_that_cannot_be_saved_is_not_passed_over(tmp_path, background):
     assert list(tmp_path.iterdir()) == []
 
 
+TIED, ZEROS, ONES = torch.rand(3, 3), torch.zeros(3, 3), torch.ones(3, 3)
+BASE = torch.arange(6.0)
+
+
 class TestCopies:
-    def test_a_copy_shares_nothing(self):
-        live = state()
+    def test_a_copy_shares_nothing_and_leaves_the_number_of_threads(self):
+        live, threads = state(), torch.get_num_threads()
         copy = copy_to_host(live)
         live["model"]["w"].zero_()
         live["optimizer"]["lr"].append(1)
         assert same(copy, state())
+        assert torch.get_num_threads() == threads
 
     def test_the_memory_of_the_last_copy_is_used_again(self):
         first = copy_to_host(state(1.0))
@@ -321,46 +326,40 @@ class TestCopies:
         assert same(second, state(2.0))
 
     @pytest.mark.parametrize(
-        "new", [torch.ones(5), torch.ones(2, 2), torch.ones(4, dtype=torch.float64), torch.tensor(1.0)]
+        ("before", "live"),
+        [
+            # of another shape or type
+            ({"a": torch.zeros(4)}, {"a": torch.ones(5)}),
+            ({"a": torch.zeros(4)}, {"a": torch.ones(2, 2)}),
+            ({"a": torch.zeros(4)}, {"a": torch.ones(4, dtype=torch.float64)}),
+            ({"a": torch.zeros(4)}, {"a": torch.tensor(1.0)}),
+            # no longer tied, newly tied, tied by a view
+            ({"embedding": TIED, "head": TIED}, {"embedding": ZEROS, "head": ONES}),
+            ({"embedding": ZEROS, "head": ONES}, {"embedding": TIED, "head": TIED}),
+            ({}, {"embedding": TIED, "head": TIED.detach()}),
+            # views of one storage that differ
+            (
+                {},
+                {
+                    "all": BASE,
+                    "front": BASE[:3],
+                    "back": BASE[3:],
+                    "t": BASE.view(2, 3).t(),
+                    "every": BASE[::2],
+                },
+            ),
+            # two places whose paths are written alike
+            ({}, {"a.b": ZEROS, "a": {"b": ONES}}),
+            ({"a.b": ZEROS, "a": {"b": ONES}}, {"a.b": TIED, "a": {"b": ZEROS}}),
+        ],
     )
-    def test_memory_of_another_shape_or_type_is_not(self, new):
-        copy = copy_to_host({"a": new}, copy_to_host({"a": torch.zeros(4)}))
-        assert same(copy, {"a": new})
-
-    def test_the_number_of_threads_is_as_before(self):
-        before = torch.get_num_threads()
-        copy_to_host(state())
-        assert torch.get_num_threads() == before
-
-    def test_tied_weights_stay_tied(self):
-        weight = torch.rand(3, 3)
-        copy = copy_to_host({"embedding": weight, "head": weight.detach()})
-        assert copy["embedding"] is copy["head"]
-        assert same(copy["head"], weight)
-
-    def test_weights_that_are_no_longer_tied_get_separate_memory(self):
-        weight = torch.rand(3, 3)
-        first = copy_to_host({"embedding": weight, "head": weight})
-        apart = {"embedding": torch.zeros(3, 3), "head": torch.ones(3, 3)}
-        assert same(copy_to_host(apart, first), apart)
-
-    def test_weights_that_become_tied_are_right(self):
-        weight = torch.rand(3, 3)
-        first = copy_to_host({"embedding": torch.zeros(3, 3), "head": torch.ones(3, 3)})
-        assert same(
-            copy_to_host({"embedding": weight, "head": weight}, first), {"embedding": weight, "head": weight}
-        )
-
-    def test_views_of_one_storage_that_differ(self):
-        base = torch.arange(6.0)
-        live = {
-            "all": base,
-            "front": base[:3],
-            "back": base[3:],
-            "t": base.view(2, 3).t(),
-            "every": base[::2],
-        }
-        assert same(copy_to_host(live), {key: value.clone() for key, value in live.items()})
+    def test_a_copy_into_the_memory_of_another_is_right(self, before, live):
+        copy = copy_to_host(live, copy_to_host(before))
+        assert same(copy, {k: v if isinstance(v, dict) else v.clone() for k, v in live.items()})
+        if "head" in live:
+            assert (copy["embedding"] is copy["head"]) == (
+                live["head"].data_ptr() == live["embedding"].data_ptr()
+            )
 
     def test_empty_tensors_and_parameters(self):
         live = {"a": torch.empty(0), "b": torch.empty(0, 3), "p": torch.nn.Parameter(torch.ones(2))}

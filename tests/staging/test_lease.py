@@ -127,32 +127,27 @@ def test_a_torn_record_counts_as_a_renewal(tmp_path, clock):
     assert contender.try_acquire() is None
 
 
-def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):
+@pytest.mark.parametrize("flags", [os.WEXITED, os.WEXITED | os.WNOWAIT], ids=["reaped", "zombie"])
+def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path, flags):
     process = holder(tmp_path, 600.0)
     assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is None
     process.kill()
-    process.communicate()
-    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
-
-
-def test_a_zombie_is_dead(tmp_path):
-    process = holder(tmp_path, 600.0)
-    process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it ended, and is not reaped
+    os.waitid(os.P_PID, process.pid, flags)
     assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
     process.communicate()
 
 
-def test_a_pid_that_is_used_again_is_another_process(tmp_path):
-    host = this_host()
-    write_holder(tmp_path, 1, host=host, pid=os.getpid(), pid_started_ticks=1)
-    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None
-
-
-def test_the_same_pid_on_another_boot_or_host_is_not_looked_up(tmp_path):
-    host = this_host().replace("/", "/other-", 1)
-    write_holder(tmp_path, 1, host=host, pid=2**22 + 1)
-    assert Contender(tmp_path, "x", lease_s=600.0).try_acquire() is None
+@pytest.mark.parametrize(
+    ("host", "pid", "is_taken_over"),
+    [
+        (this_host(), os.getpid(), True),  # its start is that of another process: the pid is used again
+        (this_host().replace("/", "/other-", 1), 2**22 + 1, False),  # another boot: not looked up here
+    ],
+    ids=["used again", "elsewhere"],
+)
+def test_a_pid_counts_only_with_its_host_and_its_start(tmp_path, host, pid, is_taken_over):
+    write_holder(tmp_path, 1, host=host, pid=pid, pid_started_ticks=1)
+    assert (Contender(tmp_path, "x", lease_s=600.0).try_acquire() is not None) == is_taken_over
 
 
 def test_a_stopped_holder_is_taken_over_and_finds_out(tmp_path):

@@ -56,6 +56,7 @@ def test_a_length_that_is_no_number_is_refused_at_once(folder, length):
         (b"//[x]/", "no http(s) address"),
         (b"/a\x1b[31mb", "no http(s) address"),
         (b"ftp://h/f", "no http(s) address"),
+        (b"file:///etc/passwd", "no http(s) address"),
         (b"javascript:alert(1)", "no http(s) address"),
         (b"/f", "more than 10 redirects"),
         (b"http://" + b"x" * 70 + b".example/", "is not a URL"),

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -153,7 +154,8 @@ def test_a_tree_is_there_when_its_marker_is(store):
     tree = store.new_tree("trees/one")
     with tree.create("a.bin") as file:
         file.write(b"12")
-        file.write(memoryview(b"345"))
+        assert file.write(memoryview(b"34")) == 2
+        assert file.write(bytearray(b"5")) == 1
         file.flush()
     with tree.create("empty"):
         pass
@@ -193,6 +195,9 @@ def test_an_aborted_tree_leaves_nothing(store):
 def test_a_name_that_is_taken_is_not_given_again(store):
     make_tree(store, "trees/one", a=b"1")
     second = store.new_tree("trees/one")
+    if store.local_folder("") is not None:  # on S3 a file that is uploaded replaces another of its name
+        with second.create("a") as file:
+            file.write(b"2")
     with pytest.raises(FileExistsError, match="exists already"):
         second.commit(MARKER, b"second")
     second.abort()
@@ -299,28 +304,13 @@ def test_a_kill_leaves_a_whole_new_file_or_none(posix_store):
     assert seen == {None, b"new"}
 
 
-def test_stale_handles_are_looked_up_again():
-    answers = [OSError(errno.ESTALE, "Stale file handle")] * 3 + ["found"]
-
-    def look():
-        answer = answers.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
-
+def test_only_stale_handles_are_looked_up_again():
+    look = mock.Mock(side_effect=[OSError(errno.ESTALE, "Stale file handle")] * 3 + ["found"])
     assert posix.again_when_stale(look) == "found"
-
-
-def test_other_faults_are_not_tried_again(tmp_path):
-    calls = []
-
-    def look():
-        calls.append(1)
-        raise OSError(errno.EIO, "Input/output error")
-
+    look = mock.Mock(side_effect=OSError(errno.EIO, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         posix.again_when_stale(look)
-    assert len(calls) == 1
+    assert look.call_count == 1
 
 
 def test_open_store_takes_paths_and_file_uris(tmp_path):
