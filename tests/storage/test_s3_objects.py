@@ -20,7 +20,7 @@ def read_in_two(part):
         location = Location("s3://bkt/p", endpoint=url.removesuffix("/f"), region="us-east-1", retry_s=0)
         blocks = S3Objects(location).blocks("k", block_bytes=3)
         first = next(blocks)
-        blocks.gi_frame.f_locals["reading"].close()  # what a cut connection does between two blocks
+        blocks.gi_frame.f_locals["close"]()  # what a cut connection does between two blocks
         return first + b"".join(blocks), requests
 
 

@@ -76,20 +76,47 @@ class S3Objects:
 
     def blocks(self, key: str, *, block_bytes: int = 1 << 20) -> Iterator[bytes]:
         """The bytes of an object; after a cut it continues, as long as the object is the same."""
-        where = {"Bucket": self._bucket, "Key": self._full(key)}
-        reading = _Reading(lambda **rest: self._client.get_object(**where, **rest), block_bytes)
+        body: Any = None
+        etag, at, total_bytes = "", 0, 0
+
+        def next_block() -> bytes:
+            """The next block, empty at the end; after an error a call begins at the same byte again."""
+            nonlocal body, etag, total_bytes
+            try:
+                if body is None:
+                    rest = {"Range": f"bytes={at}-", "IfMatch": etag} if etag else {}
+                    answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **rest)
+                    body = answer["Body"]
+                    if rest:
+                        _check_length(answer["ContentLength"], total_bytes - at)
+                    etag, total_bytes = answer["ETag"], at + answer["ContentLength"]
+                expected_bytes = min(block_bytes, total_bytes - at)
+                found: bytes = body.read(expected_bytes)
+                _check_length(len(found), expected_bytes)
+            except BaseException:
+                close()
+                raise
+            return found
+
+        def close() -> None:
+            nonlocal body
+            if body is not None:
+                body.close()
+                body = None
+
         try:
-            while block := self._request("GET", key, reading.next, answers=(404, 412)):
+            while block := self._request("GET", key, next_block, answers=(404, 412)):
+                at += len(block)
                 yield block
         except ClientError as error:
-            if reading.offset == 0 and http_status_of(error) == 404:
+            if at == 0 and http_status_of(error) == 404:
                 raise FileNotFoundError(f"{self.uri(key)} does not exist") from error
             raise StorageError(
                 f"{self.uri(key)} was changed or removed while it was read "
-                f"(HTTP {http_status_of(error)} at byte {reading.offset}).\nRun again to read it again."
+                f"(HTTP {http_status_of(error)} at byte {at}).\nRun again to read it again."
             ) from error
         finally:
-            reading.close()
+            close()
 
     # ------------------------------------------------------------------------------------ many objects
 
@@ -209,45 +236,6 @@ class S3Objects:
             return list(self._client.get_paginator(method).paginate(**where))
 
         return self._request("LIST", folder, pages, answers=answers)
-
-
-@dataclass
-class _Reading:
-    """An object that is being read; after an error `next` continues after the last byte that it returned."""
-
-    get: Callable[..., Any]
-    block_bytes: int
-    body: Any = None
-    etag: str = ""
-    total_bytes: int = 0
-    offset: int = 0
-
-    def next(self) -> bytes:
-        """The next block; empty at the end."""
-        if self.body is None:
-            self._open()
-        expected_bytes = min(self.block_bytes, self.total_bytes - self.offset)
-        try:
-            block: bytes = self.body.read(expected_bytes)
-            _check_length(len(block), expected_bytes)
-        except BaseException:
-            self.close()
-            raise
-        self.offset += expected_bytes
-        return block
-
-    def close(self) -> None:
-        if self.body is not None:
-            self.body.close()
-            self.body = None
-
-    def _open(self) -> None:
-        rest = {"Range": f"bytes={self.offset}-", "IfMatch": self.etag} if self.etag else {}
-        answer = self.get(**rest)
-        if rest:
-            _check_length(answer["ContentLength"], self.total_bytes - self.offset)
-        self.body, self.etag = answer["Body"], answer["ETag"]
-        self.total_bytes = self.offset + answer["ContentLength"]
 
 
 def _check_length(received_bytes: int, expected_bytes: int) -> None:
