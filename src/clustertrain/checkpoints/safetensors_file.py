@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from typing import Protocol
 
 import torch
 
 from clustertrain.errors import JobError
+from clustertrain.storage import TreeFile
 
 _DTYPES = {
     torch.float64: "F64",
@@ -31,11 +31,9 @@ _DTYPES = {
 }
 
 
-class Stream(Protocol):
-    def write(self, data: bytes | bytearray | memoryview, /) -> int: ...
-
-
-def write_safetensors(file: Stream, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> None:
+def write_safetensors(
+    file: TreeFile, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> None:
     """Write tensors of the CPU, in their order.
 
     Raises:

@@ -13,16 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from clustertrain.checkpoints.manifest import MODEL_FILE
 from clustertrain.checkpoints.pinned import DeviceThread, PinnedMemory
-from clustertrain.checkpoints.write import Commits, Fenced
+from clustertrain.checkpoints.write import Fenced, Writer
 from clustertrain.errors import JobError, StorageError
 from clustertrain.training.ranks.dtensors import is_divided, local, map_state
 from clustertrain.training.ranks.host import SaveProgress
+
+if TYPE_CHECKING:
+    from clustertrain.checkpoints.group import PartWriter
 
 TRAINING_FILE = "training.pt"
 _FAILURES_IN_A_ROW = 3
@@ -38,7 +41,7 @@ class Saver:
 
     def __init__(
         self,
-        writer: Commits,
+        writer: Writer | PartWriter,
         *,
         background: bool,
         on_saved: Callable[..., None],

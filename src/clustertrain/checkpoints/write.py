@@ -12,34 +12,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clustertrain.checkpoints.manifest import MANIFEST, CheckpointName, Manifest, Shelf
 from clustertrain.checkpoints.retention import Retention
 from clustertrain.errors import StorageError
 from clustertrain.storage import Tree
-from clustertrain.storage.posix_tree import WrittenFile
 from clustertrain.training.ranks.host import SaveProgress
+
+if TYPE_CHECKING:
+    from clustertrain.checkpoints.group import SaveGroup
 
 
 class Fenced(StorageError):
     """This writer's attempt or restart is no longer the newest; it may not commit."""
-
-
-class Commits(Protocol):
-    """Interface of a checkpoint writer."""
-
-    def commit(
-        self, files: dict[str, Callable[[Any], None]], progress: SaveProgress
-    ) -> tuple[CheckpointName, int]: ...
-
-
-class Others(Protocol):
-    """The other ranks that write files of the same checkpoint; see checkpoints.group."""
-
-    def begin(self, handle: str | None) -> str | None: ...
-
-    def end(self, written: dict[str, WrittenFile] | str) -> dict[str, WrittenFile]: ...
 
 
 @dataclass
@@ -53,7 +39,7 @@ class Writer:
     versions: dict[str, str]
     retention: Retention
     still_newest: Callable[[], bool]  # the fence, checked right before the commit
-    others: Others | None = None
+    others: SaveGroup | None = None  # the other ranks that write files of the same checkpoint
     collected: Sequence[str] = ()
 
     def __post_init__(self) -> None:
