@@ -23,7 +23,10 @@ class S3Source:
 
     def __post_init__(self) -> None:
         if not self.location.bucket_and_key[1] or self.location.uri.endswith("/"):
-            raise self._names_no_object()
+            raise DataError(
+                f"{self.location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
+                "Pack them into one archive (tar) and set extract: true, or give the key of one object."
+            )
 
     @property
     def retry_s(self) -> float:
@@ -66,25 +69,7 @@ class S3Source:
                 raise CutShort(value_text(error)) from error
             if request and status in (412, 416):
                 return None
-            if status == 404 and self._is_prefix():
-                raise self._names_no_object() from error
             raise DataError(str(explained(self.location, "GET", key, error))) from error
-
-    def _is_prefix(self) -> bool:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        bucket, key = self.location.bucket_and_key
-        try:
-            found = connect(self.location).list_objects_v2(Bucket=bucket, Prefix=f"{key}/", MaxKeys=1)
-        except (BotoCoreError, ClientError):
-            return False  # no permission to list: report only that the object is missing
-        return bool(found.get("KeyCount"))
-
-    def _names_no_object(self) -> DataError:
-        return DataError(
-            f"{self.location.uri} is a prefix, not an object; a data set on S3 is one object.\n"
-            "Pack them into one archive (tar) and set extract: true, or give the key of one object."
-        )
 
 
 def _blocks(body: Any) -> Iterator[bytes]:

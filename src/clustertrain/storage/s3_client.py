@@ -48,7 +48,8 @@ _CAUSES = {
     "InvalidToken": "the session token belongs to another key or has expired",
     "SignatureDoesNotMatch": "the secret key is wrong, or a proxy changes the requests",
     "RequestTimeTooSkewed": "this machine's clock is off by more than 15 minutes",
-    "NoSuchKey": "there is no such object; correct the key: `aws s3 ls` shows what is there",
+    "NoSuchKey": "there is no such object (`aws s3 ls` shows what is there); correct the key, or pack the "
+    "objects of a prefix into one archive (tar) and set extract: true",
     "NoSuchBucket": "there is no such bucket; create it, or correct the name",
     "PermanentRedirect": "the bucket is in another region; set `region`",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set `region`",
