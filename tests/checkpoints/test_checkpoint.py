@@ -161,7 +161,7 @@ NO_MANIFESTS = ["", "[]", "null", "{}", "ÿ", *(f'{{"format_version": {each}}}' 
             lambda folder: (folder / "model.pt").write_bytes(b"x" * 280),
             r"model.pt has sha256 \w{64}, but the manifest lists \w{64}",
         ),
-        (copied_as_step_9, r"is of 1-1\.0, not of its folder"),
+        (copied_as_step_9, r"is of 00000001-1\.0, not of its folder"),
         (leading_outside, "not a plain name"),
         *[
             (lambda folder, text=text: (folder / MANIFEST).write_text(text, "latin-1"), MANIFEST)

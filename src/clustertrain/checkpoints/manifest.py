@@ -74,6 +74,10 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     @property
+    def name(self) -> CheckpointName:
+        return CheckpointName(self.step, self.attempt, self.restart)
+
+    @property
     def model_files(self) -> list[str]:
         """The names of the files with the model."""
         return [file for file in self.files if file == MODEL_FILE or file.startswith(SHARDS_OF_MODEL)]
@@ -126,7 +130,8 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
     """Parse the manifest of a checkpoint.
 
     Raises:
-        CheckpointDamaged: it is missing, not JSON, lacks a field, or does not match its own checksum.
+        CheckpointDamaged: it is missing, not JSON, lacks a field, does not match its own checksum, or is
+            of another checkpoint.
         UnknownFormat: another version of clustertrain wrote it, in a format that this one cannot read.
         StorageError: an S3 server does not answer, or refuses.
     """
@@ -145,6 +150,8 @@ def read_manifest(shelf: Shelf, name: CheckpointName | str) -> Manifest:
         raise CheckpointDamaged(f"{where} is not a manifest: {shortened(str(error), 200)}") from error
     if manifest.to_bytes() != data:
         raise CheckpointDamaged(f"{where} does not match its own checksum: it was changed.")
+    if str(manifest.name) != str(name):
+        raise CheckpointDamaged(f"{where} is of {manifest.name}, not of its folder.")
     return manifest
 
 

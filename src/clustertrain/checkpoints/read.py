@@ -33,9 +33,12 @@ _CHUNK_BYTES = 1 << 20
 class VerifiedCheckpoint:
     """A verified checkpoint in a folder of this node."""
 
-    name: CheckpointName
     path: Path
     manifest: Manifest
+
+    @property
+    def name(self) -> CheckpointName:
+        return self.manifest.name
 
 
 def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | None = None) -> Manifest:
@@ -48,9 +51,9 @@ def verify(shelf: Shelf, name: CheckpointName | str, files: Collection[str] | No
         CheckpointDamaged: names the first file that differs, with both sizes or both checksums.
         StorageError: an S3 server does not answer, or refuses.
     """
-    parsed, manifest = _own_manifest(shelf, name)
+    manifest = read_manifest(shelf, name)
     for file, entry in _selected(manifest, files).items():
-        _read_through(shelf, parsed, file, entry, lambda block: None)
+        _read_through(shelf, manifest.name, file, entry, lambda block: None)
     return manifest
 
 
@@ -72,22 +75,22 @@ def fetch_checkpoint(
         CheckpointDamaged: as `verify`.
         StorageError: it cannot be read, or `into` cannot be written.
     """
-    parsed, manifest = _own_manifest(shelf, name)
-    in_place = shelf.store.local_folder(f"{shelf.key}/{parsed}")
+    in_place = shelf.store.local_folder(f"{shelf.key}/{name}")
     if in_place is not None:
-        return VerifiedCheckpoint(parsed, in_place, verify(shelf, parsed, files))
-    folder = into / str(parsed)
+        return VerifiedCheckpoint(in_place, verify(shelf, name, files))
+    manifest = read_manifest(shelf, name)
+    folder = into / str(name)
     if (folder / MANIFEST).exists():
-        return VerifiedCheckpoint(parsed, folder, manifest)
+        return VerifiedCheckpoint(folder, manifest)
     shutil.rmtree(into, ignore_errors=True)
     try:
         folder.mkdir(parents=True)
         for file, entry in _selected(manifest, files).items():
-            _copy(shelf, parsed, file, entry, folder / file)
+            _copy(shelf, manifest.name, file, entry, folder / file)
         (folder / MANIFEST).write_bytes(manifest.to_bytes())
     except OSError as error:
         raise refused(folder, "written", error) from error
-    return VerifiedCheckpoint(parsed, folder, manifest)
+    return VerifiedCheckpoint(folder, manifest)
 
 
 def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to: Path) -> None:
@@ -99,19 +102,6 @@ def _copy(shelf: Shelf, name: CheckpointName, file: str, entry: WrittenFile, to:
             if last_try:  # the first failure may be a transfer error, the second is the file
                 raise
     return None
-
-
-def _own_manifest(shelf: Shelf, name: CheckpointName | str) -> tuple[CheckpointName, Manifest]:
-    parsed = name if isinstance(name, CheckpointName) else CheckpointName.parse(name)
-    if parsed is None:
-        raise CheckpointDamaged(f"{shelf.uri(name)} is not named <step>-<attempt>.<restart>.")
-    manifest = read_manifest(shelf, parsed)
-    if (manifest.step, manifest.attempt, manifest.restart) != (parsed.step, parsed.attempt, parsed.restart):
-        raise CheckpointDamaged(
-            f"{shelf.uri(parsed, MANIFEST)} is of {manifest.step}-{manifest.attempt}.{manifest.restart}, "
-            "not of its folder."
-        )
-    return parsed, manifest
 
 
 def _read_through(
