@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 from dataclasses import replace
@@ -18,6 +19,7 @@ from clustertrain.training.data.tar_shard import open_local
 from clustertrain.worker.code.build_task import make_task
 from clustertrain.worker.data import shard_index
 from clustertrain.worker.data.shard_source import ShardOpener
+from liars import server
 from training.streamed import Regression, write_shards
 from web import Answer, serving
 
@@ -56,6 +58,18 @@ def test_shards_of_a_web_server_are_read_once_and_resumed_after_a_cut(web, readi
     web.answers = [Answer(cut_after=5000), Answer(cut_after=3000)]
     assert ids(shards) == list(range(60))
     assert web.ranges == [None, "bytes=5000-", "bytes=8000-", None]
+
+
+def test_a_shard_that_the_server_compresses_is_read_whole(reading, folder):
+    """A block may decompress to nothing yet: here each byte is one."""
+    packed = gzip.compress((folder / "part-000.tar").read_bytes())
+    blocks = [b"1\r\n%c\r\n" % byte for byte in packed[:12]]
+    blocks.append(b"%x\r\n%s\r\n0\r\n\r\n" % (len(packed) - 12, packed[12:]))
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reading(Location("runs"))
+    with server(lambda: [head, *blocks]) as (url, _):
+        shards = Shards(url.removesuffix("/f") + "/part-000.tar", index=INDEX)
+        assert ids(shards) == list(range(30))
 
 
 def test_a_server_without_ranges_sends_the_bytes_again(web, reading):

@@ -132,7 +132,8 @@ class HttpSource:
                     sizes = f"{size_text(received_bytes)} decompress to more than {size_text(content_bytes)}"
                     what = f"its first {sizes}; {_MOST_RATIO} times as much is the limit"
                     raise self._refusal(what, _YOURSELF)
-                yield content
+                if content:
+                    yield content
                 data = stream.unconsumed_tail or stream.unused_data
         if not stream.eof:
             raise CutShort(f"its compressed body ends too early, after {received_bytes} bytes")
