@@ -1,13 +1,13 @@
 """What `sinfo` prints, in the words of several versions and sites, and which of it can run a job."""
 
 import re
+from math import inf
 
 import pytest
-import yaml
 
 from clustertrain.errors import ClusterError
-from clustertrain.job.file import parse_job
-from clustertrain.launchers.slurm.partitions import JobRequest, Nodes, check_partition, parse
+from clustertrain.job.model import Job
+from clustertrain.launchers.slurm.partitions import Nodes, check_partition, parse
 from clustertrain.launchers.slurm.script import render
 
 # A made-up site, in the columns of the real command: %P|%a|%l|%L|%s|%D|%c|%B|%m|%G
@@ -23,31 +23,22 @@ closed|drain|infinite|n/a|1-infinite|4|8|UNLIMITED|16000|gpu:2
 """
 
 
-def request(**slurm):
-    resources = slurm.pop("resources", {"workers": 2, "nodes": 2})
-    job = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
-    return JobRequest.of(parse_job(yaml.safe_dump(job), "job.yaml"))
-
-
-def refusal(wanted, **slurm):
-    with pytest.raises(ClusterError) as caught:
-        check_partition(request(**slurm), parse(SITE), wanted)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 2
-    return lines
+def request(resources=None, **slurm):
+    shape = resources or {"workers": 2, "nodes": 2}
+    return Job.model_validate({"name": "a", "function": "m:f", "resources": shape, "slurm": slurm})
 
 
 def test_partitions_are_read_with_all_their_kinds_of_nodes():
     found = {partition.name: partition for partition in parse(SITE)}
     assert list(found) == ["cpu", "gpu", "mig", "short", "untyped", "old", "closed"]
     assert [name for name, partition in found.items() if partition.is_default] == ["cpu"]
-    assert (found["cpu"].time_limit_s, found["cpu"].default_time_s) == (2 * 86_400, 3600)
-    assert (found["short"].time_limit_s, found["short"].default_time_s, found["mig"].time_limit_s) == (
+    assert (found["cpu"].time_limit_s, found["cpu"].job_time_s) == (2 * 86_400, 3600)
+    assert (found["short"].time_limit_s, found["short"].job_time_s, found["mig"].job_time_s) == (
         600,
-        None,
-        None,
+        600,
+        inf,
     )
-    assert (found["gpu"].max_nodes, found["cpu"].max_nodes) == (4, None)
+    assert (found["gpu"].max_nodes, found["cpu"].max_nodes) == (4, inf)
     assert found["gpu"].nodes == (
         Nodes(6, 64, 512000, {"a100": 4}),
         Nodes(2, 64, 1024000, {"h100": 8}),
@@ -158,7 +149,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("wanted", "slurm", "said", "remedy"), REFUSED.values(), ids=REFUSED)
 def test_what_can_never_run_is_refused_with_the_arithmetic(wanted, slurm, said, remedy):
-    first, second = refusal(wanted, **slurm)
+    with pytest.raises(ClusterError) as caught:
+        check_partition(request(**slurm), parse(SITE), wanted)
+    first, second = str(caught.value).splitlines()
     assert said in first
     assert remedy in second
 
@@ -179,12 +172,22 @@ def test_a_cluster_without_a_default_partition():
     ids=str,
 )
 def test_what_is_checked_is_what_is_asked_for(resources):
-    """The numbers of the check are those of the #SBATCH lines."""
-    job = parse_job(yaml.safe_dump({"name": "a", "function": "m:f", "resources": resources}), "job.yaml")
+    """The least nodes that pass the check have the numbers of the #SBATCH lines."""
+    job = request(resources)
     script = render(job, job_path="job.yaml", python="python3", lead_s=60).script.decode()
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", script, re.MULTILINE))
-    requested = JobRequest.of(job)
-    assert requested.nodes == int(asked["nodes"].partition("-")[0])
-    assert requested.cpus == int(asked["cpus-per-task"])
-    assert requested.gpus == int(asked.get("gres", "gpu:0").removeprefix("gpu:"))
-    assert requested.memory_mib == int(asked.get("mem", "0M").removesuffix("M"))
+    count, cpus = int(asked["nodes"].partition("-")[0]), int(asked["cpus-per-task"])
+    gpus = int(asked.get("gres", "gpu:0").removeprefix("gpu:"))
+    memory_mib = int(asked.get("mem", "0M").removesuffix("M"))
+
+    def passes(count, cpus, memory_mib, gpus):
+        line = f"all*|up|infinite|n/a|1-infinite|{count}|{cpus}|UNLIMITED|{memory_mib}|gpu:{gpus}"
+        try:
+            return check_partition(job, parse(line), None).name == "all"
+        except ClusterError:
+            return False
+
+    assert passes(count, cpus, memory_mib, gpus)
+    for fewer in ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)):
+        less = [max(0, had - one) for had, one in zip((count, cpus, memory_mib, gpus), fewer, strict=True)]
+        assert not passes(*less) or less == [count, cpus, memory_mib, gpus]

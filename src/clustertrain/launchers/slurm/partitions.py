@@ -37,9 +37,9 @@ _MIB = 1 << 20
 class Nodes:
     """Nodes of a partition with the same resources. `gpus` counts GPUs by type; "" means without a type."""
 
-    count: int
-    cpus: int
-    memory_mib: int
+    count: float
+    cpus: float
+    memory_mib: float
     gpus: Mapping[str, int] = field(default_factory=dict)
 
     def gpus_of(self, gpu_type: str | None) -> int:
@@ -48,48 +48,19 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition in the output of `sinfo`. Times are in seconds; None means no limit, or no default."""
+    """A partition in the output of `sinfo`. Without a limit a time or a number is math.inf.
+
+    Attributes:
+        job_time_s: the time limit of a job that sets none.
+    """
 
     name: str
     is_default: bool
     availability: str
-    time_limit_s: float | None
-    default_time_s: float | None
-    max_nodes: int | None
+    time_limit_s: float
+    job_time_s: float
+    max_nodes: float
     nodes: tuple[Nodes, ...]
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """The resources that a job requests: at least `nodes` nodes; the other amounts are for each node, and the
-    time is in seconds. `sums` shows the arithmetic of the amounts in error messages."""
-
-    nodes: int
-    cpus: int
-    memory_mib: int
-    gpus: int
-    gpu_type: str | None
-    time_s: float | None
-    sums: Mapping[str, str]
-
-    @classmethod
-    def of(cls, job: Job) -> JobRequest:
-        shape = job.resources
-        each_mib = (shape.memory_per_worker_bytes or 0) / _MIB
-        workers = f"{shape.workers_per_node} workers ×"
-        return cls(
-            nodes=job.node_counts[0],
-            cpus=cpus_per_node(job),
-            memory_mib=math.ceil((memory_per_node_bytes(job) or 0) / _MIB),
-            gpus=gpus_per_node(job),
-            gpu_type=job.section(Slurm).gpu_type,
-            time_s=job.section(Slurm).time_limit_s,
-            sums={
-                "cpus": f"{workers} {shape.cpus_per_worker:g} CPUs",
-                "memory": f"{workers} {each_mib:g} MiB + {RAY_AND_DRIVER_BYTES // _MIB} MiB for Ray",
-                "gpus": f"{workers} {shape.gpus_per_worker} GPUs",
-            },
-        )
 
 
 def partitions(environ: Mapping[str, str]) -> list[Partition]:
@@ -110,16 +81,16 @@ def parse(output: str) -> list[Partition]:
         if len(fields) < 10:
             continue
         name, availability, time_limit, default_time, sizes, count, cpus, max_cpus, memory, gres = fields
-        nodes = Nodes(_int(count), min(_int(cpus), _limit(max_cpus)), _int(memory), _gpus(gres))
+        nodes = Nodes(_int(count), min(_int(cpus), _int(max_cpus, math.inf)), _int(memory), _gpus(gres))
         earlier = found.get(name)
-        max_nodes = _limit(sizes.rpartition("-")[2])
+        limit_s = slurm_duration_s(time_limit) or math.inf
         found[name] = Partition(
             name=name.rstrip("*"),
             is_default=name.endswith("*"),
             availability=availability,
-            time_limit_s=slurm_duration_s(time_limit),
-            default_time_s=slurm_duration_s(default_time),
-            max_nodes=None if max_nodes == _NO_LIMIT else max_nodes,
+            time_limit_s=limit_s,
+            job_time_s=slurm_duration_s(default_time) or limit_s,
+            max_nodes=_int(sizes.rpartition("-")[2], math.inf),
             nodes=(*(earlier.nodes if earlier else ()), nodes),
         )
     return list(found.values())
@@ -139,17 +110,12 @@ def not_usable_now(partition: Partition, environ: Mapping[str, str]) -> list[str
 
 
 _NOT_USABLE = re.compile(r"down|drain|fail|maint|reserved|unknown|\*")  # *: the node does not answer
-_NO_LIMIT = 1 << 62
 
 
-def _int(text: str) -> int:
+def _int(text: str, otherwise: float = 0) -> float:
     """Parse a number; sinfo appends '+' if the nodes of a line have different numbers."""
     digits = re.match(r"\d+", text)
-    return int(digits[0]) if digits else 0
-
-
-def _limit(text: str) -> int:
-    return _int(text) if text[:1].isdecimal() else _NO_LIMIT
+    return int(digits[0]) if digits else otherwise
 
 
 def _gpus(gres: str) -> dict[str, int]:
@@ -163,7 +129,7 @@ def _gpus(gres: str) -> dict[str, int]:
 # -------------------------------------------------------------------------------------------- the checks
 
 
-def check_partition(request: JobRequest, known: Sequence[Partition], requested: str | None) -> Partition:
+def check_partition(job: Job, known: Sequence[Partition], requested: str | None) -> Partition:
     """The first of the requested partitions that can run the job.
 
     Args:
@@ -174,15 +140,10 @@ def check_partition(request: JobRequest, known: Sequence[Partition], requested: 
             the missing resource.
     """
     chosen = _chosen(known, requested)
-    problems = []
-    for partition in chosen:
-        problem = _problem(request, partition)
-        if problem is None:
-            return partition
-        problems.append(problem)
-    others = [
-        p.name for p in known if p not in chosen and p.availability == "up" and _problem(request, p) is None
-    ]
+    problems = [_problem(job, partition) for partition in chosen]
+    if None in problems:
+        return chosen[problems.index(None)]
+    others = [each.name for each in known if each.availability == "up" and _problem(job, each) is None]
     remedy = (
         f"Partitions that could run it: {_listed(others)}." if others else "No partition here could run it."
     )
@@ -213,47 +174,47 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_LISTED]) + more if names else "none"
 
 
-def _problem(request: JobRequest, partition: Partition) -> str | None:
+def _problem(job: Job, partition: Partition) -> str | None:
     """The reason why the job could never run in the partition, or None if it could run."""
-    name = f"partition {partition.name}"
+    name, time_s, nodes = f"partition {partition.name}", job.section(Slurm).time_limit_s, job.node_counts[0]
     if partition.availability not in ("up", "down"):  # SLURM queues jobs for a partition that is down
         return f"{name} is {partition.availability}: SLURM starts no jobs there."
-    if (
-        request.time_s is not None
-        and partition.time_limit_s is not None
-        and request.time_s > partition.time_limit_s
-    ):
+    if time_s is not None and time_s > partition.time_limit_s:
         limit = duration_text(partition.time_limit_s)
-        return f"slurm.time_limit is {duration_text(request.time_s)}, and {name} allows {limit}."
-    if partition.max_nodes is not None and request.nodes > partition.max_nodes:
-        return f"resources.nodes is {request.nodes}, and {name} allows at most {partition.max_nodes} per job."
-    return _shortage(request, partition)
+        return f"slurm.time_limit is {duration_text(time_s)}, and {name} allows {limit}."
+    if nodes > partition.max_nodes:
+        return f"resources.nodes is {nodes}, and {name} allows at most {partition.max_nodes} per job."
+    return _shortage(job, partition)
 
 
-def _shortage(request: JobRequest, partition: Partition) -> str | None:
+def _shortage(job: Job, partition: Partition) -> str | None:
     """The first resource that the nodes have too little of, or None if enough nodes have all of them. Each
     resource is checked on the nodes that have enough of the resources before it."""
-    name, candidates = f"partition {partition.name}", list(partition.nodes)
-    gpus = f"GPUs of type {request.gpu_type}" if request.gpu_type else "GPUs"
-    amounts: list[tuple[str, str, int, Callable[[Nodes], int]]] = [
-        ("cpus", "CPUs", request.cpus, lambda node: node.cpus),
-        ("memory", "MiB of memory", request.memory_mib, lambda node: node.memory_mib),
-        ("gpus", gpus, request.gpus, lambda node: node.gpus_of(request.gpu_type)),
+    name, candidates, shape = f"partition {partition.name}", partition.nodes, job.resources
+    gpu_type, each_mib = job.section(Slurm).gpu_type, (shape.memory_per_worker_bytes or 0) / _MIB
+    gpus = f"GPUs of type {gpu_type}" if gpu_type else "GPUs"
+    memory_mib = math.ceil((memory_per_node_bytes(job) or 0) / _MIB)
+    memory = f"{each_mib:g} MiB + {RAY_AND_DRIVER_BYTES // _MIB} MiB for Ray"
+    # Each with its part in the sum, the name of its unit, the required amount, and the amount of a node.
+    amounts: list[tuple[str, str, int, Callable[[Nodes], float]]] = [
+        (f"{shape.cpus_per_worker:g} CPUs", "CPUs", cpus_per_node(job), lambda node: node.cpus),
+        (memory, "MiB of memory", memory_mib, lambda node: node.memory_mib),
+        (f"{shape.gpus_per_worker} GPUs", gpus, gpus_per_node(job), lambda node: node.gpus_of(gpu_type)),
     ]
-    for key, what, required, amount in amounts:
-        fitting = [node for node in candidates if amount(node) >= required]
+    for of_worker, what, required, amount in amounts:
+        fitting = tuple(node for node in candidates if amount(node) >= required)
         if not fitting:
-            most = max((amount(node) for node in candidates), default=0)
+            most = max(map(amount, candidates), default=0)
             return (
-                f"{request.sums[key]} = {required} {what} on each node, "
+                f"{shape.workers_per_node} workers × {of_worker} = {required} {what} on each node, "
                 f"and a node of {name} has at most {most}."
-                + (_other_gpus(partition) if key == "gpus" and request.gpu_type else "")
+                + (_other_gpus(partition) if what == gpus and gpu_type else "")
             )
         candidates = fitting
-    count = sum(node.count for node in candidates)
-    if count < request.nodes:
+    nodes, count = job.node_counts[0], sum(node.count for node in candidates)
+    if count < nodes:
         each = ", ".join(f"{required} {what}" for _, what, required, _ in amounts if required)
-        return f"resources.nodes is {request.nodes}, with {each} each, and {name} has {count} such nodes."
+        return f"resources.nodes is {nodes}, with {each} each, and {name} has {count} such nodes."
     return None
 
 

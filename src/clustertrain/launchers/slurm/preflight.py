@@ -20,7 +20,6 @@ from clustertrain.launchers.scheduler.interface import Plan
 from clustertrain.launchers.shell import run
 from clustertrain.launchers.slurm.partitions import (
     ANSWER_S,
-    JobRequest,
     Partition,
     check_partition,
     not_usable_now,
@@ -62,11 +61,9 @@ def check_cluster(job: Job, plan: Plan, environ: Mapping[str, str], command: Com
         ClusterError: a check failed; the message shows the arithmetic.
     """
     requested = job.section(Slurm).partition or environ.get("SBATCH_PARTITION")
-    partition = (
-        None
-        if is_elsewhere(job, environ)
-        else check_partition(JobRequest.of(job), partitions(environ), requested)
-    )
+    partition = None
+    if not is_elsewhere(job, environ):
+        partition = check_partition(job, partitions(environ), requested)
     check_time(job, plan.lead_s, partition)
     return test_only(job, plan, environ, command, partition)
 
@@ -121,7 +118,8 @@ def check_container_files(job: Job) -> None:
     """
     if job.section(Slurm).container == "none":
         return
-    if (image := image_path(job)) is not None and not image.exists():
+    is_file = job.section(Slurm).container in ("apptainer", "pyxis") and is_image_file(job.image or "")
+    if is_file and not (image := Path(job.image or "")).exists():
         raise StorageError(
             f"image is {job.image}, and {image.absolute()} does not exist.\n"
             "Build or pull it first, or use an image in a registry, such as docker://…"
@@ -134,13 +132,6 @@ def check_container_files(job: Job) -> None:
             )
 
 
-def image_path(job: Job) -> Path | None:
-    """The path of the image if it is a file, or None for an image in a registry."""
-    image = job.image or ""
-    is_file = job.section(Slurm).container in ("apptainer", "pyxis") and is_image_file(image)
-    return Path(image) if is_file else None
-
-
 def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
     """Check that the time limit covers the start, the lead time for the last save, and the grace time.
 
@@ -148,12 +139,13 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
         ClusterError: it is shorter; the message shows the arithmetic.
     """
     limit_s, limit = job.section(Slurm).time_limit_s, "slurm.time_limit"
-    if limit_s is None and partition is not None:
-        limit_s = partition.default_time_s or partition.time_limit_s
-        limit = f"the limit of partition {partition.name}"
+    if limit_s is None:
+        if partition is None:
+            return
+        limit_s, limit = partition.job_time_s, f"the limit of partition {partition.name}"
     grace_s = job.failures.grace_s
     required_s = START_S + lead_s + grace_s
-    if limit_s is None or limit_s >= required_s:
+    if limit_s >= required_s:
         return
     raise ClusterError(
         f"{limit} is {duration_text(limit_s)}, and the job needs {START_S:g} s to start + {lead_s:g} s for "
@@ -163,11 +155,7 @@ def check_time(job: Job, lead_s: float, partition: Partition | None) -> None:
 
 
 def test_only(
-    job: Job,
-    plan: Plan,
-    environ: Mapping[str, str],
-    command: CommandLine,
-    partition: Partition | None,
+    job: Job, plan: Plan, environ: Mapping[str, str], command: CommandLine, partition: Partition | None
 ) -> str | None:
     """Let SLURM check the exact script that will be submitted. Returns its reason if it plans no start of a
     job that it would queue: it plans with the nodes that it can use now.
@@ -175,8 +163,7 @@ def test_only(
     Raises:
         ClusterError: SLURM refuses it.
     """
-    argv = ["sbatch", "--test-only"]
-    done = run(argv, input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
+    done = run(["sbatch", "--test-only"], input=plan.script, environ=environ, timeout_s=TEST_S, check=False)
     if done.code == 0:
         return None
     reason = reason_of_the_plan(done.stderr)

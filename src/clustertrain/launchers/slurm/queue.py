@@ -125,17 +125,8 @@ def _error_text(error: CommandFailed) -> str:
     return lines[-1].strip() if lines else f"squeue {error.how}"
 
 
-_COLUMNS = (
-    "JobID",
-    "State",
-    "RestartCnt",
-    "TimeLeft",
-    "Cluster",
-    "SubmitTime",
-    "exit_code",
-    "NodeList",
-    "Reason",
-)
+_UNKNOWN = "Invalid job id"
+_COLUMNS = ("JobID", "State", "RestartCnt", "TimeLeft", "Cluster", "SubmitTime", "exit_code", "NodeList")
 
 
 def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
@@ -145,14 +136,15 @@ def query_squeue(job_ids: Sequence[str]) -> dict[str, QueueState]:
         CommandMissing: squeue is not on PATH.
         CommandFailed: SLURM does not answer.
     """
-    columns = ",".join(f"{name}:|" for name in _COLUMNS)
+    columns = ",".join(f"{name}:|" for name in (*_COLUMNS, "Reason"))
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={','.join(job_ids)}", f"--Format={columns}"]
-    done = run(argv, environ=_environment(), timeout_s=ANSWER_S, check=False)
-    if done.code and "Invalid job id" in done.stderr:  # only with a single ID
-        return {}
-    if done.code:
-        raise CommandFailed(argv, done.code, done.stdout, done.stderr, f"ended with code {done.code}")
-    found = [_parsed(line) for line in done.stdout.splitlines() if line.count("|") >= len(_COLUMNS)]
+    try:
+        printed = run(argv, environ=_environment(), timeout_s=ANSWER_S).stdout
+    except CommandFailed as error:
+        if _UNKNOWN in error.stderr:  # only with a single ID
+            return {}
+        raise
+    found = [_parsed(line) for line in printed.splitlines() if line.count("|") > len(_COLUMNS)]
     return {state.job_id: state for state in found}
 
 
@@ -215,7 +207,8 @@ def cancel(job_id: str, *, only_waiting: bool = False) -> None:
         CommandMissing: scancel is not on PATH.
         CommandFailed: SLURM does not answer, or the job belongs to another user.
     """
-    argv = ["scancel", *(["--state=PENDING"] if only_waiting else []), job_id]
-    done = run(argv, timeout_s=2 * ANSWER_S, check=False)
-    if done.code and "Invalid job id" not in done.stderr:
-        raise CommandFailed(argv, done.code, done.stdout, done.stderr, f"ended with code {done.code}")
+    try:
+        run(["scancel", *(["--state=PENDING"] if only_waiting else []), job_id], timeout_s=2 * ANSWER_S)
+    except CommandFailed as error:
+        if _UNKNOWN not in error.stderr:
+            raise

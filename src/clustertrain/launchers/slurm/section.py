@@ -19,41 +19,27 @@ from clustertrain.job.values import Path, Refused, Seconds, Variable, written_as
 # sbatch keeps the time of --signal in 16 bits.
 LONGEST_LEAD_S = 65_535
 
+_GPUS = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres")
+_TASKS = ("ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "tasks-per-node")
 # Options that the script sets itself, each with the keys of the job file that it comes from.
 KIT_OPTIONS = {
     "account": "slurm.account",
     "constraint": "slurm.constraint",
     "container": "slurm.container",
-    "cpus-per-gpu": "resources.cpus_per_worker",
-    "cpus-per-task": "resources.cpus_per_worker",
+    **dict.fromkeys(("cpus-per-gpu", "cpus-per-task"), "resources.cpus_per_worker"),
     "dependency": "slurm.dependency",
-    "error": "slurm.output",
     "exclusive": "slurm.exclusive",
-    "export": "slurm.environment",
-    "export-file": "slurm.environment",
-    "gpus": "resources.gpus_per_worker",
-    "gpus-per-node": "resources.gpus_per_worker",
-    "gpus-per-socket": "resources.gpus_per_worker",
-    "gpus-per-task": "resources.gpus_per_worker",
-    "gres": "resources.gpus_per_worker",
+    **dict.fromkeys(("export", "export-file"), "slurm.environment"),
+    **dict.fromkeys(_GPUS, "resources.gpus_per_worker"),
     "job-name": "slurm.job_name",
-    "mem": "resources.memory_per_worker",
-    "mem-per-cpu": "resources.memory_per_worker",
-    "mem-per-gpu": "resources.memory_per_worker",
-    "nodes": "resources.nodes",
-    "ntasks": "resources.nodes",
-    "ntasks-per-core": "resources.nodes",
-    "ntasks-per-gpu": "resources.nodes",
-    "ntasks-per-node": "resources.nodes",
-    "ntasks-per-socket": "resources.nodes",
-    "open-mode": "slurm.output",
-    "output": "slurm.output",
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), "resources.memory_per_worker"),
+    **dict.fromkeys(("nodes", "ntasks", *_TASKS), "resources.nodes"),
+    **dict.fromkeys(("error", "open-mode", "output"), "slurm.output"),
     "partition": "slurm.partition",
     "qos": "slurm.qos",
     "requeue": "slurm.requeue",
     "reservation": "slurm.reservation",
     "signal": "slurm.signal and slurm.lead_time",
-    "tasks-per-node": "resources.nodes",
     "time": "slurm.time_limit",
 }
 # Options that would break the run, each with the reason.
