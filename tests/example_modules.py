@@ -1,6 +1,5 @@
 """The examples of the repository, for their tests: their modules, and the program that runs their jobs."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from commands import Done, ran
 
 
 @contextmanager
@@ -21,10 +22,9 @@ def modules_of(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
             sys.modules.pop(name, None)
 
 
-def clustertrain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The end of `clustertrain ARGUMENTS`."""
-    command = [sys.executable, "-m", "clustertrain.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def clustertrain(*arguments: str, code: int = 0, **options: object) -> Done:
+    """The end of `clustertrain ARGUMENTS` with this exit code."""
+    return ran([sys.executable, "-m", "clustertrain.cli", *arguments], code=code, **options)
 
 
 def set_options(sets: dict[str, object]) -> list[str]:

@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+
+from waiting import wait_until
 
 
 def start_ray(folder, name, environment, *arguments, within=()):
@@ -23,10 +24,12 @@ def start_ray(folder, name, environment, *arguments, within=()):
         stdin=subprocess.PIPE,
         env={**os.environ, **environment},
     )
-    ends = time.monotonic() + 240
-    while not log.exists() or "Ray runtime started" not in log.read_text():
-        assert time.monotonic() < ends and guardian.poll() is None, log.read_text()
-        time.sleep(0.05)
+
+    def is_up():
+        assert guardian.poll() is None, log.read_text()
+        return log.exists() and "Ray runtime started" in log.read_text()
+
+    wait_until(is_up, 240, log.read_text)
     return guardian
 
 

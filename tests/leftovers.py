@@ -7,10 +7,10 @@ PID namespace of its own is a cluster's, which other tests use at the same time.
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from clustertrain.supervise.guardian import become_subreaper, descendants
+from clustertrain.waiting import wait_until
 
 become_subreaper()
 
@@ -44,9 +44,9 @@ def kill_together(*pids: int) -> None:
 
 def left_after(seconds: float, before: set[int]) -> dict[int, str]:
     """The new descendants that are still alive; waits up to `seconds` until there are none."""
-    ends = time.monotonic() + seconds
-    while True:
-        left = {pid: command for pid, command in living_descendants().items() if pid not in before}
-        if not left or time.monotonic() > ends:
-            return left
-        time.sleep(0.02)
+
+    def left() -> dict[int, str]:
+        return {pid: command for pid, command in living_descendants().items() if pid not in before}
+
+    wait_until(lambda: not left(), seconds, 0.02)
+    return left()

@@ -9,6 +9,7 @@ versitygw is found in $CLUSTERTRAIN_VERSITYGW or beside the Python that runs the
 it; its tests are marked s3 and skipped without it.
 """
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -16,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from clustertrain.storage.location import Location
+from waiting import wait_until
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "clustertrain-tests",
@@ -138,7 +139,14 @@ class Versitygw:
                 stderr=log,
                 preexec_fn=_die_with_parent,  # noqa: PLW1509  one call of libc, and nothing is left by a killed pytest
             )
-        _wait_for(self._port, self.process, self._folder / "log")
+        wait_until(self._answers, _START_S, (self._folder / "log").read_text)
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, f"versitygw ended: {(self._folder / 'log').read_text()}"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+            return True
+        return False
 
     def bucket(self, name: str) -> Bucket:
         """A new bucket. The credentials must be in the environment (aws_environment)."""
@@ -159,19 +167,6 @@ class Versitygw:
 def versitygw_endpoint(tmp_path_factory) -> Iterator[str]:
     with Versitygw(tmp_path_factory.mktemp("versitygw")) as server:
         yield server.endpoint
-
-
-def _wait_for(port: int, process: subprocess.Popen, log: Path) -> None:
-    ends = time.monotonic() + _START_S
-    while time.monotonic() < ends:
-        assert process.poll() is None, f"versitygw ended: {log.read_text()}"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"versitygw does not answer: {log.read_text()}")
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,6 +16,7 @@ from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.run.states import states_markdown
 from clustertrain.variables import variables_markdown
+from commands import ran
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("[!.]*.md"), *ROOT.glob("[!.]*/*.md"), *ROOT.glob("examples/*/*.md")])
@@ -133,7 +132,7 @@ def test_the_loops_of_sweeps_start_valid_jobs(page, names, tmp_path, monkeypatch
         Path("train_hydra.py").touch()
     loop = re.search(r"^```bash\n(for .*?^done\n)", text, re.MULTILINE | re.DOTALL)[1]
     show = "clustertrain() { printf '%s\n' \"$@\"; }\n"
-    shown = subprocess.run(["bash", "-euc", show + loop], capture_output=True, text=True, check=True).stdout
+    shown = ran(["bash", "-euc", show + loop], code=0).stdout
     found = []
     for arguments in shown.removeprefix("run\n").split("\nrun\n"):
         done = CliRunner().invoke(main, ["check", "--no-code", "--defaults", *arguments.splitlines()])
@@ -157,13 +156,7 @@ def test_the_newest_version_of_the_changelog_is_the_packages():
 
 
 def tracked_files() -> list[Path]:
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    listed = ran(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
     if listed.returncode:
         pytest.skip("this is no git checkout: which files are the project's is not known")
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]

@@ -1,8 +1,6 @@
 import gzip
 import hashlib
 import importlib.util
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from clustertrain import load_job
 from clustertrain.worker.code.user_code import check_code
+from example_modules import clustertrain
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.tar.gz"
@@ -50,11 +49,7 @@ def test_the_archive_holds_1797_images_and_is_made_again_by_its_script():
 @pytest.mark.run
 def test_make_train_reaches_97_percent(tmp_path):
     """The command behind `make train`, with its storage moved aside."""
-    command = [sys.executable, "-m", "clustertrain.cli", "run", str(EXAMPLES / "digits" / "job.yaml")]
-    done = subprocess.run(
-        [*command, "--set", f"storage={tmp_path}"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = clustertrain("run", str(EXAMPLES / "digits" / "job.yaml"), "--set", f"storage={tmp_path}")
     accuracy = next(line for line in done.stdout.splitlines() if line.startswith("accuracy"))
     assert float(accuracy.split()[1]) >= 0.97
     assert str(tmp_path / "digits") in done.stdout

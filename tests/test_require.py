@@ -2,11 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import ran
 
 pytestmark = pytest.mark.slow
 
@@ -51,19 +52,9 @@ def test_a_required_component_may_not_be_skipped(tmp_path, required, skip_local,
     tests = Path(__file__).parent
     shutil.copy(tests / "conftest.py", tmp_path)
     (tmp_path / "test_it.py").write_text(TESTS.format(skip_local=skip_local))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(tmp_path)],
-        cwd=tmp_path,
-        # Without the options of this pytest: `-n 4` would start four processes for each case.
-        env={
-            **os.environ,
-            "CLUSTERTRAIN_REQUIRE": required,
-            "PYTHONPATH": str(tests),
-            "PYTEST_ADDOPTS": "",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", tmp_path]
+    # Without the options of this pytest: `-n 4` would start four processes for each case.
+    own = {"CLUSTERTRAIN_REQUIRE": required, "PYTHONPATH": str(tests), "PYTEST_ADDOPTS": ""}
+    done = ran(argv, cwd=tmp_path, env={**os.environ, **own})
     assert outcome in done.stdout + done.stderr
     assert (done.returncode == 0) == ("error" not in outcome and "slrum" not in outcome)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from clusters.containers import ROOT, environment, kit_image, podman, stand_in_base, told, unique
+from commands import ran
 from whole_run import CODE, Run
 
 _VERSITYGW = Path(sys.executable).parent / "versitygw"
@@ -63,15 +64,9 @@ class ComposedCluster:
         return f"localhost/{self._id}"
 
     def _make(self, target: str, **variables: str) -> None:
-        done = subprocess.run(
-            ["make", "--no-print-directory", target, "ENGINE=podman"],
-            cwd=ROOT,
-            env={**environment(), **self._variables, **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_UP_S,
-        )
+        variables = {**environment(), **self._variables, **variables}
+        argv = ["make", "--no-print-directory", target, "ENGINE=podman"]
+        done = ran(argv, cwd=ROOT, env=variables, timeout=_UP_S)
         if done.returncode:
             raise AssertionError(
                 f"make {target} ended with {done.returncode}:\n{told(done)}\n{self.output()}"

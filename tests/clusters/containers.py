@@ -16,7 +16,6 @@ import itertools
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from commands import Done, ran
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -81,22 +82,11 @@ def environment() -> dict[str, str]:
     return {**os.environ, "CONTAINERS_CONF": str(conf)}
 
 
-def podman(*arguments: str, check: bool = True, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        ["podman", *arguments],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-    if check and done.returncode:
-        raise AssertionError(f"podman {' '.join(arguments)} ended with {done.returncode}:\n{told(done)}")
-    return done
+def podman(*arguments: str, check: bool = True, timeout_s: float = 120) -> Done:
+    return ran(["podman", *arguments], code=0 if check else None, env=environment(), timeout=timeout_s)
 
 
-def told(done: subprocess.CompletedProcess[str]) -> str:
+def told(done: Done) -> str:
     """The output, without podman's warning that there is no systemd for its health checks."""
     lines = [line for line in done.stderr.splitlines() if "systemd connection" not in line]
     return done.stdout + "\n".join(lines)
@@ -150,21 +140,9 @@ def _files() -> Iterator[Path]:
         yield from sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts)
 
 
-def make_image(*settings: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        ["make", "--no-print-directory", "image", *settings],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_BUILD_S,
-    )
-    if check and done.returncode:
-        raise AssertionError(
-            f"make image ended with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
-        )
-    return done
+def make_image(*settings: str, check: bool = True) -> Done:
+    argv = ["make", "--no-print-directory", "image", *settings]
+    return ran(argv, code=0 if check else None, cwd=ROOT, env=environment(), timeout=_BUILD_S)
 
 
 def stand_in_base() -> str:
@@ -185,12 +163,12 @@ def _make_base() -> None:
         packages = "--include=python3,python3-venv,ca-certificates"
         command = ("debootstrap", "--variant=minbase", packages, "bookworm", root)
         for wait_s in _MIRROR_WAITS_S:
-            if _failure_of(*command) is None:
+            if ran(command, timeout=_BUILD_S).returncode == 0:
                 break
             shutil.rmtree(root, ignore_errors=True)
             time.sleep(wait_s)
         else:
-            _system(*command)
+            ran(command, code=0, timeout=_BUILD_S)
         # Where and how python:3.11-slim has it.
         for name in ("python", "python3"):
             Path(root, "usr/local/bin", name).symlink_to("/usr/bin/python3")
@@ -198,20 +176,9 @@ def _make_base() -> None:
         shutil.rmtree(f"{root}/var/lib/apt/lists")
         shutil.rmtree(f"{root}/var/cache/apt/archives")
         path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-        _system("tar", "-C", root, "-cf", f"{folder}/root.tar", ".")
+        ran(["tar", "-C", root, "-cf", f"{folder}/root.tar", "."], code=0, timeout=_BUILD_S)
         changes = [f"--change=ENV {path}", '--change=CMD ["python3"]']
         podman("import", "--quiet", *changes, f"{folder}/root.tar", BASE)
-
-
-def _system(*command: str) -> None:
-    if failure := _failure_of(*command):
-        raise AssertionError(failure)
-
-
-def _failure_of(*command: str) -> str | None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_S)
-    said = (done.stdout + done.stderr)[-2000:]
-    return f"{command[0]} ended with {done.returncode}:\n{said}" if done.returncode else None
 
 
 @functools.cache
@@ -221,7 +188,7 @@ def ca_bundle() -> str | None:
         if os.environ.get(name):
             return os.environ[name]
     asked = [sys.executable, "-m", "pip", "config", "get", "global.cert"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+    return ran(asked).stdout.strip() or None
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from commands import Done, ran
+
 _SCRIPT = Path(__file__).parent / "gridengine_host.sh"
 _PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qconf", "ip", "nsenter", "unshare")
 _KINDS = ("--net", "--pid", "--mount", "--uts", "--ipc")
@@ -77,18 +79,9 @@ class GridEngine:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
         check: bool = True,
-    ) -> subprocess.CompletedProcess[str]:
+    ) -> Done:
         """Run a command on the host, which is also the one that submits."""
         inside = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--net", "--pid"]
-        done = subprocess.run(
-            [*inside, f"--wd={cwd or self.folder}", "env", *argv],
-            env={**os.environ, **CELL, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}")
-        return done
+        argv = (*inside, f"--wd={cwd or self.folder}", "env", *argv)
+        variables = {**os.environ, **CELL, **(environment or {})}
+        return ran(argv, code=0 if check else None, env=variables, timeout=_PATIENCE_S)

@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -37,6 +36,8 @@ from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead
 from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
+from commands import ran
+from waiting import wait_until
 
 _HERE = Path(__file__).parent
 _BUILT = ("coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler")
@@ -83,8 +84,7 @@ def _program(name: str) -> Path:
 
 @functools.cache
 def _podman_store() -> str:
-    asked = ["podman", "info", "--format={{.Store.GraphRoot}}"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return ran(["podman", "info", "--format={{.Store.GraphRoot}}"], code=0).stdout.strip()
 
 
 class KubeCluster(Addons):
@@ -266,9 +266,7 @@ class KubeCluster(Addons):
     def load(self, image: str, name: str = "") -> None:
         """From podman, where it has to stay, once per content. `name`: the pods' name for it, if another."""
         name = name or image
-        found = subprocess.run(["podman", "image", "inspect", image], capture_output=True, check=False)
-        if found.returncode:
-            raise AssertionError(f"podman has no {image}: {found.stderr.decode().strip()}")
+        found = ran(["podman", "image", "inspect", image], code=0)
         (content,) = json.loads(found.stdout)
         with locked(self.folder / "loaded") as record:
             loaded = dict(line.split() for line in record)
@@ -357,11 +355,7 @@ class KubeCluster(Addons):
     # What went wrong
 
     def _wait_until(self, condition, otherwise: str) -> None:
-        ends = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if time.monotonic() > ends:
-                raise AssertionError(f"{otherwise} within {_PATIENCE_S} s:\n{self._last_words()}")
-            time.sleep(0.1)
+        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{self._last_words()}", 0.1)
 
     def _last_words(self) -> str:
         logs = sorted(self.folder.glob("log/*"))

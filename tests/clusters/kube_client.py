@@ -15,9 +15,7 @@ import fcntl
 import functools
 import os
 import secrets
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,8 +23,9 @@ import yaml
 
 from clusters.kube_api import Api, Refused
 from clusters.kube_api import path as place
+from commands import Done, ran
+from waiting import wait_until
 
-Done = subprocess.CompletedProcess[str]
 TOOLS = Path(sys.prefix) / "kube"  # where `make kube-tools` puts them
 USERS_CLUSTER = "CLUSTERTRAIN_KUBECONFIG"  # the variable that names a cluster instead of ours
 SPARING = {"GOGC": "400"}  # Go programs use more memory, and less CPU time to free it
@@ -57,21 +56,8 @@ class Kubernetes:
         """`kubeconfig`: of another user, such as `account` makes."""
         argv = ["kubectl", *([f"--namespace={namespace}"] if namespace else []), *arguments]
         environment = {**self.environment, "KUBECONFIG": str(kubeconfig or self.kubeconfig)}
-        done = subprocess.run(
-            argv,
-            env=environment,
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(
-                f"{' '.join(argv)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
-            )
-        return done
+        given = {} if input is None else {"input": input}
+        return ran(argv, code=0 if check else None, env=environment, timeout=timeout_s, **given)
 
     # Objects
 
@@ -120,11 +106,7 @@ class Kubernetes:
     def wait_for(
         self, condition: Callable[[], object], timeout_s: float, otherwise: str, poll_s: float = _POLL_S
     ) -> None:
-        ends = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > ends:
-                raise AssertionError(f"{otherwise} within {timeout_s} s\n{self.story()}")
-            time.sleep(poll_s)
+        wait_until(condition, timeout_s, lambda: f"{otherwise}\n{self.story()}", poll_s)
 
     def watch(
         self,

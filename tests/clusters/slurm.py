@@ -26,18 +26,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from clusters.slurm_conf import write_configuration
+from commands import Done, ran
+from waiting import wait_until
 
-Done = subprocess.CompletedProcess[str]
 NOBODY = 65534  # the uid of another user, known to every machine and owner of nothing
 CHECKOUT = Path(__file__).parents[2]
 _HERE = Path(__file__).parent
 _SUBNETS = ipaddress.ip_network("198.18.0.0/15")  # nobody's: RFC 2544 keeps it for experiments
-_SLURMD_PORT = 6818
 _PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
 _NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
 _NS_GET_PARENT = 0xB702  # linux/nsfs.h
@@ -197,7 +196,9 @@ class SlurmCluster:
     def start_controller(self) -> None:
         """Until it answers."""
         self._start("controller", [*self._inside("site"), "env", *self._variables(), "slurmctld", "-D"], 1)
-        self._wait_until(lambda: self._try("scontrol", "ping").returncode == 0, "the controller is silent")
+        self._wait_until(
+            lambda: self.command("scontrol", "ping", check=False).returncode == 0, "the controller is silent"
+        )
 
     def heal(self) -> None:
         """As after `up`: no job, all nodes there and idle, nothing of a job left on them."""
@@ -222,7 +223,7 @@ class SlurmCluster:
         """Ends what there is; again and again, for a job may be between two states."""
         jobs = self.command("squeue", "--noheader", "--format=%A").stdout.split()
         if jobs:
-            self._try("scancel", *jobs)
+            self.command("scancel", *jobs, check=False)
         left = [pid for node in self.nodes for pid, _ in self.processes_on(node)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -240,28 +241,15 @@ class SlurmCluster:
 
     def command(self, *argv: str, uid: int | None = None, check: bool = True) -> Done:
         """On the login node. `uid`: another user's, such as NOBODY."""
-        done = subprocess.run(
-            [*_as_user(uid), *argv],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(argv)}: {done.returncode}\n{done.stdout}{done.stderr}")
-        return done
+        code = 0 if check else None
+        return ran([*_as_user(uid), *argv], code=code, env=self.environment, timeout=_PATIENCE_S)
 
-    def _try(self, *argv: str) -> Done:
-        return self.command(*argv, check=False)
-
-    def sbatch(self, *argv: str, wrap: str | None = None, uid: int | None = None) -> str:
+    def sbatch(self, *argv: str, wrap: str | None = None) -> str:
         """Submit; returns the job's id. Its output is `output(id)`, unless `argv` says otherwise."""
         out = self.folder / "out"
         options = ["--parsable", f"--output={out}/%j", f"--chdir={out}", *argv]
         options += ["--wrap", wrap] if wrap is not None else []
-        return self.command("sbatch", *options, uid=uid).stdout.strip().partition(";")[0]
+        return self.command("sbatch", *options).stdout.strip().partition(";")[0]
 
     def output(self, job_id: str) -> str:
         """What it has printed by now."""
@@ -276,12 +264,15 @@ class SlurmCluster:
 
     def wait_for_state(self, job_id: str, states: Collection[str], timeout_s: float = 240) -> dict[str, str]:
         """Until JobState is one of these; returns `job`."""
-        ends = time.monotonic() + timeout_s
-        while (job := self.job(job_id))["JobState"] not in states:
-            if time.monotonic() > ends:
-                raise AssertionError(f"{job_id} is not {' or '.join(states)} within {timeout_s} s: {job}")
-            time.sleep(0.2)  # each look is a process
-        return job
+
+        def reached() -> dict[str, str] | None:
+            job = self.job(job_id)
+            return job if job["JobState"] in states else None
+
+        def otherwise() -> str:
+            return f"{job_id} is not {' or '.join(states)}: {self.job(job_id)}"
+
+        return wait_until(reached, timeout_s, otherwise, 0.2)  # each look is a process
 
     def wait_for_nodes(self, nodes: Collection[str]) -> None:
         """Until SLURM can use these."""
@@ -291,7 +282,8 @@ class SlurmCluster:
         )
 
     def _node_states(self, nodes: Collection[str]) -> list[str]:
-        done = self._try("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%N %T")
+        asked = ("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%N %T")
+        done = self.command(*asked, check=False)
         states = dict(line.split() for line in done.stdout.splitlines())
         return [states.get(node, "unknown") for node in nodes]
 
@@ -322,15 +314,6 @@ class SlurmCluster:
                     if argv[0] not in ("", "slurmd"):  # "": a zombie
                         found.append((int(entry.name), argv))
         return found
-
-    def listening_ports(self, node: str) -> set[int]:
-        """TCP, on any of the node's addresses; without slurmd's."""
-        lines = [
-            line.split()
-            for table in ("tcp", "tcp6")
-            for line in Path(f"/proc/{self._pids[node]}/net/{table}").read_text().splitlines()[1:]
-        ]
-        return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A"} - {_SLURMD_PORT}
 
     # Processes
 
@@ -377,11 +360,7 @@ class SlurmCluster:
             process.wait(_PATIENCE_S)
 
     def _wait_until(self, condition, otherwise: str) -> None:
-        ends = time.monotonic() + _PATIENCE_S
-        while not condition():
-            if time.monotonic() > ends:
-                raise AssertionError(f"{otherwise} within {_PATIENCE_S} s:\n{self._logs()}")
-            time.sleep(0.05)
+        wait_until(condition, _PATIENCE_S, lambda: f"{otherwise}\n{self._logs()}")
 
     def _logs(self) -> str:
         logs = sorted((self.folder / "log").iterdir())

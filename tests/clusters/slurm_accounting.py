@@ -10,12 +10,12 @@ Whoever submits needs an account: root has the account `physics`, everybody else
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusters.slurm import Done, SlurmCluster, search_path
+from clusters.slurm import SlurmCluster, search_path
 from clusters.slurm import why_not as why_no_cluster
+from commands import Done, ran
 
 ACCOUNT = "physics"
 _DATABASE_PORT = 3306  # on the loopback of a network of its own
@@ -80,15 +80,8 @@ class AccountingCluster(SlurmCluster):
     def _start_database(self) -> None:
         folder = self.folder / "database"
         folder.mkdir(0o700)
-        made = subprocess.run(
-            ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder}", "--skip-test-db"],
-            env={**os.environ, "PATH": search_path()},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode:
-            raise AssertionError(f"no database: {made.stdout[-500:]}{made.stderr[-500:]}")
+        install = ["mariadb-install-db", "--no-defaults", "--user=root", "--skip-test-db"]
+        ran([*install, f"--datadir={folder}"], code=0, env={**os.environ, "PATH": search_path()})
         server = ["mariadbd", "--no-defaults", "--user=root", f"--datadir={folder}", "--skip-grant-tables"]
         server += [f"--socket={folder}/socket", "--bind-address=127.0.0.1", f"--port={_DATABASE_PORT}"]
         server += [f"--pid-file={folder}/pid", f"--log-error={self.folder}/log/database"]

@@ -27,15 +27,6 @@ def cluster(tmp_path_factory):
         yield made
 
 
-@pytest.mark.nightly  # in CI: the run that loses a worker, until then and in what it computes
-def test_a_run_uses_both_workers_and_computes_what_one_machine_does(cluster, uninterrupted):
-    run = OnCluster(cluster, "plain", **FAULTY)
-    output = run.start().end(0)
-    assert (run.result.state, run.result.step, run.result.world_size) == ("done", 21, 2), output
-    assert same_weights(run.weights(), uninterrupted(2))
-    assert_on_both_workers(run)
-
-
 def assert_on_both_workers(run):
     """From the start."""
     started = next(event for event in run.events if event["kind"] == "group_started")

@@ -26,15 +26,6 @@ def test_hadolint_finds_nothing(tmp_path):
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
-def test_hadolint_finds_what_is_wrong(tmp_path):
-    """Or the test above could not fail."""
-    wrong = tmp_path / "Dockerfile"
-    wrong.write_text("FROM debian\nRUN cd /tmp && sudo true\n")
-    done = subprocess.run([HADOLINT, wrong], capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert {"DL3003", "DL3004", "DL3006"} <= set(re.findall(r"DL\d+", done.stdout))
-
-
 def test_the_image_has_the_versions_that_a_machine_gets():
     ours, everywhere = pins("docker/constraints.txt"), pins("constraints.txt")
     shared = ours.keys() & everywhere.keys()

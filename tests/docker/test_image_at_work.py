@@ -30,15 +30,6 @@ def at_work(storage):
 DIGITS = ("clustertrain", "run", "examples/digits/job.yaml", "--set", "storage=/storage")
 
 
-@pytest.mark.nightly  # in CI: pods of tests/kubernetes train with this image, as restricted
-def test_two_workers_train_the_digits_with_a_read_only_root_and_no_rights(image, storage):
-    with container(image, *DIGITS, options=at_work(storage)) as name:
-        code = podman("wait", name, timeout_s=280).stdout.strip()
-        output = told(podman("logs", name))
-    assert code == "0", output
-    assert_trained(storage / "digits/g1/attempts/1/result.json", output)
-
-
 def assert_trained(file, output):
     result = json.loads(file.read_text())
     assert (result["state"], result["world_size"]) == ("done", 2), output

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -17,6 +16,7 @@ from clustertrain import load_job
 from clustertrain.cli.main import main
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
+from commands import ran
 from example_modules import clustertrain, modules_of, set_options
 from web import serving
 
@@ -109,8 +109,8 @@ def test_a_wrong_class_ends_the_check_with_value_and_path_and_no_traceback(train
     records[3, 1] = 255
     records.tofile(path)
     options = [f"data.cifar100.uri={path.parents[1]}", "data.cifar100.sha256=", "data.cifar100.extract=false"]
-    done = clustertrain("check", str(JOB), *(text for each in options for text in ("--set", each)))
-    assert done.returncode == 2
+    sets = [text for each in options for text in ("--set", each)]
+    done = clustertrain("check", str(JOB), *sets, code=2)
     assert f"ValueError: {path}: record 3 has the fine class 255; the classes are 0 to 99" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -156,13 +156,8 @@ def test_without_two_gpus_data_parallel_is_left_out_with_a_reason(example, gpus)
 
 
 def test_a_number_of_workers_that_does_not_divide_the_batch_starts_no_run():
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "strategies.py"), "--workers", "1", "3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, "")
+    done = ran([sys.executable, EXAMPLE / "strategies.py", "--workers", "1", "3"], code=2)
+    assert done.stdout == ""
     assert "train.global_batch_size: 200 is not a multiple of workers" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -213,15 +208,8 @@ def test_two_workers_learn_from_one_download_and_their_speed_is_shown(archive, t
             "resources.cpus_per_worker": 0.5,
             "storage": tmp_path,
         }
-        options = set_options(sets)
-        done = subprocess.run(
-            [sys.executable, str(EXAMPLE / "strategies.py"), "--workers", "2", *options],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
+        command = [sys.executable, EXAMPLE / "strategies.py", "--workers", "2", *set_options(sets)]
+        done = ran(command, code=0, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert web.ranges == [None], "the archive was fetched once, as a whole"
     assert "evaluated at step 80" in done.stdout
     row = re.search(r"DDP\W+2\W+([\d.]+) s\W+([\d,]+)\W+([\d.]+)\W+-", done.stdout)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from clustertrain.cli.main import main
+from commands import ran
+from example_modules import clustertrain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "scripts"
 
@@ -17,16 +18,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "scripts"
 @pytest.mark.run
 def test_the_script_runs_under_plain_torchrun(tmp_path):
     for _ in range(3):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-                *(str(EXAMPLE / "train.py"), "--epochs", "1"),
-            ],
-            env={**os.environ, "TMPDIR": str(tmp_path)},  # torchrun leaves its own files behind
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # torchrun leaves its own files behind
+        done = ran([*torchrun, EXAMPLE / "train.py", "--epochs", "1"], env=environment)
         # torch 2.13: threads of gloo outlive the process group, and now and then one aborts an exit that has
         # nothing left to do. That is neither the script's nor ours.
         if "terminate called without an active exception" not in done.stderr:
@@ -39,14 +33,8 @@ def run(tmp_path, job_file, *sets):
     """Runs a job of the example; returns what it printed, and what the worker 1 printed."""
     sets = [f"storage={tmp_path / 'runs'}", "resources.workers=2", "resources.cpus_per_worker=0.5", *sets]
     options = [text for each in sets for text in ("--set", each)]
-    done = subprocess.run(
-        [sys.executable, "-m", "clustertrain.cli", "run", str(EXAMPLE / job_file), *options],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = clustertrain("run", str(EXAMPLE / job_file), *options, env=environment)
     folder = next((tmp_path / "runs").iterdir())
     logs = CliRunner().invoke(main, ["logs", str(folder), "--rank", "1"])
     assert logs.exit_code == 0, logs.output

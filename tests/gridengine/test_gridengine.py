@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import yaml
 from clusters.gridengine import GridEngine, why_not
 from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.history import events_of_attempt
+from waiting import wait_until
 from whole_run import CODE
 
 ROOT = Path(__file__).parents[2]
@@ -72,11 +72,10 @@ class User:
         return RunDir.newest(str(self.folder / "runs"), name)
 
     def wait_for(self, condition, within_s=120):
-        ends = time.monotonic() + within_s
-        while not (found := condition()):
-            assert time.monotonic() < ends, self.engine.command("qstat", "-u", "*").stdout + self.outputs()
-            time.sleep(0.5)
-        return found
+        def said():
+            return self.engine.command("qstat", "-u", "*").stdout + self.outputs()
+
+        return wait_until(condition, within_s, said, 0.5)
 
     def result(self, name, attempt):
         """The result of an attempt, when it has one."""

@@ -1,11 +1,12 @@
 """The user's side of a cluster: a folder on the login node, a job file in it, and the real program."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import yaml
+
+from commands import ran
 
 # Where the login node has neither torch nor ray: importing them fails, and they are not found.
 _LIGHT = (
@@ -46,22 +47,11 @@ class Login:
     def __call__(self, *arguments: str, light: bool = True, umask: int = -1, **environment: str):
         """Run `clustertrain …` to its end; returns a CompletedProcess."""
         start = ["-c", _LIGHT] if light else ["-m", "clustertrain.cli"]
-        return subprocess.run(
-            [sys.executable, *start, *arguments],
-            cwd=self.folder,
-            env={
-                **self.cluster.environment,
-                "CLUSTERTRAIN_SITE": "",
-                "XDG_STATE_HOME": str(self.folder.parent / f"{self.folder.name}-state"),  # of this user alone
-                **environment,
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            umask=umask,
-            timeout=150,
-            check=False,
-        )
+        state = str(self.folder.parent / f"{self.folder.name}-state")  # of this user alone
+        own = {"CLUSTERTRAIN_SITE": "", "XDG_STATE_HOME": state, **environment}
+        variables = {**self.cluster.environment, **own}
+        argv = [sys.executable, *start, *arguments]
+        return ran(argv, cwd=self.folder, env=variables, umask=umask, timeout=150)
 
     def submit(self, *arguments: str, code: int = 0, **options) -> str:
         """`clustertrain submit`, which must end with this code; returns what it printed to stdout, or the

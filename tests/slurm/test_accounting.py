@@ -1,12 +1,11 @@
 """A cluster with slurmdbd: what it remembers of jobs that SLURM has forgotten, and whom it lets submit."""
 
-import time
-
 import pytest
 
 from clusters.slurm_accounting import ACCOUNT, AccountingCluster, why_not
 from clustertrain.launchers.slurm.queue import query_queue, query_squeue
 from slurm.login import Login
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +32,7 @@ def test_accounting_remembers_what_the_controller_forgot(accounting, login):
     accounting.command("scancel", taken_out)
     done, failed = accounting.sbatch(wrap="exit 0"), accounting.sbatch(wrap="exit 3")
     jobs = [taken_out, done, failed]
-    ends = time.monotonic() + 400
-    while query_squeue(jobs):
-        assert time.monotonic() < ends
-        time.sleep(1)
+    wait_until(lambda: not query_squeue(jobs), 400, poll_s=1)
     answer = query_queue(jobs)
     assert answer.no_answer is None
     assert [answer.jobs[job].meaning.state for job in jobs] == ["cancelled", "lost", "lost"]

@@ -66,17 +66,6 @@ def make(cluster, engine, tmp_path, monkeypatch):
     return make_run
 
 
-@pytest.mark.nightly  # so does the next one, which is preempted as well
-def test_two_nodes_compute_what_one_machine_does_and_leave_nothing(make, cluster, uninterrupted):
-    run = make("contained", **FAULTY).submit()
-    output = run.wait("COMPLETED")
-    result = run.result
-    assert (result.state, result.step, result.world_size) == ("done", 21, 2), output
-    run.wait_for_nothing_left(within_s=15)  # podman tidies up behind the job's back
-    assert {containers_on(cluster, node) for node in cluster.nodes} == {""}
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
 @pytest.mark.faults
 def test_a_preempted_run_saves_goes_back_and_ends_the_same(make, cluster, uninterrupted, has_infiniband):
     """The agent in the container receives the signal; the batch shell outside queries SLURM and requeues."""

@@ -25,29 +25,13 @@ def refusal(login, code, **environment):
 
 
 ON_ANY_SITE = {
-    "no such partition": (
-        {"slurm": {"partition": "gpus"}},
-        "It has: gpu, high, low, lowcancel, ",
-    ),
     "too many GPUs": (
         {"resources": {"workers": 1, "gpus_per_worker": 3}},
         "1 workers × 3 GPUs = 3 GPUs on each node, and a node of partition gpu has at most 2",
     ),
-    "too many CPUs": (
-        {"resources": {"workers": 2, "cpus_per_worker": 3}},
-        "2 workers × 3 CPUs = 6 CPUs on each node, and a node of partition gpu has at most 4",
-    ),
     "too much memory": (
         {"resources": {"workers": 1, "memory_per_worker": "4Gi"}},
         "1 workers × 4096 MiB + 2048 MiB for Ray = 6144 MiB of memory on each node",
-    ),
-    "too many nodes": (
-        {"resources": {"workers": 9, "nodes": 9}},
-        "resources.nodes is 9, with 1 CPUs each, and partition gpu has 3 such nodes",
-    ),
-    "too long": (
-        {"slurm": {"partition": "short", "time_limit": "1h"}},
-        "slurm.time_limit is 1h, and partition short allows 10m",
     ),
     "GPUs of a type that it has not": (
         {"resources": {"workers": 1, "gpus_per_worker": 1}, "slurm": {"gpu_type": "h100"}},

@@ -1,12 +1,12 @@
 """A real sbatch reads the scripts as they are meant: every value whole, and every golden accepted."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from clustertrain.job.model import Job
 from clustertrain.launchers.slurm.script import render
+from commands import Done, ran
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).parents[2]
@@ -15,16 +15,14 @@ GOLDENS = sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch"))
 COMMENT = "!%&()*+,./09:;<=>?@AZ[]^_az{|}~-"
 
 
-def said(cluster, *argv: str, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        argv, env=cluster.environment, capture_output=True, check=False, cwd=ROOT, timeout=60, **more
-    )
+def said(cluster, *argv: str, **more) -> Done:
+    return ran(argv, env=cluster.environment, cwd=ROOT, timeout=60, **more)
 
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_plain_sbatch_takes_the_goldens(cluster, name):
     done = said(cluster, "sbatch", "--test-only", f"slurm/{name}")
-    assert b" to start at " in done.stderr
+    assert " to start at " in done.stderr
     assert done.returncode == 0
 
 
@@ -37,10 +35,10 @@ def shown(cluster, tmp_path):
         slurm = slurm | {"output": str(tmp_path), "options": ["--hold", f"--comment={COMMENT}"]}
         keys = {"name": "a", "function": "m:f", "resources": resources, "slurm": slurm}
         rendered = render(Job.model_validate(keys), job_path="a b/job.yaml", python="python", lead_s=90)
-        done = said(cluster, *rendered.argv, input=rendered.script)
-        assert (done.returncode, done.stderr) == (0, b"")
-        taken.append(done.stdout.decode().strip())
-        return said(cluster, "scontrol", "show", "job", "-o", taken[-1]).stdout.decode()
+        done = said(cluster, *rendered.argv, input=rendered.script.decode())
+        assert (done.returncode, done.stderr) == (0, "")
+        taken.append(done.stdout.strip())
+        return said(cluster, "scontrol", "show", "job", "-o", taken[-1]).stdout
 
     yield submit
     for job_id in taken:

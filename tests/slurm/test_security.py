@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import stat
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusters.slurm import NOBODY, SlurmCluster
+from commands import Done, ran
 from slurm.trained import Submitted
 
 pytestmark = pytest.mark.timeout(900)
@@ -99,14 +99,10 @@ def attack(cluster, node: str, targets: list[tuple[str, int]], scan: str | None 
     return json.loads(on_node(cluster, node, [sys.executable, str(ATTACKER), order]).stdout)
 
 
-def on_node(cluster, node: str, argv: list[str], check: bool = True) -> subprocess.CompletedProcess[str]:
+def on_node(cluster, node: str, argv: list[str], check: bool = True) -> Done:
     """A program of the test's on a node, as root; they import much, on a machine that may be busy."""
     command = [*cluster.enter(node), *argv]
-    done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, timeout=420, check=False
-    )
-    assert done.returncode == 0 or not check, done.stderr
-    return done
+    return ran(command, code=0 if check else None, env=cluster.environment, timeout=420)
 
 
 @pytest.mark.faults

@@ -1,13 +1,12 @@
 """Storage on S3: the nodes share no folder, and the login node knows of the run what the server does."""
 
-import time
-
 import pytest
 
 from clustertrain.run.claims import committed_step
 from fault_proxy import FaultProxy
 from s3_servers import ENVIRONMENT
 from slurm.trained import PATIENCE_S, Submitted, preempt, slow
+from waiting import wait_until
 from whole_run import same_weights
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.s3]
@@ -25,10 +24,7 @@ def test_a_preempted_run_resumes_from_s3_and_ends_the_same(cluster, versitygw_s3
         traveling = [name for name in ENVIRONMENT if name.startswith("AWS_")]
         section = {"partition": "low", "environment": traveling}
         run = Submitted(cluster, tmp_path, "on-s3", **slow(1.5), storage=storage, slurm=section).submit()
-        ends = time.monotonic() + PATIENCE_S
-        while committed_step(run.run_dir) < 4:
-            assert time.monotonic() < ends, run.output
-            time.sleep(0.5)
+        wait_until(lambda: committed_step(run.run_dir) >= 4, PATIENCE_S, lambda: run.output, 0.5)
         preempt(run)
         assert run.result.state == "done"
         assert same_weights(run.weights(), uninterrupted(2))

@@ -179,18 +179,6 @@ def test_requeues_without_progress_come_to_an_end(make, cluster):
     assert cluster.job(run.job_id)["ExitCode"] == "1:0"
 
 
-@pytest.mark.faults
-@pytest.mark.nightly  # CI has a task and a script on the same nodes: the first test of this file
-def test_two_runs_on_the_same_nodes_do_not_meet(make, cluster, uninterrupted):
-    runs = [make(f"twin-{n}", **slow(), slurm=ON_TWO).submit() for n in (1, 2)]
-    for run in runs:
-        run.wait("COMPLETED", 300)
-    ports = [run.attempt.rendezvous.read().ports for run in runs]
-    assert ports[0] != ports[1]
-    for run in runs:
-        assert same_weights(run.weights(), uninterrupted(2))
-
-
 def test_gpus_that_torch_cannot_use_are_refused(make, cluster):
     """SLURM assigns device nodes without a device. The job has one node: its Ray listens on the loopback
     address."""

@@ -22,6 +22,7 @@ from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from sample_records import sample_submission
+from waiting import wait_until
 
 AGENT = """
 import os, sys, time
@@ -72,11 +73,11 @@ class Runs:
         return f"{sys.executable} {program} {self.storage} digits {manner}"
 
     def wait_for(self, wanted, within_s=90, name="digits"):
-        ends = time.monotonic() + within_s
-        while not wanted(status := status_of(self.run(name))):
-            assert time.monotonic() < ends, (status.standing, status.job)
-            time.sleep(0.3)
-        return status
+        def found():
+            status = status_of(self.run(name))
+            return status if wanted(status) else None
+
+        return wait_until(found, within_s, lambda: status_of(self.run(name)), 0.3)
 
     def cli(self, command, *options, name="digits"):
         result = CliRunner().invoke(main, [command, str(self.storage / name), *options])
@@ -296,10 +297,7 @@ def test_what_slurm_has_forgotten_is_in_the_storage(fresh_cluster, tmp_path, mon
     runs.cli("stop", name="taken-out")
     jobs.append(runs.start())
     runs.cli("stop")
-    ends = time.monotonic() + 150
-    while query_squeue(jobs):
-        assert time.monotonic() < ends
-        time.sleep(1)
+    wait_until(lambda: not query_squeue(jobs), 150, poll_s=1)
     assert status_of(runs.run()).state == "stopped"
     assert status_of(runs.run("taken-out")).state == "cancelled"
     status = status_of(runs.run("silent"))

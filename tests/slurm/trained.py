@@ -1,12 +1,13 @@
 """Whole runs on a cluster: submitted by the real program, trained by Ray on two nodes and more."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from clusters.slurm import SlurmCluster
+from commands import Done, ran
+from waiting import wait_until
 from whole_run import Run
 
 PATIENCE_S = 150
@@ -32,17 +33,10 @@ class Submitted(Run):
         self.job_id = ""
         self._asked_at = 0.0
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str) -> Done:
         """Run `clustertrain …` on the login node."""
-        return subprocess.run(
-            [sys.executable, "-m", "clustertrain.cli", *arguments],
-            cwd=self.folder,
-            env={**self.cluster.environment, "CLUSTERTRAIN_SITE": ""},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "clustertrain.cli", *arguments]
+        return ran(argv, cwd=self.folder, env={**self.cluster.environment, "CLUSTERTRAIN_SITE": ""})
 
     def submit(self, *arguments: str) -> "Submitted":
         self.live, self.attempts_before = None, len(self.run_dir.attempts())
@@ -66,10 +60,7 @@ class Submitted(Run):
         return self.output
 
     def wait_for_attempt(self, n: int) -> None:
-        ends = time.monotonic() + PATIENCE_S
-        while len(self.run_dir.attempts()) < n:
-            assert time.monotonic() < ends, f"no attempt {n} within {PATIENCE_S} s:\n{self.output}"
-            time.sleep(0.2)
+        wait_until(lambda: len(self.run_dir.attempts()) >= n, PATIENCE_S, lambda: self.output)
         self.live, self.attempts_before = None, n - 1
 
     def _has_ended(self) -> str | None:
@@ -93,20 +84,15 @@ class Submitted(Run):
                 found[node] = left
         return found
 
-    def wait_for_nothing_left(self, within_s: float) -> float:
-        """Returns how many seconds it took."""
-        began = time.monotonic()
-        while left := self.left_on_nodes():
-            assert time.monotonic() - began < within_s, left
-            time.sleep(0.1)
-        return time.monotonic() - began
+    def wait_for_nothing_left(self, within_s: float) -> None:
+        wait_until(lambda: not self.left_on_nodes(), within_s, self.left_on_nodes)
 
 
 def wait_for_no_process(cluster: SlurmCluster, nodes: Sequence[str], within_s: float) -> None:
-    ends = time.monotonic() + within_s
-    while left := {node: found for node in nodes if (found := cluster.processes_on(node))}:
-        assert time.monotonic() < ends, left
-        time.sleep(0.1)
+    def left() -> dict[str, object]:
+        return {node: found for node in nodes if (found := cluster.processes_on(node))}
+
+    wait_until(lambda: not left(), within_s, left)
 
 
 def preempt(run: Submitted) -> None:

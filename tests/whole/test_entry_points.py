@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import textwrap
-import time
 import venv
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.node.network import interface_variables
 from given_ray import cluster, end_ray, start_ray
+from waiting import wait_until
 from whole_run import ONE_WORKER
 
 __all__ = ["cluster"]
@@ -65,10 +65,7 @@ def test_a_script_gets_the_environment_of_torchrun_and_its_failure_is_reported(m
 def test_a_script_is_seen_at_work_and_what_it_loses_at_a_stop_is_no_failure(make_run):
     run = make_run("bar", script="bar.py", args=[], failures={"grace": "20s"})
     run.start().wait_for_event("group_started")
-    begun = time.monotonic()
-    while "5/600" not in rank_log(run, 0):
-        assert time.monotonic() - begun < run.patience_s
-        time.sleep(0.05)
+    wait_until(lambda: "5/600" in rank_log(run, 0), run.patience_s)
     run.process.send_signal(signal.SIGINT)
     output = run.end(75)
     assert f"clustertrain logs {run.job_file} --rank 1`" in output
@@ -216,9 +213,11 @@ def test_a_cluster_that_is_there_is_used_and_another_run_beside_it_is_not_distur
     assert "preloaded: True\nfound by its name: 42\n" in log
     addresses = [next(e for e in r.events if e["kind"] == "ray_started")["address"] for r in (run, beside)]
     assert addresses == [cluster["RAY_ADDRESS"], "local"]
-    ends = time.monotonic() + 10
-    while any("ray::Ray" in command or "ray::Train" in command for command in run.left(0).values()):
-        assert time.monotonic() < ends, run.left(0)
+    wait_until(lambda: not workers_of(run), 60, lambda: workers_of(run))
+
+
+def workers_of(run):
+    return [each for each in run.left(0).values() if "ray::Ray" in each or "ray::Train" in each]
 
 
 @pytest.mark.nightly  # in CI: worker/test_process_group.py, with real processes

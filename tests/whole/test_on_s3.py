@@ -1,5 +1,6 @@
 """Whole runs whose storage is S3: real servers, and a proxy that makes their faults."""
 
+import signal
 import time
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def test_a_killed_worker_costs_its_last_steps_on_s3_too(
     job["train"]["profile"] = {"steps": [18, 19]}
     run = make_run("on-s3", **job)
     output = run.start().end(0)
-    assert "rank 1" in output
+    assert "died of signal 9 (SIGKILL)" in output and "steps to repeat" in output
+    died, resumed = (next(e for e in run.events if e["kind"] == kind) for kind in ("worker_died", "resumed"))
+    assert (died["rank"], died["signal"]) == (1, signal.SIGKILL)
+    assert resumed["redone_steps"] == died["step"] - resumed["step"] == run.result.redone_steps
     assert run.result.restarts == 1
     assert same_weights(run.weights(), uninterrupted(2))
     shelf = run.run_dir.checkpoints

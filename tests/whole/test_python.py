@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import clustertrain
 from clustertrain.errors import EXIT_STOPPED, ClusterTrainError, RunStopped
 from leftovers import left_after, living_descendants
+from waiting import wait_until
 from whole_run import CODE, ONE_WORKER
 
 
@@ -68,12 +68,9 @@ def test_a_thread_is_stopped_from_another_and_continues(job, neighbour):
 
     thread = threading.Thread(target=train)
     thread.start()
-    ends = time.monotonic() + 240
-    while not clustertrain.runs() and thread.is_alive() and time.monotonic() < ends:
-        time.sleep(0.2)
+    wait_until(lambda: clustertrain.runs() or not thread.is_alive(), 240)
     run = clustertrain.open("runs/a")
-    while run.status().state != "running" and thread.is_alive() and time.monotonic() < ends:
-        time.sleep(0.2)
+    wait_until(lambda: run.status().state == "running" or not thread.is_alive(), 240)
     run.stop()
     thread.join()
     assert [each.exit_code for each in ended] == [EXIT_STOPPED]

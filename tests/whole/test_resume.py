@@ -30,26 +30,6 @@ def steps_of(run):
     return [r["step"] for r in curve(run.run_dir) if r["kind"] == "train"]
 
 
-@pytest.mark.nightly  # tests/whole/test_faults.py kills a rank in every phase, test_on_s3.py one on S3
-def test_a_killed_worker_costs_its_last_steps_and_nothing_else(make_run, uninterrupted, tmp_path):
-    marker = str(tmp_path / "struck")
-    run = make_run("killed", **sections(2, fault="kill", rank=1, at_call=13, marker=marker))
-    # The args are part of the identity. The kill must not change a weight: the reference runs without it.
-    output = run.start().end(0)
-    assert "rank 1" in output
-    assert "died of signal 9 (SIGKILL)" in output
-    assert "steps to repeat" in output
-    assert run.result.restarts == 1
-    died = next(e for e in run.events if e["kind"] == "worker_died")
-    resumed = next(e for e in run.events if e["kind"] == "resumed")
-    assert list(run.attempt.tensorboard.glob("events.out.tfevents.*"))
-    assert (died["rank"], died["signal"]) == (1, signal.SIGKILL)
-    assert resumed["step"] in (4, 8)
-    assert resumed["redone_steps"] == died["step"] - resumed["step"] == run.result.redone_steps
-    assert steps_of(run) == list(range(1, 22))
-    assert same_weights(run.weights(), uninterrupted(2))
-
-
 # tests/training/test_loop_resume.py resumes 3 ranks, tests/whole/test_corrected.py a run that Ctrl-C stopped.
 @pytest.mark.nightly
 def test_ctrl_c_saves_and_the_next_start_continues_at_3_workers(make_run, uninterrupted):

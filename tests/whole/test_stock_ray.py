@@ -2,11 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from example_modules import clustertrain
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "job.yaml"
 # Each process of the run imports it: none of them finds anything of Ray's private API.
@@ -31,15 +31,8 @@ def stock(tmp_path):
 
 
 def test_the_example_needs_nothing_of_rays_private_api(tmp_path, stock):
-    command = [sys.executable, "-m", "clustertrain.cli", "run", str(DIGITS), "--no-check"]
-    done = subprocess.run(
-        [*command, "--set", f"storage={tmp_path}"],
-        env={**os.environ, **stock},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("--no-check", "--set", f"storage={tmp_path}")
+    done = clustertrain("run", str(DIGITS), *options, env={**os.environ, **stock})
     told = [line for line in done.stdout.splitlines() if "CLUSTERTRAIN_RAY=stock: Ray 2." in line]
     assert len(told) == 1 and "clustertrain is tested with ray<" in told[0], done.stdout
     accuracy = next(line for line in done.stdout.splitlines() if line.startswith("accuracy"))
