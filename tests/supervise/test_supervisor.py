@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -11,10 +10,12 @@ from clustertrain.node.processes import Process
 from clustertrain.record_file import RecordFile
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.folder import RunDir
+from commands import ran
 from sample_records import sample_claim
 
 # A process of its own, since the loop kills all descendants of its process. Its driver is a program that
-# writes the events of one, sends the signals of a case, and then waits for the request to stop, or for ever.
+# writes the events of one, and sends the signals of a case: the first when the loop has seen them, the second
+# after the request to stop. Then it waits for this request, or for ever.
 SUPERVISED = """
 import json, os, sys
 from pathlib import Path
@@ -39,19 +40,26 @@ class Broken:
         if is_training:
             raise BROKEN[case["broken"]]
 
+class Seeing(_StopOnSignal):
+    def end_now(self, is_training):
+        if is_training:
+            (folder / "training").touch()
+        return super().end_now(is_training)
+
 meanings = {2: ("stopped", "interrupt"), 15: ("stopped", "terminated")}
 with handled_signals(meanings) as signals:
-    command = [sys.executable, "-c", case["driver"], sys.argv[2], str(os.getpid())]
+    command = [sys.executable, "-c", case["driver"], sys.argv[2], str(os.getpid()), sys.argv[3]]
 
     def start():
         (folder / "private").mkdir()
         return Guarded(command, folder / "driver.log", folder / "private", os.environ)
 
-    policy = Broken() if case["broken"] else _StopOnSignal(attempt, signals, meanings, Lines(sys.stdout))
+    policy = Broken() if case["broken"] else Seeing(attempt, signals, meanings, Lines(sys.stdout))
     result = supervise(attempt, start, policy, Lines(sys.stdout))
 """
 DRIVER = """
 import json, os, subprocess, sys, time
+from pathlib import Path
 from clustertrain.node.processes import Process, this_process
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.attempt_ref import AttemptRef
@@ -63,8 +71,10 @@ attempt, supervisor = AttemptRef.from_text(sys.argv[1]).open(), int(sys.argv[2])
 RecordFile(attempt.run.store, "driver.json", Process).write(this_process())
 if {is_training}:
     EventLog(attempt.events).write("group_started", restart=0, world_size=1, ranks=[])
-for number in {numbers}:
-    time.sleep(0.5)
+seen = Path(sys.argv[3], "training")
+for number, is_due in zip({numbers}, (lambda: seen.exists() or not {is_training}, attempt.stop.read)):
+    while not is_due():
+        time.sleep(0.05)
     os.kill(supervisor, number)
 while not {obeys} or attempt.stop.read() is None:
     time.sleep(0.05)
@@ -83,13 +93,8 @@ def supervised(attempt, tmp_path, numbers=(), *, is_training=True, obeys=False, 
     """The result of a run whose driver does this; no process of it is left."""
     driver = DRIVER.format(is_training=is_training, numbers=[int(n) for n in numbers], obeys=obeys)
     case = json.dumps({"driver": driver, "broken": broken})
-    done = subprocess.run(
-        [sys.executable, "-c", SUPERVISED, case, AttemptRef.of(attempt).to_text(), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    argv = [sys.executable, "-c", SUPERVISED, case, AttemptRef.of(attempt).to_text(), str(tmp_path)]
+    done = ran(argv, timeout=300)
     log = tmp_path / "driver.log"
     assert done.returncode == 0, done.stderr + log.read_text()
     assert RecordFile(attempt.run.store, "driver.json", Process).read().is_gone

@@ -51,7 +51,7 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
     run = make_run(
         "corrected",
         task="faulty:Faulty",
-        args={"step_s": 0.2},
+        args={"step_s": 1.0},
         train={"epochs": 2, "batch_size": 4, "log_every": 1, "log": ["tensorboard", "mlflow", "wandb"]},
         env={"WANDB_MODE": "offline"},
         **ONE_WORKER,
@@ -88,10 +88,10 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
         *changed
     ).end(2)
     output = run.start(*changed, "--accept-changes").end(0)
-    assert "  args.step_s: 0.2 → 0.0\n  train.batch_size: 4 → 8\n" in output
+    assert "  args.step_s: 1.0 → 0.0\n  train.batch_size: 4 → 8\n" in output
     assert f"resuming from checkpoint {stopped.checkpoint}" in output
     status = CliRunner().invoke(main, ["status", str(run.job_file)]).output
-    assert f"changes     step {stopped.step}: args.step_s 0.2 → 0.0\n" in status
+    assert f"changes     step {stopped.step}: args.step_s 1.0 → 0.0\n" in status
     assert f"step {stopped.step}: train.batch_size 4 → 8\n" in status
     assert_one_curve(run, mlflow_client(run.run_dir.mlflow_path, monkeypatch))
 

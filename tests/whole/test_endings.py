@@ -42,7 +42,7 @@ def _end_by_two_signals(run):
     run.process.send_signal(signal.SIGTERM)
     run.wait_for_event("stop_requested")
     run.process.send_signal(signal.SIGTERM)
-    output = run.end(75, within_s=3)
+    output = run.end(75, within_s=20)
     assert "stopped (interrupted_twice)" in output
     assert checkpoints_of(run)
 
@@ -51,7 +51,7 @@ def test_ctrl_c_before_training_ends_it_at_once(make_run):
     run = make_run("early", **SECTIONS, **ONE_WORKER).start()
     run.wait_for_event("ray_started")
     run.process.send_signal(signal.SIGINT)
-    assert "stopped (interrupt)" in run.end(130, within_s=3)
+    assert "stopped (interrupt)" in run.end(130, within_s=20)
 
 
 def test_no_rank_outlives_all_that_supervise_it(make_run):

@@ -24,16 +24,19 @@ def rank_log(run, rank):
     return next(run.attempt.path.glob(f"logs/*/rank-{rank}.log")).read_text()
 
 
-def test_a_function_stops_on_request_and_continues(make_run):
-    run = make_run("function", function="own_loop:train", args={"steps": 30, "step_s": 0.2}, **ONE_WORKER)
+def test_a_function_stops_on_request_and_continues(make_run, tmp_path):
+    fast = tmp_path / "fast"
+    args = {"steps": 300, "step_s": 0.2, "fast": str(fast)}
+    run = make_run("function", function="own_loop:train", args=args, **ONE_WORKER)
     run.start().wait_for_step(5)
     stop = CliRunner().invoke(main, ["stop", str(run.job_file)])
     assert stop.exit_code == 0, stop.output
     assert "stopped (user)" in run.end(75)
     stopped_at = run.result.step
+    fast.touch()
     run.start().end(0)
-    assert f"starting at step {stopped_at} of 30 with 1 workers" in rank_log(run, 0)
-    assert run.result.step == 30
+    assert f"starting at step {stopped_at} of 300 with 1 workers" in rank_log(run, 0)
+    assert run.result.step == 300
     logs = CliRunner().invoke(main, ["logs", str(run.job_file), "--rank", "0"])
     assert "starting at step" in logs.output
 

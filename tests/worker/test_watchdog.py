@@ -1,11 +1,13 @@
 import pickle
+import queue
 import subprocess
 import sys
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from clustertrain.run.folder import RunDir
+from clustertrain.worker import watchdog as module
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import EXIT_CODE, WatchdogThread
 
@@ -35,14 +37,27 @@ def test_a_phase_without_progress_ends_the_process_and_shows_where(tmp_path):
     assert (tmp_path / "expired").read_text().startswith("no progress in phase 'step'")
 
 
-def test_beats_and_phases_without_a_limit_keep_it_quiet():
-    expired = []
-    with WatchdogThread({"step": 1.0}, expired.append) as watchdog:
-        for _ in range(6):
-            watchdog.beat("step")
-            time.sleep(0.25)  # the time that passes is what is tested
-        watchdog.beat("idle")
-        time.sleep(1.5)
+class Looks:
+    """In place of the stacks: the watchdog asks them each time that it has looked at the last beat."""
+
+    def __init__(self):
+        self.quiet = queue.Queue()
+
+    def look(self, is_quiet):
+        self.quiet.put(is_quiet)
+
+
+def test_beats_and_phases_without_a_limit_keep_it_quiet(monkeypatch):
+    """The clock is the test's: each beat comes before the limit, all together take longer."""
+    expired, looks, now = [], Looks(), [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with WatchdogThread({"step": 1.0}, expired.append, looks) as watchdog:
+        for phase, seconds in [("step", 0.9)] * 6 + [("idle", 100.0)]:
+            watchdog.beat(phase)
+            now[0] += seconds
+            while looks.quiet.get(timeout=60) != (phase == "step"):
+                pass  # it had looked before
+            looks.quiet.get(timeout=60)  # the look before this one is over
     assert expired == []
 
 
