@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from clusters.machine import missing
 from commands import Done, ran
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,7 +38,7 @@ RESTRICTED = (
     "--shm-size=512m",
 )
 _PROGRAMS = ("podman", "runc", "conmon", "netavark", "aardvark-dns", "debootstrap")
-_HELPERS = "/usr/lib/podman:/usr/libexec/podman:/usr/sbin:/sbin"
+_HELPERS = "/usr/lib/podman:/usr/libexec/podman"
 # By itself, root's podman raises both limits to more than a root without CAP_SYS_RESOURCE may have. Of the
 # second, runc may not set all that there is. crun does not support cgroups of both versions at once.
 _CONF = """\
@@ -64,9 +65,7 @@ def why_not() -> str | None:
     """What this machine lacks for containers."""
     if os.geteuid() != 0:
         return "containers are made by root here"
-    path = f"{os.environ.get('PATH', '')}:{_HELPERS}"
-    missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
-    return f"missing: apt-get install {' '.join(missing)}" if missing else None
+    return missing({name: (name,) for name in _PROGRAMS}, _HELPERS)
 
 
 @functools.cache

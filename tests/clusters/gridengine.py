@@ -8,29 +8,28 @@ however that ends (see gridengine_host.sh).
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from clusters.machine import NAMESPACES, inside, missing, no_namespaces
 from commands import Done, ran
 
 _SCRIPT = Path(__file__).parent / "gridengine_host.sh"
-_PROGRAMS = ("sge_qmaster", "sge_execd", "qsub", "qconf", "ip", "nsenter", "unshare")
-_KINDS = ("--net", "--pid", "--mount", "--uts", "--ipc")
-_NAMESPACES = ["unshare", *_KINDS, "--fork", "--kill-child", "--mount-proc"]
+_PACKAGES = {
+    "gridengine-master": ("sge_qmaster",),
+    "gridengine-exec": ("sge_execd",),
+    "gridengine-client": ("qsub", "qconf"),
+    "iproute2": ("ip",),
+    "util-linux": ("nsenter", "unshare"),
+}
 _PATIENCE_S = 120.0
 CELL = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
 
 
 def why_not() -> str | None:
     """What this machine lacks for it."""
-    if os.geteuid() != 0:
-        return "a Grid Engine of namespaces needs root"
-    if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
-        packages = "gridengine-master gridengine-exec gridengine-client iproute2 util-linux"
-        return f"{', '.join(missing)} missing: apt-get install {packages}"
-    return None
+    return missing(_PACKAGES) or no_namespaces()
 
 
 class GridEngine:
@@ -40,7 +39,7 @@ class GridEngine:
     def __enter__(self) -> "GridEngine":
         self.folder.mkdir()
         self._process = subprocess.Popen(
-            [*_NAMESPACES, str(_SCRIPT), str(self.folder), str(self._slots)],
+            [*NAMESPACES, "--mount-proc", str(_SCRIPT), str(self.folder), str(self._slots)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,7 +80,6 @@ class GridEngine:
         check: bool = True,
     ) -> Done:
         """Run a command on the host, which is also the one that submits."""
-        inside = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--net", "--pid"]
-        argv = (*inside, f"--wd={cwd or self.folder}", "env", *argv)
+        argv = (*inside(self._pid), f"--wd={cwd or self.folder}", "env", *argv)
         variables = {**os.environ, **CELL, **(environment or {})}
         return ran(argv, code=0 if check else None, env=variables, timeout=_PATIENCE_S)

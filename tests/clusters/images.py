@@ -12,7 +12,6 @@ import io
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusters.machine import missing
 from clusters.slurm import CHECKOUT
 
 IMAGE = "localhost/python:test"
@@ -69,12 +69,7 @@ class Engine:
 
 def why_not() -> str | None:
     """What this machine lacks for containers."""
-    missing = [name for name in _PROGRAMS if not _is_there(name)]
-    return f"{', '.join(missing)} missing: apt-get install podman crun conmon netavark" if missing else None
-
-
-def _is_there(program: str) -> bool:
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_HELPERS}") is not None
+    return missing({name: (name,) for name in _PROGRAMS}, _HELPERS)
 
 
 def podman_site(folder: Path) -> Engine:

@@ -36,6 +36,7 @@ from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead
 from clusters.kube_images import empty_image, program_image
 from clusters.kube_pods import SHELL_IMAGE
 from clusters.kube_policy import enforced
+from clusters.machine import NAMESPACES, inside, missing, no_namespaces
 from commands import ran
 from waiting import wait_until
 
@@ -54,7 +55,6 @@ _PACKAGES = {
     "openssl": ("openssl",),
     "podman": ("podman",),
 }
-_NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
 _STORE = "/run/images"  # in a cluster: where podman keeps images, see kube_site.sh
 _UMASK = 0o022  # a test may have one that hides the files from the pods
 _PATIENCE_S = 90.0  # for what takes seconds on an idle machine
@@ -65,17 +65,11 @@ def why_not() -> str | None:
     if os.geteuid() != 0:
         return f"a Kubernetes of processes needs root; {USERS_CLUSTER}= names a cluster of yours"
     is_built(wait=True)
-    missing = [package for package, programs in _PACKAGES.items() if not all(map(_is_there, programs))]
-    if missing:
-        return f"missing: apt-get install --no-install-recommends {' '.join(missing)}"
-    if missing := [name for name in _BUILT if not (TOOLS / "bin" / name).exists()]:
-        return f"{', '.join(missing)} not built: make kube-tools (needs Go)"
-    tried = subprocess.run(["unshare", "-mnpuif", "true"], capture_output=True, text=True, check=False)
-    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
-
-
-def _is_there(program: str) -> bool:
-    return shutil.which(program, path=path()) is not None
+    if lacking := missing(_PACKAGES):
+        return lacking
+    if absent := [name for name in _BUILT if not (TOOLS / "bin" / name).exists()]:
+        return f"{', '.join(absent)} not built: make kube-tools (needs Go)"
+    return no_namespaces()
 
 
 def _program(name: str) -> Path:
@@ -157,7 +151,7 @@ class KubeCluster(Addons):
     def _open_site(self) -> None:
         script = [str(_HERE / "kube_site.sh"), str(self.folder), self.folder.name, _podman_store()]
         # Not a child of ours: another process may use it longer.
-        argv = ["setsid", "--fork", *_NAMESPACES, *script]
+        argv = ["setsid", "--fork", *NAMESPACES, *script]
         subprocess.run(argv, stdin=subprocess.DEVNULL, umask=_UMASK, check=True)
         self._wait_until((self.folder / "pid").exists, "the site does not open")
         link, pid = self.folder.name, (self.folder / "pid").read_text().strip()
@@ -230,9 +224,8 @@ class KubeCluster(Addons):
     ) -> subprocess.CompletedProcess:
         """Runs on the node, in its namespaces; with `check`, a failure shows what it said."""
         pid = (self.folder / "pid").read_text().strip()
-        enter = ["nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/"]
         done = subprocess.run(
-            [*enter, *argv],
+            [*inside(pid), "--wd=/", *argv],
             env={**os.environ, **SPARING, "PATH": path()},
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,

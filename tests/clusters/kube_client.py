@@ -23,6 +23,7 @@ import yaml
 
 from clusters.kube_api import Api, Refused
 from clusters.kube_api import path as place
+from clusters.machine import search_path
 from commands import Done, ran
 from waiting import wait_until
 
@@ -240,7 +241,7 @@ def _deletion(grace_s: float | None) -> dict:
 
 def path() -> str:
     """Where the programs are: those of `make kube-tools` first."""
-    return f"{TOOLS / 'bin'}:{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+    return f"{TOOLS / 'bin'}:{search_path()}"
 
 
 def is_built(*, wait: bool = False) -> bool:

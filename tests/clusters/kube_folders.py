@@ -5,19 +5,17 @@ Whoever uses the cluster holds the lock of FOLDER/users, shared; its process 1 w
 
 import contextlib
 import fcntl
-import ipaddress
-import json
 import os
-import random
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from clusters.machine import free_subnets
+
 _FOLDERS = Path("/var/tmp")  # not /run, which may be memory: an image has gigabytes
 # Nobody's: RFC 5737 keeps them for examples. Two addresses a cluster: this machine's and the node's.
-_SUBNETS = [ipaddress.ip_network(net) for net in ("198.51.100.0/24", "203.0.113.0/24")]
+_SUBNETS = ("198.51.100.0/24", "203.0.113.0/24")
 
 
 def claim_folder() -> tuple[Path, TextIO]:
@@ -63,12 +61,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def _claim() -> tuple[Path, TextIO]:
-    routes = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, check=True)
-    targets = {route["dst"] for route in json.loads(routes.stdout)} - {"default"}
-    used = [ipaddress.ip_network(target) for target in targets]
-    for subnet in _shuffled_subnets():
-        if any(network.overlaps(subnet) for network in used):
-            continue
+    for subnet in free_subnets(*_SUBNETS, prefix=30):
         _, _, c, d = str(subnet.network_address).split(".")
         folder = _FOLDERS / f"kube-{c}-{d}"  # a link has the same name, which may have 15 characters
         with contextlib.suppress(FileExistsError):
@@ -79,12 +72,6 @@ def _claim() -> tuple[Path, TextIO]:
             (folder / "addresses").write_text(f"{machine} {node}")
             return folder, users
     raise AssertionError(f"no subnet is free; {_FOLDERS}/kube-* are the clusters that there are")
-
-
-def _shuffled_subnets() -> list[ipaddress.IPv4Network]:
-    found = [subnet for network in _SUBNETS for subnet in network.subnets(new_prefix=30)]
-    random.SystemRandom().shuffle(found)  # not the generator that a test may have seeded
-    return found
 
 
 def remove_dead_clusters() -> None:

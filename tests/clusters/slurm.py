@@ -17,18 +17,17 @@ ends with this process, however that ends (see slurm_site.sh).
 import contextlib
 import fcntl
 import ipaddress
-import json
 import os
-import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from clusters.machine import NAMESPACES, free_subnets, inside, missing, no_namespaces, search_path
 from clusters.slurm_conf import write_configuration
 from commands import Done, ran
 from waiting import wait_until
@@ -36,21 +35,20 @@ from waiting import wait_until
 NOBODY = 65534  # the uid of another user, known to every machine and owner of nothing
 CHECKOUT = Path(__file__).parents[2]
 _HERE = Path(__file__).parent
-_SUBNETS = ipaddress.ip_network("198.18.0.0/15")  # nobody's: RFC 2544 keeps it for experiments
-_PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "setpriv")
-_NAMESPACES = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child"]
+_SUBNETS = "198.18.0.0/15"  # nobody's: RFC 2544 keeps it for experiments
+_PACKAGES = {
+    "slurm-wlm": ("slurmctld", "slurmd", "sbatch"),
+    "munge": ("munged",),
+    "iproute2": ("ip",),
+    "util-linux": ("nsenter", "unshare", "setpriv"),
+}
 _NS_GET_PARENT = 0xB702  # linux/nsfs.h
 _PATIENCE_S = 120.0  # for what takes well under a second on an idle machine
 
 
 def why_not() -> str | None:
     """What this machine lacks for a cluster."""
-    if os.geteuid() != 0:
-        return "a SLURM cluster of namespaces needs root"
-    if missing := [name for name in _PROGRAMS if shutil.which(name, path=search_path()) is None]:
-        return f"{', '.join(missing)} missing: apt-get install slurm-wlm munge iproute2 util-linux"
-    tried = subprocess.run(["unshare", "-mnpuif", "true"], capture_output=True, text=True, check=False)
-    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+    return missing(_PACKAGES) or no_namespaces()
 
 
 class SlurmCluster:
@@ -86,7 +84,7 @@ class SlurmCluster:
             os.umask(umask)
         try:
             script = [str(_HERE / "slurm_site.sh"), str(self.folder)]
-            self._start("site", [*_NAMESPACES, "--mount-proc", *script], 1)
+            self._start("site", [*NAMESPACES, "--mount-proc", *script], 1)
             self._wait_until_up("site")
             self._connect()
             self.start_controller()
@@ -160,7 +158,7 @@ class SlurmCluster:
             n = self.nodes.index(node)
             script = [str(_HERE / "slurm_node.sh"), str(self.folder), node, f"{self.address(node)}/24"]
             script += [f"02:00:00:00:00:{n:02x}", self._address(1), *sorted(self._visible)]
-            self._start(node, [*self._inside("site"), *_NAMESPACES, *script], 2)
+            self._start(node, [*self._inside("site"), *NAMESPACES, *script], 2)
         for node in nodes:
             self._wait_until_up(node)
         self.wait_for_nodes(nodes)
@@ -318,7 +316,7 @@ class SlurmCluster:
     # Processes
 
     def _inside(self, name: str) -> list[str]:
-        return ["nsenter", f"--target={self._pids[name]}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+        return inside(self._pids[name])
 
     def _variables(self) -> list[str]:
         return [f"SLURM_CONF={self.folder}/etc/slurm.conf", f"PATH={search_path()}"]
@@ -369,24 +367,13 @@ class SlurmCluster:
 
 def _claim_subnet() -> tuple[Path, ipaddress.IPv4Network]:
     """A subnet that this machine does not use, claimed by the folder named after it."""
-    routes = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, check=True)
-    targets = {route["dst"] for route in json.loads(routes.stdout)} - {"default"}
-    used = [ipaddress.ip_network(target) for target in targets]
-    for subnet in _shuffled(_SUBNETS.subnets(new_prefix=24)):
-        if any(network.subnet_of(subnet) for network in used):
-            continue
+    for subnet in free_subnets(_SUBNETS, prefix=24):
         _, b, c, _ = str(subnet.network_address).split(".")
         folder = Path("/run") / f"ct-{b}-{c}"  # short: it holds sockets, and a link has the same name
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o755)
             return folder, subnet
     raise AssertionError(f"no subnet of {_SUBNETS} is free; /run/ct-* are the clusters that there are")
-
-
-def _shuffled(subnets: Iterator) -> list:
-    found = list(subnets)
-    random.SystemRandom().shuffle(found)  # not the generator that a test may have seeded
-    return found
 
 
 def _pid_namespaces(pid: int) -> set[int]:
@@ -406,7 +393,3 @@ def _pid_namespaces(pid: int) -> set[int]:
 
 def _as_user(uid: int | None) -> list[str]:
     return [] if uid is None else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-
-
-def search_path() -> str:
-    return os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"

@@ -8,25 +8,23 @@ Whoever submits needs an account: root has the account `physics`, everybody else
 """
 
 import os
-import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusters.slurm import SlurmCluster, search_path
+from clusters.machine import missing, search_path
+from clusters.slurm import SlurmCluster
 from clusters.slurm import why_not as why_no_cluster
 from commands import Done, ran
 
 ACCOUNT = "physics"
 _DATABASE_PORT = 3306  # on the loopback of a network of its own
-_PROGRAMS = ("slurmdbd", "sacct", "mariadbd", "mariadb-install-db")
+_PACKAGES = {"slurmdbd": ("slurmdbd", "sacct"), "mariadb-server": ("mariadbd", "mariadb-install-db")}
 
 
 def why_not() -> str | None:
     """What this machine lacks for it."""
-    if missing := [name for name in _PROGRAMS if shutil.which(name, path=search_path()) is None]:
-        return f"{', '.join(missing)} missing: apt-get install slurmdbd mariadb-server"
-    return why_no_cluster()
+    return missing(_PACKAGES) or why_no_cluster()
 
 
 class AccountingCluster(SlurmCluster):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters.slurm import search_path
+from clusters.machine import search_path
 from clustertrain.launchers.slurm.queue import LIMITS, NATIVE_STATES, REASONS
 from clustertrain.launchers.slurm.sbatch_errors import QUEUED, REMEDIES
 
