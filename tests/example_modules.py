@@ -1,8 +1,7 @@
 """The examples of the repository, for their tests: their modules, and the program that runs their jobs."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,14 +11,18 @@ import pytest
 from commands import Done, ran
 
 
-@contextmanager
-def modules_of(folder: Path, *names: str) -> Iterator[dict[str, ModuleType]]:
-    """The modules of an example by name. Later tests import those of other examples."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        yield {name: import_module(name) for name in names}
-        for name in names:
-            sys.modules.pop(name, None)
+def example_of(folder: Path, *names: str) -> Callable[..., dict[str, ModuleType]]:
+    """A fixture: the modules of an example by name. Later tests import those of other examples."""
+
+    @pytest.fixture(scope="module")
+    def example() -> Iterator[dict[str, ModuleType]]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(folder)
+            yield {name: import_module(name) for name in names}
+            for name in names:
+                sys.modules.pop(name, None)
+
+    return example
 
 
 def clustertrain(*arguments: str, code: int = 0, **options: object) -> Done:

@@ -23,6 +23,7 @@ from leftovers import children, left_after, living_descendants
 
 CODE = Path(__file__).parent / "whole" / "jobs"
 # Each worker costs 5 CPU seconds, which import torch and Ray: two are for what only two can show.
+FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 ONE_WORKER = {"resources": {"workers": 1, "cpus_per_worker": 0.5}}
 
 
@@ -204,8 +205,7 @@ def uninterrupted(tmp_path_factory):
         run = Run(
             folder / "reference",
             f"reference-{workers}",
-            task="faulty:Faulty",
-            train={"epochs": 3, "batch_size": 4, "log_every": 1},
+            **FAULTY,
             resources={"workers": workers, "cpus_per_worker": 0.5},
         )
         with (folder / f"reference-{workers}.lock").open("w") as lock:

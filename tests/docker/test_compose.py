@@ -10,11 +10,10 @@ import pytest
 from clusters.composed import ComposedCluster, OnCluster
 from clusters.composed import why_not as why_not_composed
 from clusters.containers import RESTRICTED, podman, told, why_not
-from whole_run import same_weights, uninterrupted
+from whole_run import FAULTY, same_weights, uninterrupted
 
 __all__ = ["uninterrupted"]
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1500)]
-FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 SLOW = {**FAULTY, "args": {"step_s": 0.5}, "checkpoint": {"every": {"steps": 2}, "keep_last": 3}}
 WORKER = "worker-2"
 

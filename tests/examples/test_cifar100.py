@@ -17,7 +17,7 @@ from clustertrain.cli.main import main
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
 from commands import ran
-from example_modules import clustertrain, modules_of, set_options
+from example_modules import clustertrain, example_of, set_options
 from web import serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar100"
@@ -26,11 +26,7 @@ TRAIN, TEST = 1000, 203  # images; two workers evaluate 102 and 101 of them
 URL_PATH = "/~kriz/cifar-100-binary.tar.gz"
 
 
-@pytest.fixture(scope="module")
-def example():
-    """The modules of the example by name."""
-    with modules_of(EXAMPLE, "cifar100", "make_archive", "strategies") as modules:
-        yield modules
+example = example_of(EXAMPLE, "cifar100", "make_archive", "strategies")
 
 
 @pytest.fixture(scope="module")

@@ -14,18 +14,14 @@ from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
 from clustertrain import load_job
-from example_modules import clustertrain, modules_of, set_options
+from example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "language_model"
 JOB = EXAMPLE / "job.yaml"
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def example():
-    """The modules of the example by name."""
-    with modules_of(EXAMPLE, "language_model", "make_text") as modules:
-        yield modules
+example = example_of(EXAMPLE, "language_model", "make_text")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from clustertrain import load_job
 from clustertrain.errors import JobError
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from example_modules import clustertrain, modules_of, set_options
+from example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segmentation"
 JOB = EXAMPLE / "job.yaml"
@@ -24,11 +24,7 @@ TRAIN, VAL, HEIGHT, WIDTH = 16, 5, 64, 128
 IMAGE = "train/aachen/aachen_000000_000019"
 
 
-@pytest.fixture(scope="module")
-def example():
-    """The modules of the example by name."""
-    with modules_of(EXAMPLE, *MODULES) as modules:
-        yield modules
+example = example_of(EXAMPLE, *MODULES)
 
 
 @pytest.fixture

@@ -14,16 +14,12 @@ from clustertrain.checkpoints.save import load
 from clustertrain.training.model.normalizing import convert
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from example_modules import clustertrain, modules_of, set_options
+from example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_grains"
 
 
-@pytest.fixture(scope="module")
-def example():
-    """The modules of the example by name."""
-    with modules_of(EXAMPLE, "grains", "unet3d_grains") as modules:
-        yield modules
+example = example_of(EXAMPLE, "grains", "unet3d_grains")
 
 
 def task_of(example, file, **args):

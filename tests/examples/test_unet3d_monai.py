@@ -17,17 +17,13 @@ from clustertrain.training.data.sampling import MicroBatch, Position
 from clustertrain.training.ranks.rng import seed_all
 from clustertrain.training.rehearsal import rehearse
 from clustertrain.worker.train import settings_of
-from example_modules import clustertrain, modules_of, set_options
+from example_modules import clustertrain, example_of, set_options
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "unet3d_monai"
 COUNT, SIZE, EVALUATED = 11, 48, 3  # two workers evaluate 2 and 1 of them
 
 
-@pytest.fixture(scope="module")
-def example():
-    """The modules of the example by name."""
-    with modules_of(EXAMPLE, "make_archive", "unet3d_monai") as modules:
-        yield modules
+example = example_of(EXAMPLE, "make_archive", "unet3d_monai")
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from clusters.slurm import SlurmCluster, why_not
+from slurm.login import Login
+from slurm.trained import Submitted
 from whole_run import uninterrupted
 
 __all__ = ["uninterrupted"]
@@ -37,6 +40,17 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").heal()
+
+
+@pytest.fixture
+def login(cluster: SlurmCluster, tmp_path: Path) -> Login:
+    return Login(cluster, tmp_path)
+
+
+@pytest.fixture
+def make(cluster: SlurmCluster, tmp_path: Path) -> Callable[..., Submitted]:
+    """Makes runs of which each is submitted to the cluster."""
+    return partial(Submitted, cluster, tmp_path)
 
 
 @pytest.fixture

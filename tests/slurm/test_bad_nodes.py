@@ -13,19 +13,11 @@ import pytest
 from clustertrain import version
 from clustertrain.run.records import Result
 from commands import ran
-from slurm.trained import FAULTY, ON_TWO, Submitted, slow, wait_for_no_process
+from slurm.trained import FAULTY, ON_TWO, slow, wait_for_no_process
 from waiting import wait_until
 from whole_run import same_weights
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture
-def make(cluster, tmp_path):
-    def make_run(name, **sections):
-        return Submitted(cluster, tmp_path, name, **sections)
-
-    return make_run
 
 
 def refused(run, code: int) -> str:

@@ -10,11 +10,6 @@ from slurm.login import Login
 from waiting import wait_until
 
 
-@pytest.fixture
-def login(cluster, tmp_path):
-    return Login(cluster, tmp_path)
-
-
 def refusal(login, code, **environment):
     """The error's lines; nothing may have been submitted or written down."""
     before = login.jobs()

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from slurm.login import Login
-
 # In place of the agent: it ends the step only after the batch shell has polled several times.
 AGENT = """\
 #!/bin/sh
@@ -22,11 +20,10 @@ module() { test "$2" != cuda/99 || { echo "cuda/99: no such module"; return 7; }
 
 
 @pytest.fixture
-def login(cluster, tmp_path):
-    made = Login(cluster, tmp_path)
-    made.write_agent(AGENT)
+def login(login, tmp_path):
+    login.write_agent(AGENT)
     (tmp_path / ".bash_profile").write_text(PROFILE)
-    return made
+    return login
 
 
 def output_of(login, state: str, *setup: str, **sections) -> str:

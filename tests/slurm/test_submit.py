@@ -19,7 +19,6 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.submission import Submission
 from commands import ran
-from slurm.login import Login
 
 pytestmark = pytest.mark.slurm
 
@@ -43,8 +42,7 @@ if os.environ["SLURM_NODEID"] == "0":
 
 
 @pytest.fixture
-def login(cluster, tmp_path):
-    login = Login(cluster, tmp_path)
+def login(login):
     login.job()
     return login
 

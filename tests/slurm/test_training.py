@@ -7,18 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from slurm.trained import FAULTY, ON_TWO, Submitted, preempt, slow
+from slurm.trained import FAULTY, ON_TWO, preempt, slow
 from whole_run import CODE, same_weights
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture
-def make(cluster, tmp_path):
-    def make_run(name, **sections):
-        return Submitted(cluster, tmp_path, name, **sections)
-
-    return make_run
 
 
 def test_two_runs_on_the_same_nodes_compute_what_one_machine_does_and_leave_nothing(

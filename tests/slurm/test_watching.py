@@ -131,15 +131,6 @@ def test_one_that_runs_shows_its_job_its_nodes_and_its_time(runs):
     assert re.fullmatch(r"10:00|\d:\d\d", rows["time left"])
 
 
-def test_a_stop_is_asked_for_and_waited_for(runs, cluster):
-    job_id = runs.start()
-    said = runs.cli("stop").splitlines()
-    assert said[0].startswith(f"sent a stop request to SLURM job {job_id} on node")
-    assert said[1:] == ["digits: stopped (user) at step 7"]
-    assert cluster.wait_for_state(job_id, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
-    assert status_of(runs.run()).exit_code == 75
-
-
 def test_who_does_not_stop_in_time_is_cancelled(runs, cluster, monkeypatch):
     monkeypatch.setattr(stop, "_BEYOND_GRACE_S", 1.0)
     job_id, said = runs.start(agent="deaf"), []
@@ -175,7 +166,8 @@ def test_what_waits_behind_one_that_runs_does_not_go_on_after_a_stop(runs, clust
     assert f"SLURM {second}: PENDING (Dependency: waits for another job)" in shown
     said = runs.cli("stop").splitlines()
     assert said[0] == f"SLURM job {second} was cancelled in the queue"
-    assert said[2] == "digits: stopped (user) at step 7"
+    assert said[1].startswith(f"sent a stop request to SLURM job {first} on node")
+    assert said[2:] == ["digits: stopped (user) at step 7"]
     assert cluster.job(second)["JobState"] == "CANCELLED"
     assert cluster.wait_for_state(first, {"COMPLETED", "CANCELLED"})["JobState"] == "COMPLETED"
     assert status_of(runs.run()).exit_code == 75  # as the attempt ended

@@ -8,10 +8,9 @@ from pathlib import Path
 from clusters.slurm import SlurmCluster
 from commands import Done, ran
 from waiting import wait_until
-from whole_run import Run
+from whole_run import FAULTY, Run
 
 PATIENCE_S = 150
-FAULTY = {"task": "faulty:Faulty", "train": {"epochs": 3, "batch_size": 4, "log_every": 1}}
 ON_TWO = {"options": ["--nodelist=node1,node2"]}  # node1 is the head then
 
 

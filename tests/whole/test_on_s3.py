@@ -13,7 +13,7 @@ from clustertrain.cli.main import main
 from clustertrain.run.streams.history import curve
 from clustertrain.storage import open_store
 from fault_proxy import FaultProxy
-from whole_run import ONE_WORKER, same_weights
+from whole_run import FAULTY, ONE_WORKER, same_weights
 
 pytestmark = pytest.mark.faults
 
@@ -30,9 +30,8 @@ def storage(bucket, **options):
 
 def sections(bucket, *, args=None, **options):
     return {
-        "task": "faulty:Faulty",
+        **FAULTY,
         "args": args or {},
-        "train": {"epochs": 3, "batch_size": 4, "log_every": 1},
         "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
         "storage": storage(bucket, **options),
     }

@@ -11,14 +11,13 @@ import pytest
 
 from clustertrain.checkpoints.read import newest_verified
 from leftovers import kill_together
-from whole_run import same_weights
+from whole_run import FAULTY, same_weights
 
 
 def sections(workers, **args):
     return {
-        "task": "faulty:Faulty",
+        **FAULTY,
         "args": args,
-        "train": {"epochs": 3, "batch_size": 4, "log_every": 1},
         "checkpoint": {"every": {"steps": 4}, "keep_last": 2},
         "resources": {"workers": workers, "cpus_per_worker": 0.5},
     }

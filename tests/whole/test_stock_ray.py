@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from example_modules import clustertrain
+from whole_run import FAULTY
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "job.yaml"
 # Each process of the run imports it: none of them finds anything of Ray's private API.
@@ -43,9 +44,8 @@ def test_the_example_needs_nothing_of_rays_private_api(tmp_path, stock):
 def test_a_killed_worker_is_named_and_the_group_starts_again(make_run, stock, tmp_path):
     run = make_run(
         "killed",
-        task="faulty:Faulty",
+        **FAULTY,
         args={"fault": "kill", "rank": 1, "at_call": 13, "marker": str(tmp_path / "struck")},
-        train={"epochs": 3, "batch_size": 4, "log_every": 1},
         checkpoint={"every": {"steps": 4}, "keep_last": 2},
     )
     assert "died of signal 9 (SIGKILL)" in run.start(**stock).end(0)
@@ -56,12 +56,7 @@ def test_a_killed_worker_is_named_and_the_group_starts_again(make_run, stock, tm
 
 @pytest.mark.nightly
 def test_the_same_error_twice_ends_the_run(make_run, stock):
-    run = make_run(
-        "twofold",
-        task="faulty:Faulty",
-        args={"fault": "raise", "rank": 0, "at_call": 5},
-        train={"epochs": 3, "batch_size": 4, "log_every": 1},
-    )
+    run = make_run("twofold", **FAULTY, args={"fault": "raise", "rank": 0, "at_call": 5})
     assert "twice at step" in run.start(**stock).end(1)
     assert (run.result.cause, run.result.restarts) == ("same_error_twice", 1)
 

@@ -12,6 +12,7 @@ from clustertrain.node.signals import ReceivedSignals
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
+from clustertrain.run.records import Arrival
 from clustertrain.run.streams.history import events_of_attempt
 
 PREEMPTED = "JobState=RUNNING PreemptTime=2026-11-21T16:09:55 Restarts=0"
@@ -38,8 +39,9 @@ class LivingRay:
 def policy(tmp_path):
     def make(received: str, **slurm) -> SlurmEndPolicy:
         job = Job.model_validate({"name": "a", "function": "m:f", "slurm": slurm})
-        attempt = claim_attempt(RunDir.newest(str(tmp_path), "a"), launcher="slurm")
         allocation = Allocation(None, "1", 0, ("node1", "node2"), 0, None, 1, 0, None)
+        run = RunDir.newest(str(tmp_path), "a")
+        attempt = claim_attempt(run, launcher="slurm", allocation=allocation.record)
         start = Start(job, attempt.run, Options(), allocation, tmp_path, ())
         if received:
             (tmp_path / received).touch()
@@ -75,6 +77,15 @@ def test_before_the_workers_start_no_save_is_promised(policy, is_training, promi
     (note,) = [event for event in events_of_attempt(ending.attempt) if event["kind"] == "note"]
     assert promised in note["text"]
     assert (result is None) == is_training
+
+
+@pytest.mark.parametrize(("code", "state"), [(None, "lost"), (3, "failed")])
+def test_a_node_without_ray_is_lost_and_one_with_a_wrong_installation_is_not(policy, code, state):
+    ending = policy("")
+    arrival = Arrival("node2", error="Ray on node2 ended with code 3.", exit_code=code)
+    ending.attempt.arrival(1).write(arrival)
+    result = ending.end_now(False)
+    assert (result.state, "node2" in result.text) == (state, True)
 
 
 DOWN = "\nDown: node2|down*|2026-11-24T12:39:11|Not responding\n"

@@ -9,17 +9,12 @@ import pytest
 
 from clustertrain import variables
 from clustertrain.job.model import Job
-from clustertrain.launchers.slurm.agent.allocation import Allocation
-from clustertrain.launchers.slurm.agent.end_policy import SlurmEndPolicy
-from clustertrain.launchers.slurm.agent.node import Start
 from clustertrain.launchers.slurm.ray_start_retry import result_of_late_node
-from clustertrain.node.signals import ReceivedSignals
-from clustertrain.run.admission import Options
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import claim_attempt
 from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
-from clustertrain.run.records import Arrival, SchedulerStart
+from clustertrain.run.records import SchedulerStart
 from clustertrain.run.result import ended, write_result
 from sample_records import sample_restart_claim
 
@@ -85,20 +80,6 @@ def test_what_came_between_ends_the_row(start, between):
         assert late(start(restart=2), job).state == "lost"
     else:
         assert late(start(job_id="8"), job).state == "lost"
-
-
-@pytest.mark.parametrize(("code", "state"), [(None, "lost"), (3, "failed")])
-def test_the_head_treats_a_node_without_ray_as_lost_and_a_wrong_installation_not(
-    start, tmp_path, code, state
-):
-    attempt, job = start(), job_of()
-    allocation = Allocation("sim", "7", 0, NODES, 0, None, 1, 0, None)
-    of_head = Start(job, attempt.run, Options(), allocation, tmp_path, ())
-    policy = SlurmEndPolicy(of_head, attempt, None, ReceivedSignals(), None, None)
-    attempt.arrival(1).write(Arrival("node2", error="Ray on node2 ended with code 3.", exit_code=code))
-    result = policy._failed_arrival(False)
-    assert result.state == state
-    assert "node2" in result.text
 
 
 def test_the_driver_of_a_head_that_does_not_start_writes_that_result(start):
