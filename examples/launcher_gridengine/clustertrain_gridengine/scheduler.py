@@ -47,7 +47,7 @@ class GridEngineScheduler(Scheduler):
             "#!/bin/bash",
             *(f"#$ -{option}" for option in _options(job, section, lead_s)),
             f"job={quote(job_file)}",
-            f"exec {' '.join(_command(section))}",
+            f"exec {' '.join(_command(section, lead_s))}",
             "",
         ]
         own_output = rf"{re.escape(job.name)}\.o\d+"
@@ -119,11 +119,12 @@ def _warned_after_s(time_limit_s: float, lead_s: float) -> int:
     return math.floor(time_limit_s - lead_s)
 
 
-def _command(section: GridEngine) -> Iterator[str]:
+def _command(section: GridEngine, lead_s: float) -> Iterator[str]:
     yield quote(str(section.python or sys.executable))
     yield "-m clustertrain.launchers.scheduler.start gridengine"
     if section.time_limit is not None:
-        yield "--at-time-limit USR1"
+        # A job that was restarted gets SIGUSR2 then, as after qdel (seen with 8.1.9).
+        yield f"--at-time-limit USR1 --time-limit {_warned_after_s(section.time_limit, lead_s)}"
     if section.resubmit:
         yield f"--restart-code {_RESTART_CODE}"
     yield f'"$JOB_ID" "${{{variables.SUBMISSION}:-$job}}"'

@@ -12,6 +12,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ from clustertrain.job.code_folders import places
 from clustertrain.job.file import load_job
 from clustertrain.job.model import Job
 from clustertrain.launchers.one_host import check_installed, driver_environment, world_sizes_here
+from clustertrain.node.processes import this_process
 from clustertrain.node.signals import REQUESTS_TO_END
 from clustertrain.observe.screen import Lines
 from clustertrain.observe.tables import print_ending
@@ -36,6 +39,8 @@ from clustertrain.run.streams.stream_upload import StreamUpload, send_leftovers
 from clustertrain.run.submission import Submission
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.stop_on_signal import run_driver
+
+_EARLY_S = 5.0  # a scheduler looks at its jobs every few seconds, and began to count before this process
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,6 +70,7 @@ def _parsed(argv: Sequence[str]) -> Namespace:
     parser.add_argument("start", help="what the submission sent as text, or the path of the job file")
     parser.add_argument("--cluster", help="the name of the scheduler's cluster")
     parser.add_argument("--at-time-limit", help="the signal that comes before the end of the job's time")
+    parser.add_argument("--time-limit", type=float, help="seconds after which it comes, or another signal")
     parser.add_argument("--restart-code", type=int, help="with this exit code the scheduler restarts the job")
     return parser.parse_args(argv)
 
@@ -123,8 +129,17 @@ def _meanings(arguments: Namespace) -> dict[int, tuple[str, str]]:
     """The state and the cause of a run that each signal ends."""
     meanings: dict[int, tuple[str, str]] = dict.fromkeys(REQUESTS_TO_END, ("stopped", "terminated"))
     if arguments.at_time_limit:
-        state = "stopped" if arguments.restart_code is None else "preempted"
-        meanings[signal.Signals[f"SIG{arguments.at_time_limit}"]] = (state, "time_limit")
+        at_limit = "stopped" if arguments.restart_code is None else "preempted", "time_limit"
+        meanings[signal.Signals[f"SIG{arguments.at_time_limit}"]] = at_limit
+        if arguments.time_limit is not None:
+            later = dict.fromkeys(REQUESTS_TO_END, at_limit)
+            began_s = this_process().pid_started_ticks / os.sysconf("SC_CLK_TCK")
+            ran_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began_s
+            timer = threading.Timer(
+                max(0.0, arguments.time_limit - _EARLY_S - ran_s), meanings.update, [later]
+            )
+            timer.daemon = True
+            timer.start()
     return meanings
 
 
