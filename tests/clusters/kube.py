@@ -29,7 +29,7 @@ import yaml
 from urllib3.exceptions import HTTPError
 
 from clusters.kube_addons import Addons
-from clusters.kube_api import Api, Refused
+from clusters.kube_api import Api, Refused, manifest
 from clusters.kube_client import SPARING, TOOLS, USERS_CLUSTER, is_built, path
 from clusters.kube_conf import NODE, SERVICES, command_lines, write_configuration
 from clusters.kube_folders import claim_folder, join_folder, locked, remove_dead_clusters
@@ -306,29 +306,13 @@ class KubeCluster(Addons):
         folder.mkdir()
         folder.chmod(0o1777)
         metadata = {"name": name, "namespace": namespace}
-        common = {"accessModes": [access], "storageClassName": ""}
+        common, size = {"accessModes": [access], "storageClassName": ""}, {"storage": "100Gi"}
+        meta = {"name": folder.name, "labels": {"for-namespace": namespace}}
+        volume = {**common, "capacity": size, "claimRef": metadata, "hostPath": {"path": str(folder)}}
+        claim = {**common, "volumeName": folder.name, "resources": {"requests": size}}
         self.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": folder.name, "labels": {"for-namespace": namespace}},
-                "spec": {
-                    **common,
-                    "capacity": {"storage": "100Gi"},
-                    "claimRef": metadata,
-                    "hostPath": {"path": str(folder)},
-                },
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": metadata,
-                "spec": {
-                    **common,
-                    "volumeName": folder.name,
-                    "resources": {"requests": {"storage": "100Gi"}},
-                },
-            },
+            manifest("PersistentVolume", metadata=meta, spec=volume),
+            manifest("PersistentVolumeClaim", metadata=metadata, spec=claim),
         )
 
         def bound(claims: list[dict]) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from clusters.kube_api import Refused
+from clusters.kube_api import Refused, manifest
 from clusters.kube_api import path as place
 from clusters.kube_client import TOOLS, Kubernetes
 from clusters.kube_conf import DNS
@@ -72,7 +72,8 @@ class Addons(Kubernetes):
         """As a pod with the labels that network policies go by."""
         meta = {"name": "coredns", "namespace": "kube-system"}
         labels = {"k8s-app": "kube-dns"}
-        rbac = "rbac.authorization.k8s.io"
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "coredns"}
+        subject = {"kind": "ServiceAccount", **meta}
         container = {
             "name": "coredns",
             "image": "localhost/coredns:test",
@@ -88,37 +89,16 @@ class Addons(Kubernetes):
             "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
         }
         ports = [{"name": proto.lower(), "port": 53, "protocol": proto} for proto in ("UDP", "TCP")]
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        deployment = {"selector": {"matchLabels": labels}, "template": template}
+        service = {"clusterIP": DNS, "selector": labels, "ports": ports}
         self.apply(
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-            {
-                "apiVersion": f"{rbac}/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": "coredns"},
-                "rules": _DNS_RULES,
-            },
-            {
-                "apiVersion": f"{rbac}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": "coredns"},
-                "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "coredns"},
-                "subjects": [{"kind": "ServiceAccount", **meta}],
-            },
-            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"Corefile": _COREFILE}},
-            {
-                "apiVersion": "apps/v1",
-                "kind": "Deployment",
-                "metadata": meta,
-                "spec": {
-                    "selector": {"matchLabels": labels},
-                    "template": {"metadata": {"labels": labels}, "spec": spec},
-                },
-            },
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": {"name": "kube-dns", "namespace": "kube-system"},
-                "spec": {"clusterIP": DNS, "selector": labels, "ports": ports},
-            },
+            manifest("ServiceAccount", metadata=meta),
+            manifest("ClusterRole", "coredns", rules=_DNS_RULES),
+            manifest("ClusterRoleBinding", "coredns", roleRef=role, subjects=[subject]),
+            manifest("ConfigMap", metadata=meta, data={"Corefile": _COREFILE}),
+            manifest("Deployment", metadata=meta, spec=deployment),
+            manifest("Service", metadata={**meta, "name": "kube-dns"}, spec=service),
         )
 
     # KubeRay
@@ -151,8 +131,7 @@ class Addons(Kubernetes):
             if not started.read():
                 self._start_kueue()
                 started.write("yes")
-        rayjob = {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": {}}
-        rayjob["metadata"] = {"name": "try", "namespace": namespace}
+        rayjob = manifest("RayJob", metadata={"name": "try", "namespace": namespace}, spec={})
 
         def webhook_answers() -> bool:
             """Its path is served later than those of Kueue's own kinds. That it refuses is an answer."""
@@ -181,11 +160,7 @@ class Addons(Kubernetes):
         self.watch("secrets", KUEUE_NAMESPACE, has_certificate, 90, otherwise, name=_KUEUE_SECRET)
         self.delete_all("pods", KUEUE_NAMESPACE, grace_s=0)
         self._wait_until_ready(_KUEUE, KUEUE_NAMESPACE)
-        flavor = {
-            "apiVersion": "kueue.x-k8s.io/v1beta1",
-            "kind": "ResourceFlavor",
-            "metadata": {"name": "try"},
-        }
+        flavor = manifest("ResourceFlavor", "try")
 
         def webhooks_answer() -> bool:
             with contextlib.suppress(Refused):

@@ -31,6 +31,15 @@ _GROUPS = {
     "workloadpriorityclasses": "kueue.x-k8s.io/v1beta1",
     "workloads": "kueue.x-k8s.io/v1beta1",
 }
+_RBAC = "rbac.authorization.k8s.io/v1"
+# Of which version an object is, if not of v1.
+_VERSIONS = {
+    **dict.fromkeys(("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"), _RBAC),
+    "Deployment": "apps/v1",
+    "RayJob": "ray.io/v1",
+    "ResourceFlavor": "kueue.x-k8s.io/v1beta1",
+    "TokenRequest": "authentication.k8s.io/v1",
+}
 _OWNER = {"fieldManager": "tests", "force": "true"}
 _GONE = 410  # the changes since the last list are no longer known
 _ANSWERS_WITHIN_S = 60.0
@@ -42,6 +51,12 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def manifest(kind: str, name: str = "", *, metadata: Mapping | None = None, **fields: object) -> dict:
+    """An object, by its name or with other metadata."""
+    meta = dict(metadata) if metadata is not None else {"name": name}
+    return {"apiVersion": _VERSIONS.get(kind, "v1"), "kind": kind, "metadata": meta, **fields}
 
 
 def path(resource: str, namespace: str = "", name: str = "", part: str = "") -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from clusters.kube_api import Api, Refused
+from clusters.kube_api import Api, Refused, manifest
 from clusters.kube_api import path as place
 from clusters.machine import search_path
 from commands import Done, ran
@@ -155,7 +155,7 @@ class Kubernetes:
     def make_namespace(self, prefix: str = "test", security: str = "restricted") -> str:
         name = f"{prefix}-{secrets.token_hex(3)}"
         labels = {"pod-security.kubernetes.io/enforce": security}
-        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        self.apply(manifest("Namespace", metadata={"name": name, "labels": labels}))
         said = f"{name} has no default service account"
         self.watch("serviceaccounts", name, bool, 30, said, name="default")
         return name
@@ -190,28 +190,17 @@ class Kubernetes:
         name = name or f"user-{secrets.token_hex(3)}"
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
         subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-        rbac = "rbac.authorization.k8s.io/v1"
         self.apply(
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
-            {"apiVersion": rbac, "kind": "Role", "metadata": {"name": name}, "rules": list(rules)},
-            {
-                "apiVersion": rbac,
-                "kind": "RoleBinding",
-                "metadata": {"name": name},
-                "roleRef": role,
-                "subjects": [subject],
-            },
+            manifest("ServiceAccount", name),
+            manifest("Role", name, rules=list(rules)),
+            manifest("RoleBinding", name, roleRef=role, subjects=[subject]),
             namespace=namespace,
         )
         return self.kubeconfig_of(namespace, name)
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
         """Of a service account that is there."""
-        wanted = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"expirationSeconds": 7200},
-        }
+        wanted = manifest("TokenRequest", metadata={}, spec={"expirationSeconds": 7200})
         made = self.api.send("POST", place("serviceaccounts", namespace, account, "token"), wanted)
         config = yaml.safe_load(self._config)
         config["users"][0]["user"] = {"token": made["status"]["token"]}

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from clusters.kube_api import manifest
 from clusters.kube_client import USERS_CLUSTER
 
 SHELL_IMAGE = "localhost/busybox:test"  # in a cluster of ours
@@ -33,9 +34,4 @@ def shell_pod(name: str, script: str, labels: Mapping[str, str] | None = None, *
         "securityContext": security,
         "containers": [container],
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": dict(labels or {})},
-        "spec": {**common, **spec},
-    }
+    return manifest("Pod", metadata={"name": name, "labels": dict(labels or {})}, spec={**common, **spec})

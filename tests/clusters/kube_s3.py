@@ -13,12 +13,14 @@ import subprocess
 from collections.abc import Iterator
 
 from clusters.kube import KubeCluster
+from clusters.kube_api import manifest
 from clusters.kube_pods import shell_pod
 from s3_servers import ENVIRONMENT, Bucket, versitygw
 
 BUCKET, SECRET, PORT = "team", "s3", 7070
 ENDPOINT = f"http://s3:{PORT}"
 _CLAIM = "s3"
+_KEYS = {"ROOT_ACCESS_KEY": "AWS_ACCESS_KEY_ID", "ROOT_SECRET_KEY": "AWS_SECRET_ACCESS_KEY"}
 
 
 @contextlib.contextmanager
@@ -27,14 +29,9 @@ def s3_server(cluster: KubeCluster, namespace: str, image: str) -> Iterator[Buck
     folder = cluster.make_volume(namespace, _CLAIM)
     shutil.copy(versitygw(), folder / "versitygw")
     labels = {"app": "s3"}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "s3"},
-        "spec": {"selector": labels, "ports": [{"port": PORT}]},
-    }
-    keys = {name: ENVIRONMENT[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "stringData": keys}
+    service = manifest("Service", "s3", spec={"selector": labels, "ports": [{"port": PORT}]})
+    keys = {name: ENVIRONMENT[name] for name in _KEYS.values()}
+    secret = manifest("Secret", SECRET, stringData=keys)
     cluster.apply(service, secret, _pod(image, labels), namespace=namespace)
     cluster.watch("pods", namespace, _is_ready, 120, "the S3 server does not answer", name="s3")
     with _forwarded(cluster, namespace) as port:
@@ -46,16 +43,12 @@ def _pod(image: str, labels: dict[str, str]) -> dict:
     pod = shell_pod(
         "s3", "", labels, volumes=[{"name": "s3", "persistentVolumeClaim": {"claimName": _CLAIM}}]
     )
-    key = {"name": SECRET}
     pod["spec"]["containers"][0] |= {
         "image": image,
         "command": ["sh", "-c", f"mkdir -p /s3/attributes /s3/buckets/{BUCKET} && exec {program}"],
         "env": [
-            {"name": "ROOT_ACCESS_KEY", "valueFrom": {"secretKeyRef": {**key, "key": "AWS_ACCESS_KEY_ID"}}},
-            {
-                "name": "ROOT_SECRET_KEY",
-                "valueFrom": {"secretKeyRef": {**key, "key": "AWS_SECRET_ACCESS_KEY"}},
-            },
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key}}}
+            for name, key in _KEYS.items()
         ],
         "volumeMounts": [{"name": "s3", "mountPath": "/s3"}],
         "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
