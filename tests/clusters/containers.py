@@ -14,6 +14,7 @@ import functools
 import hashlib
 import itertools
 import os
+import re
 import resource
 import shutil
 import sys
@@ -137,6 +138,11 @@ def _files() -> Iterator[Path]:
         path = ROOT / name
         found = path.rglob("*") if path.is_dir() else [path]
         yield from sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts)
+
+
+def project_image_of_the_docs() -> str:
+    """The Dockerfile of a project in docs/docker.md."""
+    return re.search(r"```dockerfile\n(.*?)```", (ROOT / "docs/docker.md").read_text(), re.DOTALL)[1]
 
 
 def make_image(*settings: str, check: bool = True) -> Done:

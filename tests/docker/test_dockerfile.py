@@ -1,11 +1,13 @@
 """The files that an image is made of, looked at without making one."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-from clusters.containers import BASE, ROOT, make_image
+import pytest
+
+from clusters.containers import BASE, ROOT, make_image, project_image_of_the_docs
+from commands import ran
 
 HADOLINT = Path(sys.executable).parent / "hadolint"
 
@@ -14,16 +16,11 @@ def pins(file):
     return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
 
 
-def project_image_of_the_docs():
-    return re.search(r"```dockerfile\n(.*?)```", (ROOT / "docs/docker.md").read_text(), re.DOTALL)[1]
-
-
 def test_hadolint_finds_nothing(tmp_path):
     theirs = tmp_path / "Dockerfile"
     theirs.write_text(project_image_of_the_docs())
     for file in (ROOT / "docker/Dockerfile", theirs):
-        done = subprocess.run([HADOLINT, file], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+        assert ran([HADOLINT, file], code=0).stdout == ""
 
 
 def test_the_image_has_the_versions_that_a_machine_gets():
@@ -57,19 +54,15 @@ def test_everything_that_is_copied_is_sent_to_the_builder():
     assert {file for files in copied for file in files.split()} == allowed
 
 
-def test_an_engine_that_is_not_there_is_named():
-    done = make_image("ENGINE=/nowhere/podman", check=False)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["ENGINE=/nowhere/podman"], "/nowhere/podman is not installed\ninstall one of the two"),
+        (["ENGINE=true", "CA_BUNDLE=/nowhere/ca.pem"], "CA_BUNDLE=/nowhere/ca.pem cannot be read\n"),
+        (["ENGINE=true", "TARGET=tpu"], "TARGET=tpu is neither cpu nor gpu\n"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_built(settings, said):
+    done = make_image(*settings, check=False)
     assert done.returncode == 2
-    assert "image: /nowhere/podman is not installed\ninstall one of the two" in done.stderr
-
-
-def test_certificates_that_cannot_be_read_are_refused_before_anything_is_built():
-    done = make_image("ENGINE=true", "CA_BUNDLE=/nowhere/ca.pem", check=False)
-    assert done.returncode == 2
-    assert "image: CA_BUNDLE=/nowhere/ca.pem cannot be read\n" in done.stderr
-
-
-def test_a_target_that_is_not_there_is_refused():
-    done = make_image("ENGINE=true", "TARGET=tpu", check=False)
-    assert done.returncode == 2
-    assert "image: TARGET=tpu is neither cpu nor gpu\n" in done.stderr
+    assert f"image: {said}" in done.stderr

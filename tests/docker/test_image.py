@@ -13,6 +13,7 @@ from clusters.containers import (
     ca_bundle,
     make_kit_image,
     podman,
+    project_image_of_the_docs,
     stand_in_base,
     told,
     unique,
@@ -78,19 +79,8 @@ def test_programs_answer_in_a_shell_that_is_not_a_login_shell(image):
 
 
 def test_an_argument_is_passed_on_as_it_is_and_an_exit_code_comes_back(image):
-    done = podman(
-        "run",
-        "--rm",
-        "--network=none",
-        *RESTRICTED,
-        image,
-        "sh",
-        "-c",
-        'echo "$1"; exit 7',
-        "_",
-        "a  $b",
-        check=False,
-    )
+    command = ("sh", "-c", 'echo "$1"; exit 7', "_", "a  $b")
+    done = podman("run", "--rm", "--network=none", *RESTRICTED, image, *command, check=False)
     assert (done.stdout, done.returncode) == ("a  $b\n", 7)
 
 
@@ -167,14 +157,8 @@ def test_every_package_is_compiled(image):
     assert inside(image, "python", "-c", script).split() == ["True"] * 3
 
 
-def user_image_of_the_docs():
-    """docs/docker.md's own example."""
-    text = (ROOT / "docs/docker.md").read_text()
-    return re.search(r"```dockerfile\n(.*?)```", text, re.DOTALL)[1]
-
-
 def test_the_project_image_of_the_docs_is_three_lines_and_is_built(image, tmp_path):
-    lines = user_image_of_the_docs().splitlines()
+    lines = project_image_of_the_docs().splitlines()
     assert len(lines) == 3
     shutil.copytree(ROOT / "examples/digits", tmp_path / "project")
     (tmp_path / "project/requirements.txt").write_text("einops==0.8.1\n")
