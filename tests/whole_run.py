@@ -57,25 +57,17 @@ class Run:
             checked: the code is checked before the start.
             within: a command that runs the program under limits of its own.
         """
+        program = [sys.executable, "-m", "clustertrain.cli", "run", str(self.job_file)]
+        unchecked = [] if checked else [self.unchecked]
+        return self.launch(*within, *program, *unchecked, *arguments, env={**os.environ, **environment})
+
+    def launch(self, *argv: str, **options: object) -> "Run":
+        """A start by this command."""
         self.before = set(living_descendants())
         self.live = None  # the attempt as this machine's files show it: no storage is asked
         self.attempts_before = len(self.run_dir.attempts())
-        self.process = subprocess.Popen(
-            [
-                *within,
-                sys.executable,
-                "-m",
-                "clustertrain.cli",
-                "run",
-                str(self.job_file),
-                *([] if checked else [self.unchecked]),
-                *arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.process = subprocess.Popen(argv, text=True, **pipes, **options)
         return self
 
     def end(self, code: int, *, within_s: float = 300, all_gone: bool = True) -> str:

@@ -8,7 +8,6 @@ with ComposedCluster(folder) as cluster:         # `folder` is what the containe
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -113,19 +112,9 @@ class OnCluster(Run):
         )
 
     def start(self, *arguments: str) -> "OnCluster":
-        self.live = None
-        self.attempts_before = len(self.run_dir.attempts())
         there = ("--set", "storage=/storage", "--set", "code=/work/jobs")
         command = ("clustertrain", "run", f"/work/{self.job_file.name}", *there, *arguments)
-        self.process = subprocess.Popen(
-            ["podman", "exec", self.cluster.name("head"), *command],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        return self
+        return self.launch("podman", "exec", self.cluster.name("head"), *command, env=environment())
 
     def end(self, code: int, *, within_s: float = 400) -> str:
         return super().end(code, within_s=within_s, all_gone=False)

@@ -37,12 +37,10 @@ def write_configuration(folder: Path, address: str, cgroup: str) -> None:
     (folder / "resolv.conf").touch()  # an unreachable name server would stall every look-up
 
 
-def write_kubeconfig(
-    path: Path, address: str, authority: Path, token: str, namespace: str = "default"
-) -> Path:
+def write_kubeconfig(path: Path, address: str, authority: Path, token: str) -> None:
     path.touch(0o600)
     cluster = {"server": f"https://{address}:{API_PORT}", "certificate-authority": str(authority)}
-    context = {"cluster": "test", "user": "test", "namespace": namespace}
+    context = {"cluster": "test", "user": "test", "namespace": "default"}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -52,7 +50,6 @@ def write_kubeconfig(
         "current-context": "test",
     }
     path.write_text(yaml.safe_dump(config))
-    return path
 
 
 def command_lines(folder: Path, address: str) -> dict[str, list[str]]:

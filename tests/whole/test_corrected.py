@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from click.testing import CliRunner
 from clustertrain.cli.main import main
 from clustertrain.run.streams.history import curve
 from curves import mlflow_client, mlflow_points, wandb_points
-from leftovers import living_descendants
 from whole_run import ONE_WORKER
 
 ROOT = Path(__file__).parents[2]
@@ -56,24 +54,10 @@ def test_ctrl_c_in_make_is_a_stop_and_the_run_goes_on_with_a_changed_job(make_ru
         env={"WANDB_MODE": "offline"},
         **ONE_WORKER,
     )
-    run.before, run.live, run.attempts_before = set(living_descendants()), None, 0
-    run.process = subprocess.Popen(
-        # A shell in the background, as some CI has it, would pass SIGINT on as ignored.
-        [
-            "env",
-            "--default-signal=INT",
-            "make",
-            "train",
-            f"VENV={venv}",
-            f"JOB={run.job_file}",
-            "ARGS=--fresh",
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    # A shell in the background, as some CI has it, would pass SIGINT on as ignored.
+    make = ("env", "--default-signal=INT", "make", "train")
+    settings = (f"VENV={venv}", f"JOB={run.job_file}", "ARGS=--fresh")
+    run.launch(*make, *settings, cwd=ROOT, start_new_session=True)
     run.wait_for_step(2)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
     output = run.end(-signal.SIGINT)
