@@ -23,9 +23,8 @@ WORKER = SimpleNamespace(metadata=SimpleNamespace(hostname="node1", node_ip="10.
 
 def started(attempt, job):
     """The plan of the next start of the group."""
-    ref, text = AttemptRef.of(attempt), dump_job(job)
-    config = KitTorchConfig(ref=ref, job_yaml=text, is_script=job.script is not None)
-    return _claim(attempt, ref, config, [WORKER])
+    config = KitTorchConfig(watch=None, job_yaml=dump_job(job), is_script=job.script is not None)
+    return _claim(AttemptRef.of(attempt), config, [WORKER])
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ NODE = {"CPU": 8.0, "GPU": 2.0}
 def attempt(tmp_path, monkeypatch):
     """On a cluster of three nodes with two GPUs each."""
     nodes = [RayNode(name, 1, NODE, NODE, f"id-{name}") for name in "abc"]
-    monkeypatch.setattr(elastic_cluster, "_alive_nodes", lambda: nodes)
+    monkeypatch.setattr(elastic_cluster, "alive_nodes", lambda: nodes)
     monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: False)
     attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)

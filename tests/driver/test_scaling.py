@@ -33,7 +33,7 @@ class Nodes:
 
     def __init__(self, monkeypatch):
         self.alive, self.silent = ["a", "b"], []
-        monkeypatch.setattr(elastic_cluster, "_alive_nodes", self._nodes)
+        monkeypatch.setattr(elastic_cluster, "alive_nodes", self._nodes)
         monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: node.address in self.silent)
 
     def _nodes(self):

@@ -27,7 +27,7 @@ class OneRank(Group):
     """A group without processes, of one rank."""
 
     def __init__(self, attempt) -> None:
-        self._attempt, self._began_s = attempt, time.monotonic()
+        self._attempt, self.began_s = attempt, time.monotonic()
         self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
 
     def _diagnosed(self, failure, *, message, tail=""):

@@ -62,10 +62,15 @@ A, B, C = ("n1", "10.0.0.1"), ("n2", "10.0.0.2"), ("n1", "10.0.0.3")
 )
 def test_the_line_about_another_number_of_workers_names_the_nodes(before, now, alive, text):
     earlier = plan(*before) if before is not None else None
-    assert resize_text(earlier, plan(*now), 4, lambda: {f"10.0.0.{digit}" for digit in alive}) == text
+    assert (
+        resize_text(
+            earlier, plan(*now), 4, lambda: [RayNode(f"10.0.0.{digit}", 1, {}, {}) for digit in alive]
+        )
+        == text
+    )
 
 
 def test_the_plan_of_an_earlier_version_has_no_number_of_workers():
     old = ResumePoint(None, 0)
-    assert resize_text(old, plan(A, A, A, B), 4, set) is None
-    assert resize_text(old, plan(A, A), 4, set) == "2 of 4 workers: there is no room for more"
+    assert resize_text(old, plan(A, A, A, B), 4, list) is None
+    assert resize_text(old, plan(A, A), 4, list) == "2 of 4 workers: there is no room for more"

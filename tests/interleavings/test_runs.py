@@ -76,9 +76,8 @@ class Start:
         self.resumed, self.lines, self.committed, self.has_begun = None, [], [], False
 
     def begin(self):
-        ref = AttemptRef.of(self.attempt)
-        config = KitTorchConfig(ref=ref, job_yaml="", is_script=False)
-        self.plan = _claim(self.attempt, ref, config, [WORKER])
+        config = KitTorchConfig(watch=None, job_yaml="")
+        self.plan = _claim(AttemptRef.of(self.attempt), config, [WORKER])
         shelf = self.attempt.run.checkpoints
         if self.plan.checkpoint is not None:
             data = b"".join(shelf.store.blocks(shelf.file_key(self.plan.checkpoint, "model.pt")))

@@ -6,7 +6,6 @@ elastic_cluster.py  a Ray cluster whose nodes come and go
 excluded_nodes.py  nodes with a broken GPU, which the next starts do not use
 world_size.py    how many workers have room; why there are fewer or more
 ray_internals.py  Ray's private API: the one file that names it
-ray_nodes.py     the nodes of the Ray cluster, and their free resources
 ray_node.py      starts Ray on this machine, within a deadline of the site
 connection.py    connects to a Ray that runs
 deadline.py      ends the driver if a call to Ray does not return

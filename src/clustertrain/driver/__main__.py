@@ -10,12 +10,10 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -42,7 +40,7 @@ from clustertrain.run.folder import JOB_YAML, Attempt
 from clustertrain.run.records import Result
 from clustertrain.run.result import write_result
 from clustertrain.run.streams.events import EventLog
-from clustertrain.worker.code.user_code import enter_code
+from clustertrain.worker.code.user_code import check_code, enter_code
 from clustertrain.worker.machine.gc_tuning import HOOK, collect_rarely
 from clustertrain.worker.machine.gpus import check_gpus
 
@@ -50,28 +48,11 @@ _MARGIN_S = 10.0  # a connection that reports its own failure at the deadline ha
 _SHUTDOWN_WITHIN_S = 60.0
 
 
-class _CodeCheck(threading.Thread):
-    """Imports the user's code, torch and Ray Train while Ray's processes start, which saves 2 s."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__(name="code-check", daemon=True)
-        self._job = job
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            from clustertrain.worker.code.user_code import check_code
-
-            check_code(self._job)
-            import_module("clustertrain.driver.backend")
-            import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
-        except BaseException as error:  # noqa: BLE001  the main thread raises it
-            self.error = error
-
-    def wait(self) -> None:
-        self.join()
-        if self.error is not None:
-            raise self.error
+def _import_all(job: Job) -> None:
+    """Import the user's code, torch and Ray Train, in a thread while Ray's processes start: it saves 2 s."""
+    check_code(job)
+    import_module("clustertrain.driver.backend")
+    import_module(f"clustertrain.driver.{'stock' if is_stock() else 'trainer'}")
 
 
 def main(ref_text: str) -> int:
@@ -134,10 +115,9 @@ def _fit(run: _Run) -> None:
     enter_code(run.job)
     collect_rarely()
     _choose_api(run)
-    check = _CodeCheck(run.job)
-    check.start()
-    _connect(run, check)
-    check.wait()
+    imports = ThreadPoolExecutor(1).submit(_import_all, run.job)
+    _connect(run, imports)
+    imports.result()
     if run.attempt.stop.read() is not None:
         raise RunStopped("Stopped before the workers started.", checkpointed=False)
     while True:
@@ -173,10 +153,10 @@ def _ended_for_resize(attempt: Attempt) -> bool:
     return outcome is not None and not outcome.finished
 
 
-def _connect(run: _Run, check: _CodeCheck) -> None:
+def _connect(run: _Run, imports: Future[None]) -> None:
     started = time.monotonic()
     if run.cluster.is_this_machine and run.job.resources.gpus_per_worker:
-        check.wait()  # torch is imported by then
+        imports.result()  # of torch
         check_gpus(run.world_sizes[-1], run.job.resources.gpus_per_worker)
     deadline, logs = run.cluster.deadline, command_on(run.attempt.uri, "logs", "--driver")
     silent = f"{run.cluster.name} does not answer: a call to it did not return within {deadline}."
@@ -189,34 +169,51 @@ def _connect(run: _Run, check: _CodeCheck) -> None:
 
 
 def _trainer(run: _Run) -> Any:
-    from datetime import timedelta
-
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
+    from clustertrain.driver.backend import KitTorchConfig
     from clustertrain.worker import train as worker
 
-    job, recorded, watch = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
-    longest_s = max(watch.first_step_s, watch.step_s, watch.evaluation_s, watch.save_s)
+    job, recorded, watch_s = run.job, parse_job(run.job_yaml, JOB_YAML), run.job.failures.watchdog
+    longest_s = max(watch_s.first_step_s, watch_s.step_s, watch_s.evaluation_s, watch_s.save_s)
     scaling = ScalingConfig(
         num_workers=run.world_sizes[-1],
         use_gpu=job.resources.gpus_per_worker > 0,
         resources_per_worker=worker_resources(job.resources, has_slots=run.cluster.has_worker_slots),
         placement_strategy="PACK",
     )
-    api = _stock_api(run) if is_stock() else _api(run, scaling)
-    return api.trainer(
+    watch_options = (run.ref, job.failures.retries, run.cluster, run.world_sizes)
+    trainer, variables_of_worker = TorchTrainer, start_environment(recorded)
+    options: dict[str, Any] = {}
+    if is_stock():
+        from clustertrain.driver.stock import StockWatch
+
+        watch: Any = StockWatch(*watch_options)
+    else:
+        from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+        from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
+
+        watch, trainer = FailureWatch(*watch_options), KitTrainer
+        options = {
+            "outlives_run": run.cluster.outlives_run,
+            "start_deadline": StartDeadline(run.ref, watch_s.first_step_s),
+            "scaling_policy": _scaling_policy(run, scaling),
+        }
+        variables_of_worker = {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK, **variables_of_worker}
+    return trainer(
         worker.train_loop_per_worker,
         train_loop_config={},
-        torch_config=api.torch_config(
-            ref=run.ref,
+        torch_config=KitTorchConfig(
+            watch=watch,
             job_yaml=run.job_yaml,
             env=job.env,
             is_script=job.is_script,
             most_workers=run.world_sizes[-1],
             # The watchdog ends a hanging rank first, and names the phase. This timeout is for the case that
             # it fails.
-            timeout_s=int(timedelta(seconds=longest_s + 60).total_seconds()),
+            timeout_s=int(longest_s + 60),
         ),
         scaling_config=scaling,
         run_config=RunConfig(
@@ -229,45 +226,12 @@ def _trainer(run: _Run) -> Any:
             failure_config=FailureConfig(
                 max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1
             ),
-            callbacks=[api.watch],
+            callbacks=[watch],
             logging_config=LoggingConfig(log_level="INFO"),
-            worker_runtime_env={"env_vars": {**api.worker_env, **start_environment(recorded)}},
+            worker_runtime_env={"env_vars": variables_of_worker},
         ),
+        **options,
     )
-
-
-@dataclass(frozen=True)
-class _Api:
-    """What differs between Ray Train with its private API and without it."""
-
-    trainer: Callable[..., Any]
-    torch_config: Callable[..., Any]
-    watch: Any
-    worker_env: Mapping[str, str]
-
-
-def _api(run: _Run, scaling: Any) -> _Api:
-    from clustertrain.driver.backend import KitTorchConfig
-    from clustertrain.driver.ray_internals import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
-    from clustertrain.driver.trainer import FailureWatch, KitTrainer, StartDeadline
-
-    trainer = partial(
-        KitTrainer,
-        outlives_run=run.cluster.outlives_run,
-        start_deadline=StartDeadline(run.ref, run.job.failures.watchdog.first_step_s),
-        scaling_policy=_scaling_policy(run, scaling),
-    )
-    watch = FailureWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
-    return _Api(trainer, KitTorchConfig, watch, {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: HOOK})
-
-
-def _stock_api(run: _Run) -> _Api:
-    from ray.train.torch import TorchTrainer
-
-    from clustertrain.driver.stock import StockTorchConfig, StockWatch
-
-    watch = StockWatch(run.ref, run.job.failures.retries, run.cluster, run.world_sizes)
-    return _Api(TorchTrainer, partial(StockTorchConfig, watch=watch), watch, {})
 
 
 def _scaling_policy(run: _Run, scaling: Any) -> Any:

@@ -24,15 +24,15 @@ from ray.train.torch import TorchConfig, get_device
 from clustertrain import variables
 from clustertrain.checkpoints.manifest import CheckpointDamaged, CheckpointName
 from clustertrain.checkpoints.read import newest_verified
-from clustertrain.driver.cause.failures import Group
+from clustertrain.driver.elastic_cluster import alive_nodes
 from clustertrain.driver.ray_internals import ERROR_LOGGER
-from clustertrain.driver.ray_nodes import alive_addresses
+from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.driver.world_size import resize_text
 from clustertrain.errors import ClusterTrainError, RunStopped, StorageError
 from clustertrain.node.ports import Ports, free_port
 from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.run.claims import has_script_checkpoint, overtaken_by
-from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.folder import Restart
 from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
@@ -43,12 +43,15 @@ from clustertrain.worker.restart_plan import RestartPlan
 _OTHERS_S = 5.0  # for the errors of the other ranks, when one has raised an error
 
 
-@dataclass
+@dataclass(kw_only=True)
 class KitTorchConfig(TorchConfig):  # type: ignore[misc]  # ray ships no types
-    """TorchConfig for all three entry points: data is staged before the process group is created."""
+    """TorchConfig for all three entry points: data is staged before the process group is created.
 
-    ref: AttemptRef | None = None
-    job_yaml: str = ""
+    `watch` is told of each start of the workers; Ray's public callbacks have no hook for that.
+    """
+
+    watch: RetryPolicy
+    job_yaml: str
     env: dict[str, str] = field(default_factory=dict, repr=False)
     is_script: bool = False
     most_workers: int = 1
@@ -69,15 +72,10 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
     share_cuda_visible_devices = True  # as Ray's own for torch: LOCAL_RANK is an index into them
 
     def on_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
-        if backend_config.ref is None:
-            raise ClusterTrainError(
-                "KitTorchConfig has no attempt. This is a bug of clustertrain: please report it."
-            )
-        attempt = backend_config.ref.open()
-        plan = _claim(attempt, backend_config.ref, backend_config, worker_group.get_workers())
-        group = None
+        watch = backend_config.watch
+        plan = _claim(watch.ref, backend_config, worker_group.get_workers())
         try:
-            group = Group(worker_group, attempt)
+            watch.group_exists(worker_group)
             worker_group.execute(setup.set_up_process, plan, ERROR_LOGGER)
             self._probe(worker_group)
             self._stage(worker_group, plan)
@@ -87,21 +85,16 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
             else:
                 errors = self._make_process_group(worker_group, backend_config)
                 if errors:
-                    group.report(errors)
+                    watch.has_failed(errors)
                     _end_group(worker_group)
-                    raise self.failed_start("The process group could not be made.")
+                    raise watch.failed_start("The process group could not be made.")
         except RayActorError as error:
-            if group is not None:
-                group.report_dead_worker(error)
+            watch.has_lost_worker(error)
             _end_group(worker_group)
-            raise self.failed_start("A worker died before training began.") from error
+            raise watch.failed_start("A worker died before training began.") from error
 
-    def failed_start(self, text: str) -> Exception:
-        """The error with which Ray Train starts the group again: it retries no other."""
-        from clustertrain.driver.ray_internals import WorkerGroupStartupFailedError
-
-        error: Exception = WorkerGroupStartupFailedError(text)
-        return error
+    def on_training_start(self, worker_group: Any, backend_config: KitTorchConfig) -> None:
+        backend_config.watch.has_started()
 
     def _make_process_group(self, worker_group: Any, config: KitTorchConfig) -> dict[int, BaseException]:
         """As Ray Train, which has no deadline for it and cannot name the ranks that are missing. Returns the
@@ -212,13 +205,14 @@ def _set_rendezvous(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address, str(port)
 
 
-def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> RestartPlan:
+def _claim(ref: AttemptRef, config: KitTorchConfig, workers: Sequence[Any]) -> RestartPlan:
     """Claim the next restart for this process, and decide what it resumes from.
 
     Raises:
         RunStopped: a stop was requested before this start.
         StorageError: a newer attempt has taken the run over, or no checkpoint verifies.
     """
+    attempt = ref.open()
     if (stop := attempt.stop.read()) is not None:
         raise RunStopped(f"Stopped before the workers started ({stop.cause}).", checkpointed=False)
     newest = attempt.run.newest_attempt()
@@ -269,7 +263,7 @@ def _claim(attempt: Attempt, ref: AttemptRef, config: KitTorchConfig, workers: S
     )
     restart.plan.write(resume)
     earlier = before.plan.read() if before is not None else None
-    if text := resize_text(earlier, resume, config.most_workers, alive_addresses):
+    if text := resize_text(earlier, resume, config.most_workers, alive_nodes):
         events.write("resized", world_size=len(workers), of=config.most_workers, text=text)
     resumes_script = config.is_script and has_script_checkpoint(attempt.run)
     plan = RestartPlan(ref, restart.number, config.job_yaml, config.env, name, resumes_script)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from clustertrain.driver.excluded_nodes import excluded_nodes
@@ -33,17 +33,17 @@ class ElasticCluster(RayCluster):
     def per_worker(self) -> Mapping[str, float]:
         """The resources that decide how many workers fit on a node."""
 
-    def room(self, attempt: Attempt) -> int:
-        """The number of workers that the nodes have room for now, with those that this run uses."""
-        return self._room_without(attempt, excluded_nodes(attempt))
+    def room(self, attempt: Attempt, without: str = "") -> int:
+        """The number of workers that the nodes have room for now, with those that this run uses; on all nodes
+        that are not left out, except the one with the id `without`."""
+        return room_on(self._nodes(attempt, without), self.per_worker, _own(attempt))
+
+    def _nodes(self, attempt: Attempt, without: str = "") -> list[RayNode]:
+        left_out = {*excluded_nodes(attempt), without}
+        return [node for node in alive_nodes() if node.node_id not in left_out]
 
     def can_do_without(self, attempt: Attempt, node_id: str, world_sizes: Sequence[int]) -> bool:
-        room = self._room_without(attempt, {*excluded_nodes(attempt), node_id})
-        return largest(world_sizes, room) is not None
-
-    def _room_without(self, attempt: Attempt, left_out: Collection[str]) -> int:
-        nodes = [node for node in _alive_nodes() if node.node_id not in left_out]
-        return room_on(nodes, self.per_worker, _own(attempt))
+        return self.room(attempt, without=node_id) >= world_sizes[0]
 
     def world_size_now(self, attempt: Attempt, world_sizes: Sequence[int]) -> int:
         """The largest of these numbers for which there is room, otherwise the smallest."""
@@ -58,20 +58,14 @@ class ElasticCluster(RayCluster):
         Raises:
             RunStopped: a stop was requested meanwhile.
         """
-        started = looked = time.monotonic() - _LOOK_EVERY_S
-        enough = is_reported = False
-        left_out = excluded_nodes(attempt)
+        started, is_reported = time.monotonic(), False
 
         def is_enough() -> bool:
-            nonlocal looked, enough, is_reported
-            now = time.monotonic()
-            if now - looked < _LOOK_EVERY_S:
-                return enough
-            looked, waited_s = now, now - started - _LOOK_EVERY_S
-            nodes = [node for node in _alive_nodes() if node.node_id not in left_out]
-            room = room_on(nodes, self.per_worker, _own(attempt))
+            nonlocal is_reported
+            waited_s, nodes = time.monotonic() - started, self._nodes(attempt)
             if waited_s < _NOTICED_WITHIN_S and any(map(_is_silent, nodes)):
                 return False
+            room = room_on(nodes, self.per_worker, _own(attempt))
             size = largest(world_sizes, room)
             enough = size == world_sizes[-1] or (size is not None and waited_s >= self.resize_after_s)
             if not enough and not is_reported:
@@ -79,7 +73,7 @@ class ElasticCluster(RayCluster):
                 self._report(attempt, world_sizes, room, what)
             return enough
 
-        return all_there(attempt, is_enough, what, timeout_s)
+        return all_there(attempt, is_enough, what, timeout_s, _LOOK_EVERY_S)
 
     def _report(self, attempt: Attempt, world_sizes: Sequence[int], room: int, what: str) -> None:
         text = f"waiting for {what}: there is room for {room} of {world_sizes[-1]} workers"
@@ -90,10 +84,25 @@ class ElasticCluster(RayCluster):
         EventLog(attempt.events).write("note", text=text)
 
 
-def _alive_nodes() -> list[RayNode]:
-    from clustertrain.driver.ray_nodes import alive_nodes  # it needs Ray, which the submit side does not load
+def alive_nodes() -> list[RayNode]:
+    """The nodes that Ray calls alive. Ray notices after up to 30 s that a node was lost, and the free
+    resources are a second old."""
+    import ray  # the submit side does not load it
 
-    return alive_nodes()
+    from clustertrain.driver.ray_internals import available_resources_per_node
+
+    free = available_resources_per_node()
+    return [
+        RayNode(
+            node["NodeManagerAddress"],
+            int(node["NodeManagerPort"]),
+            node["Resources"],
+            free.get(node["NodeID"], {}),
+            node["NodeID"],
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
 def _is_silent(node: RayNode) -> bool:

@@ -110,7 +110,9 @@ def ray_cluster_of(launcher: str, job: Job) -> RayCluster:
     return cluster
 
 
-def all_there(attempt: Attempt, are_there: Callable[[], bool], what: str, timeout_s: float) -> bool:
+def all_there(
+    attempt: Attempt, are_there: Callable[[], bool], what: str, timeout_s: float, poll_s: float = _POLL_S
+) -> bool:
     """Wait until `are_there()` is true; False if it is not after `timeout_s` seconds. `what`: nodes, pods.
 
     Raises:
@@ -124,4 +126,4 @@ def all_there(attempt: Attempt, are_there: Callable[[], bool], what: str, timeou
             raise RunStopped(f"Stopped before all {what} were there.", checkpointed=False)
         return False
 
-    return wait_until(are_there_or_stopped, timeout_s, _POLL_S)
+    return wait_until(are_there_or_stopped, timeout_s, poll_s)

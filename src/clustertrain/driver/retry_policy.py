@@ -7,9 +7,12 @@ without a new checkpoint.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from ray.exceptions import RayActorError
 
 from clustertrain.driver.cause.failures import Group, newest_restart, write_failure
 from clustertrain.driver.ray_cluster import RayCluster
@@ -36,7 +39,7 @@ class RetryPolicy:
     def __init__(
         self, ref: AttemptRef, retries: int, cluster: RayCluster, world_sizes: Sequence[int]
     ) -> None:
-        self._ref = ref
+        self.ref = ref
         self._retries = retries
         self._cluster, self._world_sizes = cluster, tuple(world_sizes)
         self._patience = RetryBudget.of(ref.open(), retries)
@@ -44,18 +47,33 @@ class RetryPolicy:
         self._last_handled = -1  # the newest restart whose failure was handled
         self._seen: set[tuple[str, int, str | None]] = set()
 
-    def has_started(self, worker_group: Any) -> None:
-        """Record the start of the workers."""
-        attempt = self._ref.open()
-        self._group = Group(worker_group, attempt)
-        restart = newest_restart(attempt).number
-        EventLog(attempt.events).write("group_started", restart=restart, **self._group.as_event())
+    def failed_start(self, text: str) -> Exception:
+        """The error that makes Ray Train start the group again although its training had not begun."""
+        raise NotImplementedError
+
+    def group_exists(self, worker_group: Any) -> None:
+        """Note the limits of the workers, whose training has not begun."""
+        self._group = None
+        self._group = Group(worker_group, self.ref.open())
+
+    def has_started(self) -> None:
+        """Record that the training of the workers begins."""
+        if self._group is not None:
+            attempt, self._group.began_s = self.ref.open(), time.monotonic()
+            restart = newest_restart(attempt).number
+            EventLog(attempt.events).write("group_started", restart=restart, **self._group.as_event())
 
     def has_failed(self, errors: Mapping[int, BaseException]) -> None:
         """Record the failure of the workers, by rank, once for each start."""
         if self._group is not None:
             group, self._group = self._group, None
             group.report(errors)
+
+    def has_lost_worker(self, error: RayActorError) -> None:
+        """Record the death of a worker before its training began."""
+        if self._group is not None:
+            group, self._group = self._group, None
+            group.report_dead_worker(error)
 
     def before_restart(self) -> None:
         """Decide whether the workers start again, and wait until they can.
@@ -65,7 +83,7 @@ class RetryPolicy:
             RunStopped: a stop was requested.
             ClusterError: there is no room for the workers.
         """
-        attempt = self._ref.open()
+        attempt = self.ref.open()
         failure = self._new_failure(attempt)
         if failure is None or not failure.fatal:
             _check_stop(attempt)

@@ -1,20 +1,18 @@
 """Ray Train with its public API alone, for a Ray with which the private one does not work (ray_internals.py).
 
-The workers' callback and backend are the same. What is missing: Ray's controller is a process of its own; the
-number of workers is fixed; the start of their processes has no deadline of its own; a worker that dies before
-training ends the run; no node with a broken GPU is left out; nothing notices that Ray itself has ended.
+The steps of a start and the workers are the same. What is missing: Ray's controller is a process of its own;
+the number of workers is fixed; the start of their processes has no deadline of its own; a worker that dies
+before training ends the run; no node with a broken GPU is left out; nothing notices that Ray itself has
+ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ray.train import UserCallback
-from ray.train.backend import Backend
 
-from clustertrain.driver.backend import KitBackend, KitTorchConfig
 from clustertrain.driver.retry_policy import RetryPolicy, StopRetrying
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Failure
@@ -27,28 +25,8 @@ class StockWatch(RetryPolicy, UserCallback):  # type: ignore[misc]  # ray ships 
         self.has_failed(worker_exceptions)
         self.before_restart()
 
-    def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
-        return f"The next start may use {failure.host} again."
-
-
-@dataclass
-class StockTorchConfig(KitTorchConfig):
-    """The configuration of StockBackend, which calls `watch` at each start of the workers: Ray's public
-    callback has no hook for that."""
-
-    watch: StockWatch | None = None
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        return StockBackend
-
-
-class StockBackend(KitBackend):
-    """A KitBackend that tells the watch of each start."""
-
-    def on_training_start(self, worker_group: Any, backend_config: StockTorchConfig) -> None:
-        if backend_config.watch is not None:
-            backend_config.watch.has_started(worker_group)
-
     def failed_start(self, text: str) -> Exception:
         return StopRetrying(text)
+
+    def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
+        return f"The next start may use {failure.host} again."

@@ -30,6 +30,7 @@ from clustertrain.driver.ray_internals import (
     TrainController,
     WorkerGroup,
     WorkerGroupCallback,
+    WorkerGroupStartupFailedError,
 )
 from clustertrain.driver.retry_policy import RetryPolicy
 from clustertrain.errors import ClusterTrainError
@@ -68,10 +69,7 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
     def on_controller_start_worker_group(
         self, *, scaling_config: Any, num_workers: int
     ) -> dict[str, str] | None:
-        return node_selector(excluded_nodes(self._ref.open()))
-
-    def after_worker_group_start(self, worker_group: Any) -> None:
-        self.has_started(worker_group)
+        return node_selector(excluded_nodes(self.ref.open()))
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         if worker_group_status.errors:
@@ -80,6 +78,10 @@ class FailureWatch(RetryPolicy, WorkerGroupCallback, ControllerCallback):  # typ
     def before_controller_execute_failure_decision(self, failure_decision: FailureDecision) -> None:
         if failure_decision == FailureDecision.RETRY:
             self.before_restart()
+
+    def failed_start(self, text: str) -> Exception:
+        error: Exception = WorkerGroupStartupFailedError(text)
+        return error
 
 
 class KitTrainer(TorchTrainer):  # type: ignore[misc]  # ray ships no types

@@ -52,13 +52,13 @@ def largest(world_sizes: Sequence[int], room: int) -> int | None:
 
 
 def resize_text(
-    before: ResumePoint | None, now: ResumePoint, most: int, alive: Callable[[], Iterable[str]]
+    before: ResumePoint | None, now: ResumePoint, most: int, alive: Callable[[], Iterable[RayNode]]
 ) -> str | None:
     """The line that explains a number of workers other than `most` or the last one, or None if it is both.
 
     Args:
         before: the plan of the start of the group before this one, None if this is the first.
-        alive: returns the addresses of the nodes that Ray calls alive.
+        alive: returns the nodes that Ray calls alive.
     """
     earlier = before.world_size if before is not None else None
     if now.world_size is None or now.world_size == (earlier or most):
@@ -67,7 +67,7 @@ def resize_text(
     if before is None or earlier is None:
         return f"{what}: there is no room for more"
     if now.world_size < earlier:
-        names = _names(before, without=set(alive()))
+        names = _names(before, without={node.address for node in alive()})
         return f"{what}: {names} gone" if names else f"{what}: there is no room for more"
     names = _names(now, without=set(before.addresses))
     return f"{what}: {names} new" if names else f"{what}: there is room for them"

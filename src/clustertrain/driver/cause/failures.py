@@ -80,7 +80,7 @@ class Group:
     def __init__(self, worker_group: Any, attempt: Attempt) -> None:
         self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
         self._attempt = attempt
-        self._began_s = time.monotonic()
+        self.began_s = time.monotonic()
         self._limits: dict[int, Limits] = dict(
             zip(self._workers, worker_group.execute(read_limits), strict=True)
         )
@@ -237,7 +237,7 @@ class Group:
 
     def _has_just_begun(self) -> bool:
         """Whether this is the first start of the attempt's workers, a few minutes ago."""
-        return newest_restart(self._attempt).number == 0 and time.monotonic() - self._began_s < _BEGINNING_S
+        return newest_restart(self._attempt).number == 0 and time.monotonic() - self.began_s < _BEGINNING_S
 
     def _where_whole(self, rank: int) -> str:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
