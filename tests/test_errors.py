@@ -24,7 +24,7 @@ ERRORS = [
     RunStopped("a", checkpointed=True),
     RunStopped("a", checkpointed=False),
     StagingInterrupted("digits"),
-    ScriptFailed("a", 7, None),
+    ScriptFailed("a", 7),
     NonFiniteLoss(3, 1, float("inf"), "Lower the learning rate"),
     NonFiniteWeights(3, "Lower the learning rate"),
     WeightsDiverged(3, 1, "head.weight"),

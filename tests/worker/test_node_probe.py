@@ -15,13 +15,14 @@ from fault_proxy import FaultProxy, put, status
 
 pytestmark = pytest.mark.slow
 
+NONCES = {0: "ours", 1: "theirs"}
 _OTHER_NODE = """
 import sys
 from clustertrain.errors import StorageError
 from clustertrain.worker.machine.storage_probe import write_nonce
 from clustertrain.run.attempt_ref import AttemptRef
 try:
-    write_nonce(AttemptRef.from_text(sys.argv[1]).open(), 0, 1, "theirs")
+    write_nonce(AttemptRef.from_text(sys.argv[1]), 0, 1, {1: "theirs"})
 except StorageError as error:
     sys.exit(str(error))
 """
@@ -35,12 +36,9 @@ def attempt(request, tmp_path):
 
 
 def test_two_nodes_that_share_it_leave_nothing(attempt):
-    nonces = {0: "ours", 1: "theirs"}
-    for node_rank, nonce in nonces.items():
-        write_nonce(attempt, 0, node_rank, nonce)
-    read_nonces(attempt, 0, nonces)
-    for node_rank in nonces:
-        remove_nonce(attempt, 0, node_rank)
+    for step in (write_nonce, read_nonces, remove_nonce):
+        for node_rank in NONCES:
+            step(AttemptRef.of(attempt), 0, node_rank, NONCES)
     assert attempt.run.store.list(attempt.restart(0).key) == []
 
 
@@ -73,9 +71,9 @@ def test_a_path_that_is_another_file_system_on_one_node_is_named(on_another_node
     monkeypatch.setattr(node_probe, "_PATIENCE_S", 0.5)
     attempt, done = on_another_node('mount -t tmpfs none "$STORAGE"')
     assert done.returncode == 0, done.stderr
-    write_nonce(attempt, 0, 0, "ours")
+    write_nonce(AttemptRef.of(attempt), 0, 0, NONCES)
     with pytest.raises(StorageError) as caught:
-        read_nonces(attempt, 0, {0: "ours", 1: "theirs"})
+        read_nonces(AttemptRef.of(attempt), 0, 0, NONCES)
     text = str(caught.value)
     assert "Node 1 wrote theirs" in text
     assert "reads nothing there" in text
@@ -96,7 +94,7 @@ def test_a_node_without_the_right_to_write_names_action_key_and_status(moto_s3):
         run = RunDir.newest(moto_s3.through(proxy.endpoint).location("runs"), "digits")
         proxy.script(status(403, "AccessDenied"), when=put)
         with pytest.raises(StorageError) as caught:
-            write_nonce(run.attempt(1), 0, 0, "ours")
+            write_nonce(AttemptRef.of(run.attempt(1)), 0, 0, NONCES)
     text = str(caught.value)
     assert f"On {os.uname().nodename}: PUT s3://{moto_s3.bucket}/runs/digits/g1/attempts/1/" in text
     assert "HTTP 403 AccessDenied" in text

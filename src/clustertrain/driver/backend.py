@@ -37,6 +37,7 @@ from clustertrain.run.records import RestartClaim, ResumePoint
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.step_counter import reached_step
 from clustertrain.worker import setup
+from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.process_group import GroupSpec, join_process_group
 from clustertrain.worker.restart_plan import RestartPlan
 
@@ -77,7 +78,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
         try:
             watch.group_exists(worker_group)
             worker_group.execute(setup.set_up_process, plan, ERROR_LOGGER)
-            self._probe(worker_group)
+            self._probe(worker_group, plan)
             self._stage(worker_group, plan)
             if backend_config.is_script:
                 address, port = worker_group.execute_single(0, _rendezvous_here)
@@ -123,12 +124,13 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
         """Does nothing: the processes end right after this, and destroying the group would wait 30 s for dead
         ranks."""
 
-    def _probe(self, worker_group: Any) -> None:
+    def _probe(self, worker_group: Any, plan: RestartPlan) -> None:
         """Every node writes a file, then every node reads the files of all, then each removes its own."""
         firsts = _first_of_each_node(worker_group)
         nonces = {w.distributed_context.node_rank: secrets.token_hex(8) for w in firsts}
-        for step in ("write", "read", "remove"):
-            ray.get([w.execute_async(setup.probe_storage, step, nonces) for w in firsts])
+        for step in (write_nonce, read_nonces, remove_nonce):
+            of_nodes = zip(firsts, nonces, strict=True)
+            ray.get([w.execute_async(step, plan.ref, plan.restart, n, nonces) for w, n in of_nodes])
 
     def _stage(self, worker_group: Any, plan: RestartPlan) -> None:
         firsts = _first_of_each_node(worker_group)

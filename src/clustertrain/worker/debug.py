@@ -17,25 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clustertrain import session
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.job.references import with_values, without_references
 from clustertrain.job.source import script_file
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.observe.screen import Lines
-from clustertrain.training.loop import train
-from clustertrain.training.measured.memory_snapshot import memory_snapshot
-from clustertrain.training.ranks.host import Requests, SaveProgress
+from clustertrain.training.ranks.host import Requests
 from clustertrain.training.settings import TrainSettings
-from clustertrain.training.step.kernels import use_fast_kernels
-from clustertrain.worker.code.build_task import make_task
-from clustertrain.worker.code.user_code import check_function, check_task, code_folders, enter_code
+from clustertrain.worker.code.user_code import code_folders, enter_code
 from clustertrain.worker.data.local_data import stage_here
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.scripts.script_command import fill_environment, script_arguments, worker_variables
 from clustertrain.worker.single_rank_group import device_of, rank_zero, set_environment
-from clustertrain.worker.train import settings_of
+from clustertrain.worker.train import call_function, settings_of, train_task
 
 
 def debug(job: Job) -> None:
@@ -66,13 +61,9 @@ def debug(job: Job) -> None:
         with rank_zero(device_of(job)) as rank_info:
             run = _NoFiles(screen)
             if job.function:
-                _run_function(job, rank_info, run, data)
-                return
-            settings = _settings(job)
-            use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-            with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, run.memory):
-                task = make_task(check_task(job.task or ""), job)
-                train(task, settings, rank_info, run, data)
+                call_function(job, rank_info, run, data)
+            else:
+                train_task(job, _settings(job), rank_info, run, data)
     except bdb.BdbQuit:
         raise KeyboardInterrupt from None
 
@@ -96,22 +87,6 @@ def _settings(job: Job) -> TrainSettings:
         return settings
     share = settings.global_batch_size // (job.world_sizes[-1] * settings.accumulate)
     return replace(settings, batch_size=share, global_batch_size=None)
-
-
-def _run_function(job: Job, rank_info: Any, run: _NoFiles, data: Mapping[str, Path]) -> None:
-    function = check_function(job.function or "")
-    args = dict(job.args) if isinstance(job.args, dict) else {}
-    session.start_session(
-        session.Session(
-            run=run,
-            rank_info=rank_info,
-            data=data,
-            args=args,
-            save_every_steps=job.checkpoint.every.steps,
-            save_every_minutes=job.checkpoint.every.minutes,
-        )
-    )
-    function(args)
 
 
 def _run_script(job: Job, data: Mapping[str, Path]) -> None:
@@ -148,29 +123,13 @@ class _NoFiles:
     def requests(self) -> Requests:
         return Requests()
 
-    def restore(self) -> dict[str, Any] | None:
-        return None
+    def _do_nothing(self, *args: Any) -> None:
+        """Nothing is restored or saved; there is no watchdog and no logger of images."""
 
-    def fill(self, tensors: dict[str, Any]) -> None:
-        """Nothing is restored."""
-
-    def reserve(self, state: dict[str, Any]) -> None:
-        """Nothing is saved."""
-
-    def save(self, state: dict[str, Any], progress: SaveProgress) -> None:
-        """Nothing is saved."""
-
-    def wait_for_write(self, timeout_s: float) -> None:
-        """Nothing is written."""
+    restore = fill = reserve = save = wait_for_write = images = phase = finish = _do_nothing
 
     def log(self, record: dict[str, Any]) -> None:
         self._screen.show([{"time": time.time(), **record}])
-
-    def images(self, step: int, images: Mapping[str, Any]) -> None:
-        """There is no logger."""
-
-    def phase(self, name: str, step: int) -> None:
-        """There is no watchdog."""
 
     def profile(self) -> tuple[Path, str]:
         path = Path.cwd() / "debug.pt.trace.json.gz"
@@ -179,6 +138,3 @@ class _NoFiles:
     def memory(self) -> tuple[Path, str]:
         path = Path.cwd() / "debug.memory.pickle"
         return path, str(path)
-
-    def finish(self) -> None:
-        """Nothing is saved."""

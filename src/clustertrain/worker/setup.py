@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,12 @@ from clustertrain.run.folder import Attempt
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
 from clustertrain.staging.entry import data_folder
-from clustertrain.staging.stage import stage
 from clustertrain.worker.code.user_code import enter_code
+from clustertrain.worker.data.local_data import staged
 from clustertrain.worker.machine.gc_tuning import collect_rarely
 from clustertrain.worker.machine.gpu_affinity import place_worker
 from clustertrain.worker.machine.gpus import check_gpus
 from clustertrain.worker.machine.parent_watch import end_with_parent
-from clustertrain.worker.machine.storage_probe import read_nonces, remove_nonce, write_nonce
 from clustertrain.worker.restart_plan import RestartPlan
 from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
@@ -116,15 +114,8 @@ def stage_data(per: str) -> None:
         watchdog.beat("stage")
         for name, entry in plan.job.data.items():
             if _kept_per(attempt, entry) == per:
-                stage(
-                    name,
-                    plan.job.data_location(name),
-                    sha256=entry.sha256,
-                    extract=entry.extract,
-                    into=data_folder(attempt.run.data_path, per, plan.job.scratch),
-                    on_event=on_event,
-                    should_stop=lambda: requests.take().stop,
-                )
+                into = data_folder(attempt.run.data_path, per, plan.job.scratch)
+                staged(plan.job, name, into, on_event=on_event, should_stop=lambda: requests.take().stop)
 
 
 def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
@@ -137,27 +128,8 @@ def find_data() -> None:
     plan = current_plan()
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
-        worker_state.data[name] = stage(
-            name,
-            plan.job.data_location(name),
-            sha256=entry.sha256,
-            extract=entry.extract,
-            into=data_folder(attempt.run.data_path, entry.per, plan.job.scratch),
-        )
-
-
-def probe_storage(step: str, nonces: Mapping[int, str]) -> None:
-    """One of three steps of the storage probe; runs on one rank per node, on all nodes at the same time."""
-    import ray.train
-
-    plan, node_rank = current_plan(), ray.train.get_context().get_node_rank()
-    attempt = plan.ref.open()
-    if step == "write":
-        write_nonce(attempt, plan.restart, node_rank, nonces[node_rank])
-    elif step == "read":
-        read_nonces(attempt, plan.restart, nonces)
-    else:
-        remove_nonce(attempt, plan.restart, node_rank)
+        into = data_folder(attempt.run.data_path, entry.per, plan.job.scratch)
+        worker_state.data[name] = staged(plan.job, name, into)
 
 
 def copy_checkpoint() -> None:

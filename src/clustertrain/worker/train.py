@@ -10,8 +10,10 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from clustertrain import session
 from clustertrain.errors import ClusterTrainError, JobError, RunStopped
@@ -21,9 +23,10 @@ from clustertrain.job.sections import Section
 from clustertrain.job.strategy import Compile
 from clustertrain.run.records import Outcome
 from clustertrain.run.streams.rank_log import marks_of_output
-from clustertrain.training.loop import train
+from clustertrain.training.loop import TrainResult, train
 from clustertrain.training.measured.memory_snapshot import memory_snapshot
 from clustertrain.training.ranks.distributed import RankInfo
+from clustertrain.training.ranks.host import Host
 from clustertrain.training.settings import EarlyStop, TrainSettings
 from clustertrain.training.step.kernels import use_fast_kernels
 from clustertrain.worker.code.build_task import make_task
@@ -88,11 +91,7 @@ def _rank_info(context: Any) -> RankInfo:
 
 
 def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
-    settings, rank_info = settings_of(job), _rank_info(context)
-    use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
-    with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, run.memory):
-        task = make_task(check_task(job.task or ""), job)
-        result = train(task, settings, rank_info, run, dict(worker_state.data))
+    result = train_task(job, settings_of(job), _rank_info(context), run, worker_state.data)
     return Outcome(
         result.finished,
         result.step,
@@ -101,6 +100,27 @@ def _run_task(run: WorkerRun, job: Job, context: Any) -> Outcome:
         early_stop=result.early_stop,
         skipped_steps=result.skipped_steps,
     )
+
+
+class MemoryHost(Host, Protocol):
+    """A Host with a place for the memory snapshot of this rank."""
+
+    def memory(self) -> tuple[Path, str]:
+        """The file for the snapshot, and the place where people find it."""
+
+
+def train_task(
+    job: Job,
+    settings: TrainSettings,
+    rank_info: RankInfo,
+    host: MemoryHost,
+    data: Mapping[str, Path],
+) -> TrainResult:
+    """Create the task of a job and train it."""
+    use_fast_kernels(settings.matmul, settings.cudnn, rank_info.device)
+    with memory_snapshot(bool(job.train and job.train.memory_snapshot), rank_info.device, host.memory):
+        task = make_task(check_task(job.task or ""), job)
+        return train(task, settings, rank_info, host, dict(data))
 
 
 def settings_of(job: Job) -> TrainSettings:
@@ -141,22 +161,28 @@ def _flat(prefix: str, section: Section) -> dict[str, Any]:
 
 @marks_of_output()
 def _run_function(run: WorkerRun, job: Job, context: Any) -> Outcome:
+    rank_session = call_function(job, _rank_info(context), run, worker_state.data)
+    rank_session.end()
+    run.finish()
+    return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
+
+
+def call_function(job: Job, rank_info: RankInfo, host: Host, data: Mapping[str, Path]) -> session.Session:
+    """Call the function of a job with its args; returns the session in which it ran."""
     function = check_function(job.function or "")
     args = dict(job.args) if isinstance(job.args, dict) else {}
     rank_session = session.Session(
-        run=run,
-        rank_info=_rank_info(context),
-        data=dict(worker_state.data),
+        run=host,
+        rank_info=rank_info,
+        data=dict(data),
         args=args,
         save_every_steps=job.checkpoint.every.steps,
         save_every_minutes=job.checkpoint.every.minutes,
     )
     session.start_session(rank_session)
-    run.phase("first_step", 0)
+    host.phase("first_step", 0)
     function(args)
-    rank_session.end()
-    run.finish()
-    return Outcome(not rank_session.stopped, run.step, metrics=run.last_metrics)
+    return rank_session
 
 
 @marks_of_output()

@@ -84,7 +84,7 @@ def _is_of_system(report: ErrorReport) -> bool:
     return "OSError" in report.classes and "[Errno" in report.message and not is_of_files
 
 
-def is_certain_of_script(exit_code: int | None, last_line: str, output: str = "") -> bool:
+def is_certain_of_script(exit_code: int, last_line: str, output: str = "") -> bool:
     """Whether the exit code of a script and the end of its output show that it did not start."""
     if exit_code == 1:  # of `python -m`
         return _NO_MODULE.search(last_line) is not None

@@ -213,8 +213,8 @@ class Group:
         return _judged(failure, recurrence.is_certain(report), recurrence.is_transient(report))
 
     def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
-        report, name = error.report, type(error).__name__
-        ended = f"signal {error.signal_number}" if error.signal_number else f"code {error.script_exit_code}"
+        report, code, name = error.report, error.returncode, type(error).__name__
+        ended = f"signal {-code}" if code < 0 else f"code {code}"
         failure = self._failure(
             rank,
             name,
@@ -222,17 +222,16 @@ class Group:
             recurrence.signature_of(report)
             if report
             else recurrence.signature(f"{ended}: {error.last_line}"),
-            signal=error.signal_number,
-            exit_code=error.script_exit_code,
+            signal=-code if code < 0 else None,
+            exit_code=code if code > 0 else None,
         )
         failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
-        did_not_start = recurrence.is_certain_of_script(error.script_exit_code, error.last_line, str(error))
+        did_not_start = recurrence.is_certain_of_script(code, error.last_line, str(error))
         return _judged(
             failure,
             is_certain=did_not_start
             or (report is not None and recurrence.is_certain(report, at_start=self._has_just_begun())),
-            is_transient=error.signal_number == signal.SIGKILL
-            or (report is not None and recurrence.is_transient(report)),
+            is_transient=-code == signal.SIGKILL or (report is not None and recurrence.is_transient(report)),
         )
 
     def _has_just_begun(self) -> bool:

@@ -1,4 +1,4 @@
-"""The data sets of a job on this machine, outside a run: for the check of the code, and for `run --debug`."""
+"""The data sets of a job on this machine: in a worker, for the check of the code, and for `run --debug`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ from clustertrain.storage.location import local_path
 _UNPACKED_BYTES = 64 << 20  # a larger file is not staged for a check of seconds
 
 
+def staged(job: Job, name: str, into: Path, **options: Any) -> Path:
+    """The path of a data set of a job, staged into this folder; `options` are those of `stage`."""
+    entry, location = job.data[name], job.data_location(name)
+    return stage(name, location, sha256=entry.sha256, extract=entry.extract, into=into, **options)
+
+
 def stage_here(job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str, Path]:
     """The path of each data set of a job, staged where a run on this machine stages it.
 
@@ -24,15 +30,7 @@ def stage_here(job: Job, on_event: Callable[[dict[str, Any]], None]) -> dict[str
         as clustertrain.staging.stage.stage
     """
     return {
-        name: stage(
-            name,
-            job.data_location(name),
-            sha256=entry.sha256,
-            extract=entry.extract,
-            into=_into(job, entry.per),
-            on_event=on_event,
-        )
-        for name, entry in job.data.items()
+        name: staged(job, name, _into(job, entry.per), on_event=on_event) for name, entry in job.data.items()
     }
 
 
@@ -69,7 +67,7 @@ def _at_hand(job: Job, name: str, scratch: Path) -> Path | None:
     path = local_path(location.uri, what="data")
     if local_folder(location) is None and path.stat().st_size > _UNPACKED_BYTES:
         return None if data.extract else path.absolute()
-    return stage(name, location, sha256=data.sha256, extract=data.extract, into=scratch)
+    return staged(job, name, scratch)
 
 
 def _into(job: Job, per: str) -> Path:

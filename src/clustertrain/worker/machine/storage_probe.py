@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from clustertrain.errors import StorageError
-from clustertrain.run.folder import Attempt
+from clustertrain.run.attempt_ref import AttemptRef
 from clustertrain.storage import Store
 from clustertrain.waiting import wait_until
 
@@ -21,54 +21,59 @@ _PATIENCE_S = 15.0  # NFS caches for some seconds that a file does not exist
 _RETRY_S = 60.0
 
 
-def write_nonce(attempt: Attempt, restart: int, node_rank: int, nonce: str) -> None:
-    """Write a random text for the other nodes.
+def write_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
+    """Write the random text of this node for the others; `nonces`: those of all nodes, by node rank.
 
     Raises:
         StorageError: this node cannot write; names the host and the error.
     """
-    key = attempt.restart(restart).probe_key(node_rank)
-    _on_this_host(lambda store: store.write_atomic(key, nonce.encode()), attempt)
+    _on_this_host(
+        ref, restart, node_rank, lambda store, key: store.write_atomic(key, nonces[node_rank].encode())
+    )
 
 
-def read_nonces(attempt: Attempt, restart: int, nonces: Mapping[int, str]) -> None:
-    """Read the texts of all nodes, by node rank.
+def read_nonces(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
+    """Read the texts of all nodes.
 
     Raises:
         StorageError: one is missing or differs; names both nodes and the path.
     """
-    for node_rank, nonce in nonces.items():
-        key = attempt.restart(restart).probe_key(node_rank)
-        found = _on_this_host(partial(_read, key=key, nonce=nonce), attempt)
+    for other, nonce in nonces.items():
+        found, uri = _on_this_host(ref, restart, other, partial(_read, nonce=nonce))
         if found != nonce:
             raise StorageError(
-                f"Node {node_rank} wrote {nonce} to {attempt.run.store.uri(key)}, and {socket.gethostname()} "
+                f"Node {other} wrote {nonce} to {uri}, and {socket.gethostname()} "
                 f"reads {found or 'nothing'} there after {_PATIENCE_S:g} s.\n"
                 "Likely cause: this path is another file system on one of the two. Give `storage` a path "
                 "that all nodes share, or s3://…"
             )
 
 
-def remove_nonce(attempt: Attempt, restart: int, node_rank: int) -> None:
+def remove_nonce(ref: AttemptRef, restart: int, node_rank: int, nonces: Mapping[int, str]) -> None:
     """Remove the text of this node.
 
     Raises:
         StorageError: this node cannot remove what it wrote.
     """
-    _on_this_host(lambda store: store.remove(attempt.restart(restart).probe_key(node_rank)), attempt)
+    _on_this_host(ref, restart, node_rank, lambda store, key: store.remove(key))
 
 
-def _read(store: Store, key: str, nonce: str) -> str:
-    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed."""
+def _read(store: Store, key: str, nonce: str) -> tuple[str, str]:
+    """The text that is there, once it is the expected one or `_PATIENCE_S` seconds have passed; and where."""
 
     def read() -> str:
         return (store.read_or_none(key) or b"").decode(errors="replace")
 
-    return nonce if wait_until(lambda: read() == nonce, _PATIENCE_S, poll_s=0.2) else read()
+    is_there = wait_until(lambda: read() == nonce, _PATIENCE_S, poll_s=0.2)
+    return nonce if is_there else read(), store.uri(key)
 
 
-def _on_this_host(operation: Callable[[Store], _T], attempt: Attempt) -> _T:
+def _on_this_host(ref: AttemptRef, restart: int, node_rank: int, operation: Callable[[Store, str], _T]) -> _T:
+    """The result of an operation on the file of a node."""
+    attempt = ref.open()
     try:
-        return operation(attempt.run.with_patience(_RETRY_S).store)
+        return operation(
+            attempt.run.with_patience(_RETRY_S).store, attempt.restart(restart).probe_key(node_rank)
+        )
     except StorageError as error:
         raise StorageError(f"On {socket.gethostname()}: {error}") from error

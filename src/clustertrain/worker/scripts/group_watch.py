@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from clustertrain.waiting import wait_until
+
 _POLL_S = 0.5
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")  # Documentation/networking/proc_net_tcp.rst of Linux
 _NO_PROCESS = "0"  # the inode of a connection whose process has closed it
@@ -77,7 +79,7 @@ class GroupWatch:
         if self._rank == 0:
             if (host := self._caller()) is not None:
                 self._warn(f"{what} A rank on {host} waits for it")
-        elif self._is_awaited_soon():
+        elif wait_until(self._is_awaited, self._patience_s, _POLL_S):
             self._warn(f"{what} Rank 0 waits for it")
 
     def _warn(self, what: str) -> None:
@@ -87,14 +89,6 @@ class GroupWatch:
             "its init_process_group.\n"
             "Every rank must call init_process_group: look for a condition on the rank or an exit before it.",
         )
-
-    def _is_awaited_soon(self) -> bool:
-        ends = time.monotonic() + self._patience_s
-        while time.monotonic() < ends:
-            if self._is_awaited():
-                return True
-            time.sleep(_POLL_S)
-        return False
 
     def _is_awaited(self) -> bool:
         """Whether rank 0 listens, and not its watch in its place."""

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from clustertrain.errors import ClusterTrainError
 from clustertrain.worker.code.error_report import ErrorReport, printable
@@ -43,31 +43,15 @@ _STDOUT = 1  # setup.py has made it the rank's log
 class ScriptFailed(ClusterTrainError):
     """A script ended with a code other than 0, or by a signal.
 
-    `last_line`: of its output. `report`: of the exception that ended it, if its output ends with a traceback.
+    `returncode`: as subprocess.Popen's, negative after a signal. `last_line`: of its output. `report`: of the
+    exception that ended it, if its output ends with a traceback.
     """
 
     def __init__(
-        self,
-        text: str,
-        exit_code: int | None,
-        signal_number: int | None,
-        last_line: str = "",
-        report: ErrorReport | None = None,
+        self, text: str, returncode: int = 1, last_line: str = "", report: ErrorReport | None = None
     ) -> None:
         super().__init__(text)
-        self.script_exit_code = exit_code
-        self.signal_number = signal_number
-        self.last_line = last_line
-        self.report = report
-
-    def __reduce__(self) -> tuple[type[ScriptFailed], tuple[Any, ...]]:
-        return ScriptFailed, (
-            str(self),
-            self.script_exit_code,
-            self.signal_number,
-            self.last_line,
-            self.report,
-        )
+        self.returncode, self.last_line, self.report = returncode, last_line, report
 
 
 def torchrun_environment(
@@ -196,11 +180,7 @@ def _note_own_error(
 
 
 def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str) -> ScriptFailed:
-    if code < 0:
-        ended = f"by signal {-code} ({signal.Signals(-code).name})"
-        exit_code, signal_number = None, -code
-    else:
-        ended, exit_code, signal_number = f"with exit code {code}", code, None
+    ended = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit code {code}"
     # Python ends with code 1 after an exception; with any other code, a traceback in the output is no cause.
     report = last_exception(output, folder, lines_after=_LAST_LINES) if code == 1 else None
     shown = [line for line in map(_as_on_a_terminal, output) if line][-_LAST_LINES:]
@@ -209,7 +189,7 @@ def _failure(name: str, rank: int, code: int, output: Sequence[str], folder: str
     else:
         tail = "\n".join(f"  | {line}" for line in shown) or "  | (it printed nothing)"
         text = f"{name} ended {ended} on rank {rank}; its last lines:\n{tail}"
-    return ScriptFailed(text, exit_code, signal_number, shown[-1] if shown else "", report)
+    return ScriptFailed(text, code, shown[-1] if shown else "", report)
 
 
 def _as_on_a_terminal(line: str) -> str:
