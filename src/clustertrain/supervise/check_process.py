@@ -6,22 +6,23 @@ files in a private folder that is removed at the end.
 
 from __future__ import annotations
 
-import json
 import select
 import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clustertrain.errors import EXIT_FAILED, RunStopped
 from clustertrain.node.signals import handled_signals
+from clustertrain.record_file import RecordFile
+from clustertrain.storage import open_store
+from clustertrain.storage.location import Location
 from clustertrain.supervise.private_folder import private_folder, remove
 from clustertrain.supervise.process import Guarded
 
 _POLL_S = 0.1
-_REQUEST, _REPORT, _LOG, _SCRATCH = "request", "report", "log", "scratch"
 
 
 @dataclass(frozen=True)
@@ -57,36 +58,14 @@ class CheckReport:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
 class CheckFolder:
-    """The files of one check."""
+    """The files of one check. `scratch`: for data that the check unpacks."""
 
-    path: Path
-
-    @property
-    def log(self) -> Path:
-        return self.path / _LOG
-
-    @property
-    def scratch(self) -> Path:
-        """For data that the check unpacks."""
-        return self.path / _SCRATCH
-
-    def write_request(self, request: CheckRequest) -> None:
-        (self.path / _REQUEST).write_text(json.dumps(asdict(request)))
-
-    def request(self) -> CheckRequest:
-        return CheckRequest(**json.loads((self.path / _REQUEST).read_text()))
-
-    def write_report(self, report: CheckReport) -> None:
-        """One rename, because the process may be killed while it writes."""
-        part = self.path / f"{_REPORT}.part"
-        part.write_text(json.dumps(asdict(report)))
-        part.rename(self.path / _REPORT)
-
-    def report(self) -> CheckReport:
-        path = self.path / _REPORT
-        return CheckReport(**json.loads(path.read_text())) if path.exists() else CheckReport("start")
+    def __init__(self, path: Path) -> None:
+        store = open_store(Location(str(path)))
+        self.request = RecordFile(store, "request", CheckRequest)
+        self.report = RecordFile(store, "report", CheckReport)
+        self.log, self.scratch = path / "log", path / "scratch"
 
 
 def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s: float) -> CheckReport:
@@ -96,11 +75,12 @@ def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s:
     Raises:
         RunStopped: this process received SIGINT, SIGTERM or SIGHUP.
     """
-    folder = CheckFolder(private_folder())
+    path = private_folder()
+    folder = CheckFolder(path)
     with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)) as signals:
         try:
-            folder.write_request(request)
-            command = [sys.executable, "-m", "clustertrain.worker.check", str(folder.path)]
+            folder.request.write(request)
+            command = [sys.executable, "-m", "clustertrain.worker.check", str(path)]
             process = Guarded(command, folder.log, folder.scratch, environment)
             try:
                 ends = time.monotonic() + deadline_s
@@ -111,11 +91,11 @@ def run_check(request: CheckRequest, environment: Mapping[str, str], deadline_s:
                 process.end()
             if signals.numbers:
                 raise RunStopped("Stopped during the check of the code.", checkpointed=False)
-            report = folder.report()
+            report = folder.report.read() or CheckReport("start")
             if report.ended or not has_ended:
                 return report
             how = f"The check of the code {process.how_it_ended()}, in the {report.phase}. Its last lines:"
             text = f"{how}\n{process.last_lines() or '  | (it printed nothing)'}"
             return CheckReport(report.phase, True, text, EXIT_FAILED, of_this_machine=True)
         finally:
-            remove(folder.path)
+            remove(path)

@@ -46,7 +46,9 @@ def main(folder_text: str) -> None:
     """Run the check that the folder requests, and write its report there."""
     collect_rarely()
     folder = CheckFolder(Path(folder_text))
-    request = folder.request()
+    request = folder.request.read()
+    if request is None:
+        raise ClusterTrainError(f"There is no request in {folder_text}. This is a bug: please report it.")
     check = _Check(folder, request, parse_job(request.job_yaml, JOB_YAML))
     try:
         check.run()
@@ -80,7 +82,7 @@ class _Check:
     notes: list[str] = field(default_factory=list)
 
     def report(self, **fields: object) -> None:
-        self.folder.write_report(CheckReport(self.phase, notes=self.notes, **fields))  # type: ignore[arg-type]
+        self.folder.report.write(CheckReport(self.phase, notes=self.notes, **fields))  # type: ignore[arg-type]
 
     def enter(self, phase: str) -> None:
         self.phase = phase
