@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 FABRIC = (
     "GPUs that are connected by NVSwitch need the service nvidia-fabricmanager, in the driver's version. "
@@ -78,30 +79,25 @@ def visible_gpus() -> tuple[Gpu, ...]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None and not named.strip():
         return ()
-    with _nvml() as nvml:
-        return () if nvml is None else tuple(_gpu(nvml, handle) for handle in _handles(nvml, named))
-    return ()
+    return _answer(lambda nvml: tuple(_gpu(nvml, handle) for handle in _handles(nvml, named)), ())
 
 
 def driver_version() -> str | None:
     """The version of NVIDIA's driver on this node, or None if NVML does not answer."""
-    with _nvml() as nvml:
-        return None if nvml is None else _text(nvml.nvmlSystemGetDriverVersion())
-    return None
+    return _answer(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()), None)
 
 
 def processes_on(uuid: str) -> tuple[GpuProcess, ...]:
     """The processes that have memory of the GPU, the largest first."""
-    with _nvml() as nvml:
-        if nvml is None:
-            return ()
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+
+    def processes(nvml: Any) -> tuple[GpuProcess, ...]:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByUUID(uuid))
         found = [
             GpuProcess(int(each.pid), _process_name(nvml, each.pid), each.usedGpuMemory) for each in running
         ]
         return tuple(sorted(found, key=lambda process: -(process.used_bytes or 0)))
-    return ()
+
+    return _answer(processes, ())
 
 
 def xids_of(pci: str, kernel_lines: Iterable[str]) -> tuple[int, ...]:
@@ -134,25 +130,20 @@ def _kernel_lines() -> list[str]:
     return lines
 
 
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """The library, ready for calls, or None if it does not answer. An error of a call ends the block."""
+def _answer(question: Callable[[Any], _T], unknown: _T) -> _T:
+    """The answer to a question that calls the library, or `unknown` if the library does not answer."""
     try:
         import pynvml
     except ModuleNotFoundError:
-        yield None
-        return
+        return unknown
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield None
-        return
-    try:
-        yield pynvml
-    except pynvml.NVMLError:  # such as "not supported" by this GPU, or "GPU is lost"
-        return
-    finally:
-        pynvml.nvmlShutdown()
+        try:
+            return question(pynvml)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:  # no driver, "not supported" by this GPU, or "GPU is lost"
+        return unknown
 
 
 def _handles(nvml: Any, named: str | None) -> list[Any]:
@@ -162,37 +153,30 @@ def _handles(nvml: Any, named: str | None) -> list[Any]:
     found = []
     for entry in map(str.strip, named.split(",")):
         try:
-            by_index = entry.isdecimal()
-            handle = (
-                nvml.nvmlDeviceGetHandleByIndex(int(entry))
-                if by_index
-                else nvml.nvmlDeviceGetHandleByUUID(entry)
-            )
+            if entry.isdecimal():
+                found.append(nvml.nvmlDeviceGetHandleByIndex(int(entry)))
+            else:
+                found.append(nvml.nvmlDeviceGetHandleByUUID(entry))
         except nvml.NVMLError:
             break
-        found.append(handle)
     return found
 
 
 def _gpu(nvml: Any, handle: Any) -> Gpu:
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+    uuid = nvml.nvmlDeviceGetUUID(handle)
     whole = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(whole)
     return Gpu(
         uuid=uuid,
-        pci=_text(nvml.nvmlDeviceGetPciInfo(whole).busId),
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        driver=_text(nvml.nvmlSystemGetDriverVersion()),
+        pci=nvml.nvmlDeviceGetPciInfo(whole).busId,
+        name=nvml.nvmlDeviceGetName(handle),
+        driver=nvml.nvmlSystemGetDriverVersion(),
         capability=(int(major), int(minor)),
     )
 
 
 def _process_name(nvml: Any, pid: int) -> str:
     try:
-        return _text(nvml.nvmlSystemGetProcessName(pid))
+        return str(nvml.nvmlSystemGetProcessName(pid))
     except nvml.NVMLError:
         return ""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
