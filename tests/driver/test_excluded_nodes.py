@@ -10,24 +10,20 @@ from clustertrain.driver.world_size import RayNode
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay, LocalRay
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
 from clustertrain.run.streams.events import read_events
-from sample_records import sample_claim, sample_failure, sample_restart_claim
+from sample_records import sample_failure, sample_restart_claim
 
 JOB = parse_job("name: a\nfunction: m:f\nresources: {workers: [2, 6], gpus_per_worker: 1}\n", "job.yaml")
 NODE = {"CPU": 8.0, "GPU": 2.0}
 
 
-@pytest.fixture
-def attempt(tmp_path, monkeypatch):
-    """On a cluster of three nodes with two GPUs each."""
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch):
+    """Three nodes with two GPUs each."""
     nodes = [RayNode(name, 1, NODE, NODE, f"id-{name}") for name in "abc"]
     monkeypatch.setattr(elastic_cluster, "alive_nodes", lambda: nodes)
     monkeypatch.setattr(elastic_cluster, "_LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(elastic_cluster, "_is_silent", lambda node: False)
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.claim.create(sample_claim())
-    return attempt
 
 
 def given_ray():

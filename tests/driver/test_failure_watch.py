@@ -13,11 +13,10 @@ from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import LocalRay
 from clustertrain.observe.event_lines import line_of
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
 from clustertrain.run.recorded_job import record_job
 from clustertrain.run.records import StopRequest
 from clustertrain.run.streams.events import read_events
-from sample_records import sample_claim, sample_failure, sample_restart_claim
+from sample_records import sample_failure, sample_restart_claim
 
 
 def test_patience_is_renewed_by_every_new_checkpoint():
@@ -39,13 +38,6 @@ def test_no_retries_is_no_restart_whatever_was_committed():
 def test_a_lost_checkpoint_that_is_written_again_is_no_progress():
     patience = RetryBudget(retries=1, committed_step=20)
     assert [patience.is_over_after(step) for step in (10, 10)] == [False, True]
-
-
-@pytest.fixture
-def attempt(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.claim.create(sample_claim())
-    return attempt
 
 
 def watch_of(attempt, retries):

@@ -7,7 +7,6 @@ import torch
 
 import fake_nvml
 from clustertrain.driver.cause.failures import Group
-from clustertrain.run.folder import RunDir
 from clustertrain.worker.code.user_error import UserCodeFailed, report_of
 from fake_nvml import FakeGpu
 from sample_records import sample_restart_claim
@@ -35,13 +34,12 @@ class HereGroup(Group):
 
 
 @pytest.fixture
-def group(tmp_path, monkeypatch):
+def group(attempt, monkeypatch):
     gpu = FakeGpu("GPU-a", processes={99: 40 << 30, 11: 34 << 30})
     fake_nvml.install(monkeypatch, gpu, names={99: "python3"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
     attempt.restart(0).claim.create(sample_restart_claim())
-    return HereGroup(Workers(), attempt)
+    return HereGroup(Workers(), attempt.restart(0))
 
 
 def test_the_event_of_a_start_has_the_gpus(group):

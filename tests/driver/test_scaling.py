@@ -13,19 +13,11 @@ from clustertrain.errors import ClusterError, RunStopped, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.launchers.local.ray import GivenRay
 from clustertrain.run.attempt_ref import AttemptRef
-from clustertrain.run.folder import RunDir
 from clustertrain.run.records import Outcome, ResumePoint, StopRequest
 from clustertrain.run.streams.events import read_events
-from sample_records import sample_claim, sample_restart_claim
+from sample_records import sample_restart_claim
 
 GPU_NODE = {"CPU": 8.0, "GPU": 4.0}
-
-
-@pytest.fixture
-def attempt(tmp_path):
-    attempt = RunDir.newest(str(tmp_path), "digits").attempt(1)
-    attempt.claim.create(sample_claim())
-    return attempt
 
 
 class Nodes:

@@ -8,10 +8,9 @@ import pytest
 
 from clustertrain.driver.cause import failures
 from clustertrain.driver.cause.failures import Group
-from clustertrain.run.folder import RunDir
 from clustertrain.worker.scripts.script import ScriptFailed, run_script
 from clustertrain.worker.scripts.script_command import Program
-from sample_records import sample_claim, sample_restart_claim
+from sample_records import sample_restart_claim
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +25,8 @@ CLICK = "import click; click.command()(lambda: None)(['--lrr', '3'])"
 class OneRank(Group):
     """A group without processes, of one rank."""
 
-    def __init__(self, attempt) -> None:
-        self._attempt, self.began_s = attempt, time.monotonic()
+    def __init__(self, restart) -> None:
+        self._restart, self._attempt, self.began_s = restart, restart.attempt, time.monotonic()
         self._workers = {0: SimpleNamespace(metadata=SimpleNamespace(hostname="node1", pid=7))}
 
     def _diagnosed(self, failure, *, message, tail=""):
@@ -35,10 +34,8 @@ class OneRank(Group):
 
 
 @pytest.fixture
-def judged(tmp_path):
+def judged(tmp_path, attempt):
     """The failure that a group reports of a script that failed in a start of its attempt."""
-    attempt = RunDir.newest(str(tmp_path / "storage"), "digits").attempt(1)
-    attempt.claim.create(sample_claim())
 
     def judge(text, start=0):
         attempt.restart(start).claim.create(sample_restart_claim())
@@ -53,7 +50,7 @@ def judged(tmp_path):
                 stop_requested=lambda: False,
                 grace_s=1,
             )
-        return OneRank(attempt)._of_exception(0, failed.value)
+        return OneRank(attempt.restart(start))._of_exception(0, failed.value)
 
     return judge
 

@@ -92,8 +92,8 @@ class _Run:
     cluster: RayCluster
     world_sizes: tuple[int, ...]
 
-    def late_ray(self, attempt: Attempt, text: str) -> Result:
-        return self.cluster.result_of_late_ray(self.job, attempt, text)
+    def late_ray(self, text: str) -> Result:
+        return self.cluster.result_of_late_ray(self.job, self.attempt, text)
 
 
 def _run(run: _Run) -> int:
@@ -105,7 +105,7 @@ def _run(run: _Run) -> int:
         if not isinstance(error, ClusterTrainError | RunStopped) and run.cluster.is_gone():
             return EXIT_RAY_ENDED  # the launcher determines how Ray ended
         is_late = isinstance(error, RayNotUp)
-        result = run.late_ray(run.attempt, str(error)) if is_late else of_error(run.attempt, error)
+        result = run.late_ray(str(error)) if is_late else of_error(run.attempt, error)
     return write_result(run.attempt, result).exit_code
 
 

@@ -76,7 +76,7 @@ class KitBackend(Backend):  # type: ignore[misc]  # ray ships no types
         watch = backend_config.watch
         plan = _claim(watch.ref, backend_config, worker_group.get_workers())
         try:
-            watch.group_exists(worker_group)
+            watch.group_exists(worker_group, plan.restart)
             worker_group.execute(setup.set_up_process, plan, ERROR_LOGGER)
             self._probe(worker_group, plan)
             self._stage(worker_group, plan)

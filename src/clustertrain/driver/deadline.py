@@ -18,19 +18,12 @@ from clustertrain.run.records import Result
 from clustertrain.run.result import failed, write_result
 
 
-def failed_cluster(attempt: Attempt, text: str) -> Result:
-    """The result of an attempt that the cluster ended."""
-    return failed(attempt, text, EXIT_CLUSTER)
-
-
 @contextmanager
 def ending_after(
-    seconds: float,
-    attempt: Attempt,
-    text: str,
-    result_of: Callable[[Attempt, str], Result] = failed_cluster,
+    seconds: float, attempt: Attempt, text: str, result_of: Callable[[str], Result] | None = None
 ) -> Iterator[None]:
-    """End this process and its attempt with the error `text` if the block takes longer than this."""
+    """End this process and its attempt with the error `text`, or the result that is made of it, if the block
+    takes longer than this."""
     timer = threading.Timer(seconds, _end, (attempt, text, result_of))
     timer.daemon = True
     timer.start()
@@ -40,9 +33,9 @@ def ending_after(
         timer.cancel()
 
 
-def _end(attempt: Attempt, text: str, result_of: Callable[[Attempt, str], Result]) -> None:
+def _end(attempt: Attempt, text: str, result_of: Callable[[str], Result] | None) -> None:
     try:
         faulthandler.dump_traceback()  # into the driver's log: the call that does not return
-        write_result(attempt, result_of(attempt, text))
+        write_result(attempt, result_of(text) if result_of else failed(attempt, text, EXIT_CLUSTER))
     finally:
         os._exit(EXIT_CLUSTER)

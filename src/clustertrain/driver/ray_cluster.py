@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clustertrain.driver.deadline import failed_cluster
-from clustertrain.errors import ClusterError, RunStopped
+from clustertrain.errors import EXIT_CLUSTER, ClusterError, RunStopped
 from clustertrain.job.launcher_plugins import part_of, plugin_of
 from clustertrain.job.model import Job
 from clustertrain.job.sections import Resources
 from clustertrain.node.ray_settings import WORKER_SLOT
 from clustertrain.run.folder import Attempt
 from clustertrain.run.records import Result
+from clustertrain.run.result import failed
 from clustertrain.waiting import wait_until
 
 _POLL_S = 0.1
@@ -72,7 +72,7 @@ class RayCluster(ABC):
 
     def result_of_late_ray(self, job: Job, attempt: Attempt, text: str) -> Result:
         """The result of an attempt whose Ray was not up within the deadline."""
-        return failed_cluster(attempt, text)
+        return failed(attempt, text, EXIT_CLUSTER)
 
     def wait_for_workers(self, attempt: Attempt, world_sizes: Sequence[int]) -> None:  # noqa: B027  most have no wait
         """Wait, after a failure, until there is room for the workers again. Raises as `connect`.

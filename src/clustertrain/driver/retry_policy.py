@@ -14,7 +14,7 @@ from typing import Any
 
 from ray.exceptions import RayActorError
 
-from clustertrain.driver.cause.failures import Group, newest_restart, write_failure
+from clustertrain.driver.cause.failures import Group
 from clustertrain.driver.ray_cluster import RayCluster
 from clustertrain.errors import ClusterError, ClusterTrainError, RunStopped
 from clustertrain.run.attempt_ref import AttemptRef
@@ -51,17 +51,16 @@ class RetryPolicy:
         """The error that makes Ray Train start the group again although its training had not begun."""
         raise NotImplementedError
 
-    def group_exists(self, worker_group: Any) -> None:
+    def group_exists(self, worker_group: Any, restart: int) -> None:
         """Note the limits of the workers, whose training has not begun."""
         self._group = None
-        self._group = Group(worker_group, self.ref.open())
+        self._group = Group(worker_group, self.ref.open().restart(restart))
 
     def has_started(self) -> None:
         """Record that the training of the workers begins."""
         if self._group is not None:
-            attempt, self._group.began_s = self.ref.open(), time.monotonic()
-            restart = newest_restart(attempt).number
-            EventLog(attempt.events).write("group_started", restart=restart, **self._group.as_event())
+            self._group.began_s = time.monotonic()
+            EventLog(self.ref.open().events).write("group_started", **self._group.as_event())
 
     def has_failed(self, errors: Mapping[int, BaseException]) -> None:
         """Record the failure of the workers, by rank, once for each start."""
@@ -88,7 +87,7 @@ class RetryPolicy:
         if failure is None or not failure.fatal:
             _check_stop(attempt)
         if failure is not None and (cause := self._same_again(attempt, failure)):
-            write_failure(attempt, replace(failure, cause=cause))
+            _write(attempt, replace(failure, cause=cause))
             raise StopRetrying(failure.text)
         logs = command_on(attempt.uri, "logs", "--driver")
         not_started = f"The workers could not be started; `{logs}` shows why."
@@ -98,7 +97,7 @@ class RetryPolicy:
             text = f"{text}\n{self._patience.text(of_script=of_script)}".rstrip()
             if failure is not None:
                 cause = "retries_used_up" if self._retries else failure.cause
-                write_failure(attempt, replace(failure, cause=cause, text=text))
+                _write(attempt, replace(failure, cause=cause, text=text))
             raise StopRetrying(text)
         if failure is not None and failure.broken_node:
             text += f"\n{self._leave_out(attempt, failure)}"
@@ -117,7 +116,7 @@ class RetryPolicy:
     def _leave_out(self, attempt: Attempt, failure: Failure) -> str:
         if self._cluster.can_do_without(attempt, failure.broken_node, self._world_sizes):
             return f"The next starts leave {failure.host} out: the other nodes have room for the workers."
-        write_failure(attempt, replace(failure, broken_node=""))
+        _write(attempt, replace(failure, broken_node=""))
         return f"The next start uses {failure.host} again: the other nodes have no room for the workers."
 
     def _wait_for_workers(self, attempt: Attempt, failure: Failure | None) -> None:
@@ -126,7 +125,7 @@ class RetryPolicy:
         except ClusterError as error:
             if failure is not None:
                 text = f"{failure.text}\n{error}"
-                write_failure(attempt, replace(failure, text=text, kit_exit_code=error.exit_code))
+                _write(attempt, replace(failure, text=text, kit_exit_code=error.exit_code))
             raise
 
     def _new_failure(self, attempt: Attempt) -> Failure | None:
@@ -148,6 +147,10 @@ class RetryPolicy:
             return "same_error_twice"
         self._seen.add(seen)
         return None
+
+
+def _write(attempt: Attempt, failure: Failure) -> None:
+    attempt.restart(failure.restart).failure.write(failure)
 
 
 def _check_stop(attempt: Attempt) -> bool:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -21,12 +21,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from clustertrain.driver.cause import error_signature as recurrence
 from clustertrain.driver.cause.diagnosis import Diagnosis, diagnose
 from clustertrain.driver.cause.gpu_diagnosis import SNAPSHOT, diagnose_gpu
-from clustertrain.errors import EXIT_FAILED, ClusterTrainError, RunStopped
+from clustertrain.errors import ClusterTrainError, RunStopped
 from clustertrain.node.gpus import gpu_states
 from clustertrain.node.limits import Limits, process_state, read_limits
 from clustertrain.node.processes import this_host
 from clustertrain.run.command_line import command_on
-from clustertrain.run.folder import Attempt, Restart
+from clustertrain.run.folder import Restart
 from clustertrain.run.records import Failure
 from clustertrain.run.streams.events import EventLog
 from clustertrain.run.streams.rank_log import start_line
@@ -53,23 +53,6 @@ _FATAL_SIGNALS = {
 }
 
 
-def write_failure(attempt: Attempt, failure: Failure) -> None:
-    """Write it to the folder of the restart that failed."""
-    attempt.restart(failure.restart).failure.write(failure)
-
-
-def newest_restart(attempt: Attempt) -> Restart:
-    """The newest restart of the attempt.
-
-    Raises:
-        ClusterTrainError: there is none, although a claim precedes each start of the group.
-    """
-    restart = attempt.newest_restart()
-    if restart is None:
-        raise ClusterTrainError(f"{attempt.uri} has a worker group, but the claim of its restart is missing.")
-    return restart
-
-
 class Group:
     """The workers of one restart, and the limits of their nodes at its start.
 
@@ -77,9 +60,9 @@ class Group:
         RayActorError: a worker has already died.
     """
 
-    def __init__(self, worker_group: Any, attempt: Attempt) -> None:
+    def __init__(self, worker_group: Any, restart: Restart) -> None:
         self._workers = {w.distributed_context.world_rank: w for w in worker_group.get_workers()}
-        self._attempt = attempt
+        self._restart, self._attempt = restart, restart.attempt
         self.began_s = time.monotonic()
         self._limits: dict[int, Limits] = dict(
             zip(self._workers, worker_group.execute(read_limits), strict=True)
@@ -89,7 +72,7 @@ class Group:
         )
 
     def as_event(self) -> dict[str, Any]:
-        """The fields of the event `group_started` about the ranks."""
+        """The fields of the event `group_started`."""
         ranks = [
             {
                 "rank": rank,
@@ -100,7 +83,13 @@ class Group:
             for rank, worker in self._workers.items()
         ]
         of_first = self._gpus[min(self._gpus)]
-        return {"world_size": len(ranks), "ranks": ranks, "cuda": of_first.cuda, "nccl": of_first.nccl}
+        return {
+            "restart": self._restart.number,
+            "world_size": len(ranks),
+            "ranks": ranks,
+            "cuda": of_first.cuda,
+            "nccl": of_first.nccl,
+        }
 
     def report(self, errors: Mapping[int, BaseException]) -> None:
         """Determine the cause from Ray Train's errors by rank, and record it."""
@@ -112,9 +101,8 @@ class Group:
         self._record(self._of_dead_rank(rank, error))
 
     def _record(self, failure: Failure) -> None:
-        restart = newest_restart(self._attempt)
-        failure = replace(failure, restart=restart.number, step=reached_step(restart))
-        write_failure(self._attempt, failure)
+        failure = replace(failure, restart=self._restart.number, step=reached_step(self._restart))
+        self._restart.failure.write(failure)
         EventLog(self._attempt.events).write("worker_died", **asdict(failure))
 
     def _first_cause(self, errors: dict[int, BaseException]) -> Failure:
@@ -187,7 +175,7 @@ class Group:
     def _tail(self, rank: int) -> str:
         """The end of the rank's log since this start of the group."""
         text = _tail(self._attempt.rank_log(self._workers[rank].metadata.hostname, rank))
-        return text.rpartition(start_line(newest_restart(self._attempt).number))[2]
+        return text.rpartition(start_line(self._restart.number))[2]
 
     # -- one rank's failure ----------------------------------------------------------------------
 
@@ -196,14 +184,14 @@ class Group:
             return self._of_user_code(rank, error)
         if isinstance(error, ScriptFailed):
             return self._of_script(rank, error)
-        name = type(error).__name__
-        if not _is_of_kit(error):
-            text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
-            failure = self._failure(rank, name, text, recurrence.signature(f"{name}: {error}"))
-            return self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
-        failure = self._failure(rank, name, str(error), recurrence.signature(f"{name}: {error}"))
-        cause = "not_finite" if name.startswith("NonFinite") else "error"
-        return replace(failure, cause=cause, kit_exit_code=_exit_code(error), fatal=True)
+        name, message = type(error).__name__, f"{type(error).__name__}: {error}"
+        if _is_of_kit(error):
+            failure = self._failure(rank, name, str(error), recurrence.signature(message))
+            cause = "not_finite" if name.startswith("NonFinite") else "error"
+            return replace(failure, cause=cause, kit_exit_code=error.exit_code, fatal=True)
+        text = f"rank {rank}: {name}: {first_lines(str(error), 3, 600)}"
+        failure = self._failure(rank, name, text, recurrence.signature(message))
+        return self._diagnosed(failure, message=message, tail=self._tail(rank))
 
     def _of_user_code(self, rank: int, error: UserCodeFailed) -> Failure:
         report = error.report
@@ -215,28 +203,21 @@ class Group:
     def _of_script(self, rank: int, error: ScriptFailed) -> Failure:
         report, code, name = error.report, error.returncode, type(error).__name__
         ended = f"signal {-code}" if code < 0 else f"code {code}"
-        failure = self._failure(
-            rank,
-            name,
-            f"{error}\n{self._where_whole(rank)}" if report else str(error),
-            recurrence.signature_of(report)
-            if report
-            else recurrence.signature(f"{ended}: {error.last_line}"),
-            signal=-code if code < 0 else None,
-            exit_code=code if code > 0 else None,
-        )
+        text, signature = str(error), recurrence.signature(f"{ended}: {error.last_line}")
+        is_certain = recurrence.is_certain_of_script(code, error.last_line, text)
+        is_transient = -code == signal.SIGKILL
+        if report is not None:
+            text, signature = f"{error}\n{self._where_whole(rank)}", recurrence.signature_of(report)
+            is_certain |= recurrence.is_certain(report, at_start=self._has_just_begun())
+            is_transient |= recurrence.is_transient(report)
+        of_end = {"signal": -code} if code < 0 else {"exit_code": code}
+        failure = self._failure(rank, name, text, signature, **of_end)
         failure = self._diagnosed(failure, message=f"{name}: {error}", tail=self._tail(rank))
-        did_not_start = recurrence.is_certain_of_script(code, error.last_line, str(error))
-        return _judged(
-            failure,
-            is_certain=did_not_start
-            or (report is not None and recurrence.is_certain(report, at_start=self._has_just_begun())),
-            is_transient=-code == signal.SIGKILL or (report is not None and recurrence.is_transient(report)),
-        )
+        return _judged(failure, is_certain, is_transient)
 
     def _has_just_begun(self) -> bool:
         """Whether this is the first start of the attempt's workers, a few minutes ago."""
-        return newest_restart(self._attempt).number == 0 and time.monotonic() - self.began_s < _BEGINNING_S
+        return self._restart.number == 0 and time.monotonic() - self.began_s < _BEGINNING_S
 
     def _where_whole(self, rank: int) -> str:
         logs = command_on(self._attempt.uri, "logs", "--rank", str(rank))
@@ -324,13 +305,9 @@ def _judged(failure: Failure, is_certain: bool, is_transient: bool) -> Failure:
     return replace(failure, text=text, fatal=True)
 
 
-def _is_of_kit(error: BaseException) -> bool:
+def _is_of_kit(error: BaseException) -> TypeGuard[ClusterTrainError | RunStopped]:
     """An error of the job, the data or the storage, or a stop: it ends the run, and its text is complete."""
     return isinstance(error, ClusterTrainError | RunStopped) and not isinstance(error, ScriptFailed)
-
-
-def _exit_code(error: BaseException) -> int:
-    return error.exit_code if isinstance(error, ClusterTrainError | RunStopped) else EXIT_FAILED
 
 
 def _base(error: BaseException) -> BaseException:
