@@ -21,7 +21,7 @@ from clustertrain.job.identity import Change
 from clustertrain.node.installed import how_to_install
 from clustertrain.run.folder import RunDir
 from clustertrain.run.records import JobChanges
-from clustertrain.worker.loggers.background import MOST_IMAGES, Background
+from clustertrain.worker.loggers.background import MOST_IMAGES, MOST_POINTS, Background
 from clustertrain.worker.loggers.curve import Curve
 from clustertrain.worker.loggers.logger import Point, Subject
 from curves import mlflow_client, mlflow_points, wandb_points, wandb_records, write_curve
@@ -139,24 +139,28 @@ def test_all_starts_of_a_generation_have_one_id_of_wandb(run, offline):
     assert (started.display_name, config["args.lr"]) == ("digits", 0.1)
 
 
+def in_background(name, open_logger, **options):
+    """The logger, and its warnings."""
+    warnings = []
+    return Background(name, open_logger, 1, warn=warnings.append, note=lambda text: None, **options), warnings
+
+
+def ended(logger):
+    logger.end(failed=False)
+    logger.finish(time.monotonic() + 30)
+
+
 def test_a_logger_that_fails_is_opened_again_and_writes_what_waited(run, monkeypatch):
     """A file is in the place of MLflow's folder until the warning was given."""
     run.mlflow_path.write_text("in the way")
     from clustertrain.worker.loggers.mlflow import open_logger
 
-    warnings = []
-    subject = Subject(run.attempt(1), 1, {})
-    logger = Background(
-        "mlflow", partial(open_logger, subject), 1, warn=warnings.append, note=lambda text: None
-    )
+    logger, warnings = in_background("mlflow", partial(open_logger, Subject(run.attempt(1), 1, {})))
     logger.add(Point(10, 1.0, {"train/loss": 1.0}))
-    ends_s = time.monotonic() + 30
-    while not warnings and time.monotonic() < ends_s:
-        time.sleep(0.01)
+    wait_until(lambda: warnings, 30)
     run.mlflow_path.unlink()
     logger.add(Point(20, 2.0, {"train/loss": 2.0}))
-    logger.end(failed=False)
-    logger.finish(time.monotonic() + 30)
+    ended(logger)
     (warning,) = warnings
     assert warning.startswith("mlflow: ")
     assert warning.endswith("; the training continues")
@@ -181,33 +185,25 @@ class _Slow:
         pass
 
 
-def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
-    slow, warnings = _Slow(), []
-    logger = Background(
-        "slow", lambda step: slow, 1, warn=warnings.append, note=warnings.append, most_points=5
-    )
-    for step in range(1, 21):
-        logger.add(Point(step, 1.0, {"train/loss": 1.0}))
-    slow.is_over.set()
-    logger.end(failed=False)
-    logger.finish(time.monotonic() + 30)
-    assert slow.steps == [1, 2, 3, 4, 5]
-    assert len(warnings) == 1
-    assert warnings[0].startswith("slow: 15 of 20 points were not written: ")
+IMAGE = {"eval/truth": torch.zeros(1, 2, 2, dtype=torch.uint8)}
 
 
-def test_few_images_wait_because_they_take_memory():
-    slow, warnings = _Slow(), []
-    logger = Background("slow", lambda step: slow, 1, warn=warnings.append, note=warnings.append)
-    image = torch.zeros(1, 2, 2, dtype=torch.uint8)
-    for step in range(1, MOST_IMAGES + 4):
-        logger.add(Point(step, 1.0, {}, {"eval/truth": image}))
+@pytest.mark.parametrize(
+    ("images", "most_points", "written", "lost"),
+    [({}, 5, [1, 2, 3, 4, 5], 16), (IMAGE, MOST_POINTS, [*range(1, MOST_IMAGES + 1), 1000], 3)],
+    ids=["points", "images, which take memory"],
+)
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(images, most_points, written, lost):
+    slow, count = _Slow(), len(written) + lost
+    logger, warnings = in_background("slow", lambda step: slow, most_points=most_points)
+    for step in range(1, count):
+        logger.add(Point(step, 1.0, {"train/loss": 1.0}, images))
     logger.add(Point(1000, 1.0, {"train/loss": 1.0}))
     slow.is_over.set()
-    logger.end(failed=False)
-    logger.finish(time.monotonic() + 30)
-    assert slow.steps == [*range(1, MOST_IMAGES + 1), 1000]
-    assert warnings[0].startswith(f"slow: 3 of {MOST_IMAGES + 4} points were not written: ")
+    ended(logger)
+    assert slow.steps == written
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"slow: {lost} of {count} points were not written: ")
 
 
 def test_images_reach_wandb(run, offline):

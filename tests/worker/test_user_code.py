@@ -35,8 +35,6 @@ def code(tmp_path, monkeypatch):
         ("class Task: pass\n", ["not a subclass of clustertrain.Task"]),
         ("Task = 5\n", ["is 5, not a subclass"]),
         ("Tusk = int\n", ["Did you mean 'Tusk'?"]),
-        ("import sys\nsys.exit('usage: mine.py')\n", ["SystemExit: usage: mine.py", "mine.py:2"]),
-        ("import json\njson.loads('{')\n", ["JSONDecodeError", "mine.py:2"]),
     ],
 )
 def test_a_class_that_is_no_task_is_named_with_its_place(code, text, said):
@@ -52,13 +50,6 @@ def test_an_import_that_storage_or_network_ended_is_not_the_jobs_mistake(code):
     code("raise ConnectionResetError(104, 'Connection reset by peer')\n")
     with pytest.raises(ConnectionResetError):
         check_task("mine:Task")
-
-
-def test_a_function_that_takes_no_argument_is_refused(code):
-    code("def train(): pass\ndef other(config, steps=5): pass\n")
-    with pytest.raises(JobError, match=r"takes \(\), but it is called with one argument"):
-        check_function("mine:train")
-    assert check_function("mine:other").__name__ == "other"
 
 
 def test_a_module_that_is_not_there(code, tmp_path, monkeypatch):
@@ -128,19 +119,24 @@ def test_the_parameters_of_a_class_that_was_imported(code, text, what, where):
     check_code(job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": 3}))
 
 
-def test_a_function_that_is_none(code):
-    code("train = 5\n")
-    with pytest.raises(JobError, match="cannot be called"):
-        check_code(job(function="mine:train"))
-
-
-def test_a_function_that_does_not_take_one_argument(code):
-    code("def train(config, rank): pass\ndef fits(config, rank=0): pass\nlength = len\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train = 5\n", ["cannot be called"]),
+        ("def train(): pass\n", ["takes (), but it is called with one argument", "mine.py:1."]),
+        ("def train(a, rank): pass\n", ["takes (a, rank), but it is called with one argument"]),
+    ],
+)
+def test_a_function_that_does_not_take_one_argument(code, text, said):
+    code(text)
     with pytest.raises(JobError) as caught:
         check_code(job(function="mine:train"))
-    assert "takes (config, rank), but it is called with one argument" in str(caught.value)
-    assert "mine.py:1." in str(caught.value)
-    check_code(job(function="mine:fits"))
+    assert [part for part in said if part not in str(caught.value)] == []
+
+
+def test_a_function_that_takes_one_argument(code):
+    code("def fits(config, rank=0): pass\nlength = len\n")
+    assert check_function("mine:fits").__name__ == "fits"
     check_code(job(function="mine:length"))
 
 

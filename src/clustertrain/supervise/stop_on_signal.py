@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.node.signals import ReceivedSignals, handled_signals
@@ -57,37 +58,32 @@ def run_driver(
         return supervise(attempt, start, policy, screen, command=command, owns_process=owns_process)
 
 
+@dataclass
 class _StopOnSignal:
     """An EndPolicy."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        signals: ReceivedSignals,
-        meanings: Mapping[int, tuple[str, str]],
-        screen: Screen,
-        *,
-        once: bool = False,
-    ) -> None:
-        self._once = once
-        self._attempt, self._signals, self._meanings, self._screen = attempt, signals, meanings, screen
-        self._is_requested = False
+    attempt: Attempt
+    signals: ReceivedSignals
+    meanings: Mapping[int, tuple[str, str]]
+    screen: Screen
+    once: bool = False
+    _is_requested: bool = False
 
     def end_now(self, is_training: bool) -> Result | None:
-        numbers = self._signals.numbers[:1] if self._once else self._signals.numbers
+        numbers = self.signals.numbers[:1] if self.once else self.signals.numbers
         if not numbers:
             return None
-        state, cause = self._meanings[numbers[-1]]
+        state, cause = self.meanings[numbers[-1]]
         if not is_training:
-            request_stop(self._attempt, state, cause, self._screen)
-            return ended(self._attempt, state, cause)
+            request_stop(self.attempt, state, cause, self.screen)
+            return ended(self.attempt, state, cause)
         if len(numbers) > 1:
-            return ended(self._attempt, "stopped", "interrupted_twice")
+            return ended(self.attempt, "stopped", "interrupted_twice")
         if not self._is_requested:
             self._is_requested = True
-            request_stop(self._attempt, state, cause, self._screen)
-            EventLog(self._attempt.launcher_events).write(
-                "stop_requested", cause=cause, of_script=is_of_script(self._attempt)
+            request_stop(self.attempt, state, cause, self.screen)
+            EventLog(self.attempt.launcher_events).write(
+                "stop_requested", cause=cause, of_script=is_of_script(self.attempt)
             )
         return None
 

@@ -22,7 +22,7 @@ from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type
 from clustertrain.node.network import LOOPBACK, is_listening
 from clustertrain.run.streams.events import EventLog
 from clustertrain.worker import nccl_transport
-from clustertrain.worker.setup import current_plan
+from clustertrain.worker.setup import worker_state
 from clustertrain.worker.stacks import Stacks
 from clustertrain.worker.watchdog import WatchdogThread
 
@@ -56,7 +56,7 @@ def join_process_group(spec: GroupSpec) -> None:
     failures.watchdog.process_group."""
     import ray.train
 
-    plan, rank = current_plan(), int(ray.train.get_context().get_world_rank())
+    plan, rank = worker_state.plan, int(ray.train.get_context().get_world_rank())
     attempt = plan.ref.open()
     restart = attempt.restart(plan.restart)
     events = EventLog(attempt.node_events(socket.gethostname()))

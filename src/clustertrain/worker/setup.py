@@ -8,12 +8,10 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clustertrain.checkpoints.read import fetch_checkpoint
-from clustertrain.errors import ClusterTrainError
 from clustertrain.job.data_and_storage import DataEntry
 from clustertrain.job.references import without_references
 from clustertrain.job.start_environment import without_gpus
@@ -34,12 +32,13 @@ from clustertrain.worker.stop_requests import RequestPoller
 from clustertrain.worker.watchdog import WatchdogThread
 
 
-@dataclass
 class WorkerState:
     """The plan and the data paths of this process. A worker process serves one start of one worker group."""
 
-    plan: RestartPlan | None = None
-    data: dict[str, Path] = field(default_factory=dict)
+    plan: RestartPlan  # from set_up_process on
+
+    def __init__(self) -> None:
+        self.data: dict[str, Path] = {}
 
 
 worker_state = WorkerState()
@@ -93,7 +92,7 @@ def _ignore_sigterm() -> None:
 
 def stage_data(per: str) -> None:
     """Fetch the data sets that are kept per "cluster" or per "node"; runs on one rank per cluster or node."""
-    plan = current_plan()
+    plan = worker_state.plan
     attempt = plan.ref.open()
     events = EventLog(attempt.node_events(socket.gethostname()))
     limit_s = {"stage": plan.job.failures.watchdog.stage_s}
@@ -125,7 +124,7 @@ def _kept_per(attempt: Attempt, entry: DataEntry) -> str:
 
 def find_data() -> None:
     """Look up the data sets that were staged; runs on every rank after all of them are complete."""
-    plan = current_plan()
+    plan = worker_state.plan
     attempt = plan.ref.open()
     for name, entry in plan.job.data.items():
         into = data_folder(attempt.run.data_path, entry.per, plan.job.scratch)
@@ -134,7 +133,7 @@ def find_data() -> None:
 
 def copy_checkpoint() -> None:
     """Copy the checkpoint to resume from to this node, if the storage is S3; runs on one rank per node."""
-    plan = current_plan()
+    plan = worker_state.plan
     attempt = plan.ref.open()
     shelf = attempt.run.checkpoints
     if plan.checkpoint is not None and shelf.store.local_folder(shelf.key) is None:
@@ -149,11 +148,3 @@ def _rank() -> int:
 
 def _as_event(event: dict[str, Any]) -> dict[str, Any]:
     return {"kind": event["event"], **{key: value for key, value in event.items() if key != "event"}}
-
-
-def current_plan() -> RestartPlan:
-    if worker_state.plan is None:
-        raise ClusterTrainError(
-            "The worker was started without a plan. This is a bug of clustertrain: please report it."
-        )
-    return worker_state.plan

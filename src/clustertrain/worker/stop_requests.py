@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from clustertrain.errors import StorageError
 from clustertrain.run.folder import Attempt, Restart
+from clustertrain.storage import Store
 from clustertrain.training.ranks.host import Requests
 
 POLL_S = 0.2
@@ -45,11 +46,11 @@ class RequestPoller:
             self._keys["resize"] = resizable.resize.key
         self._local = run.spool
         self._remote = run.with_patience(0).store if run.is_spooled else None
-        self._remote_requests: dict[str, bytes | None] = {}
-        self._remote_polled_at: dict[str, float] = {}
-        self._served_save = self._poll("save")
+        self._polled_remote_s = float("-inf")
         self._ends: set[str] = set()  # the requests to end that were found
-        self._save = False
+        self._served: set[bytes] = set()  # the requests for a save
+        self._poll_all()
+        self._save = False  # what was requested before this start was for an earlier one
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="requests", daemon=True)
 
@@ -74,25 +75,22 @@ class RequestPoller:
 
     def _watch(self) -> None:
         while not self._ended.wait(POLL_S):
-            for name in self._keys.keys() - {"save"} - self._ends:
-                if self._poll(name) is not None:
-                    self._ends.add(name)
-            request = self._poll("save")
-            if request is not None and request != self._served_save:
-                self._served_save, self._save = request, True
+            self._poll_all()
 
-    def _poll(self, name: str) -> bytes | None:
-        """The bytes of the request, or None if there is none or the storage does not answer."""
+    def _poll_all(self) -> None:
+        self._poll(self._local)
+        if self._remote is not None and time.monotonic() - self._polled_remote_s >= POLL_S_ON_S3:
+            self._polled_remote_s = time.monotonic()
+            self._poll(self._remote)
+
+    def _poll(self, store: Store) -> None:
         with suppress(StorageError):  # the next save reports the same fault
-            found = self._local.read_or_none(self._keys[name])
-            if found is not None:
-                return found
-        return self._poll_remote(name)
-
-    def _poll_remote(self, name: str) -> bytes | None:
-        now = time.monotonic()
-        if self._remote is not None and now - self._remote_polled_at.get(name, float("-inf")) >= POLL_S_ON_S3:
-            self._remote_polled_at[name] = now
-            with suppress(StorageError):  # as above
-                self._remote_requests[name] = self._remote.read_or_none(self._keys[name])
-        return self._remote_requests.get(name)
+            for name in self._keys.keys() - self._ends:
+                request = store.read_or_none(self._keys[name])
+                if request is None or request in self._served:
+                    continue
+                if name == "save":
+                    self._served.add(request)
+                    self._save = True
+                else:
+                    self._ends.add(name)

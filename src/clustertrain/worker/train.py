@@ -43,7 +43,7 @@ from clustertrain.worker.scripts.script_command import (
     script_arguments,
     worker_variables,
 )
-from clustertrain.worker.setup import current_plan, worker_state
+from clustertrain.worker.setup import worker_state
 from clustertrain.worker.stop_requests import wait_for_all_s
 
 
@@ -53,7 +53,7 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     Raises:
         UserCodeFailed: the user's code raised an exception; its traceback is in the rank's log.
     """
-    plan = current_plan()
+    plan = worker_state.plan
     try:
         _train(plan, plan.job)
     except BaseException as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from clustertrain.errors import ClusterTrainError, JobError
 from clustertrain.job.model import Job
 from clustertrain.job.train import Part
 from clustertrain.units import shortened
-from clustertrain.worker.code.arguments import unknown_text
+from clustertrain.worker.code.arguments import EMPTY, unknown_text
 from clustertrain.worker.code.error_report import first_lines
 from clustertrain.worker.code.user_code import OF_FILES, args_of, load_object, place_of
 
@@ -101,7 +100,8 @@ def _created(part: Part, keys: Keys) -> Any:
         if isinstance(target, type):
             return target(**part.args)
         made = partial(target, **part.args)
-        _bind(made)
+        if (signature := _signature(made)) is not None:
+            signature.bind(None, None)  # (outputs, targets)
         return made
     except Exception as error:  # what a constructor raises about its arguments
         said = first_lines(f"{type(error).__name__}: {error}", lines=3, characters=600)
@@ -110,20 +110,8 @@ def _created(part: Part, keys: Keys) -> Any:
         ) from error
 
 
-def _bind(function: Callable[..., Any]) -> None:
-    """
-    Raises:
-        TypeError: it cannot be called with (outputs, targets).
-    """
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # a function of C has none
-        return
-    signature.bind(None, None)
-
-
 def _check_names(target: Any, part: Part, keys: Keys) -> None:
-    parameters = _parameters(target)
+    parameters = signature.parameters.values() if (signature := _signature(target)) else None
     if parameters is None or any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
     names = [each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY]
@@ -134,21 +122,16 @@ def _check_names(target: Any, part: Part, keys: Keys) -> None:
 
 
 def _takes(target: Any) -> str:
-    parameters = _parameters(target)
-    if parameters is None:
+    if (signature := _signature(target)) is None:
         return "Compare them with its documentation."
-    return f"It takes: {', '.join(map(_shown, parameters)) or 'no arguments'}."
+    parameters = [each.replace(annotation=EMPTY) for each in signature.parameters.values()]
+    return f"It takes: {', '.join(shortened(str(each)) for each in parameters) or 'no arguments'}."
 
 
-def _shown(parameter: inspect.Parameter) -> str:
-    text = str(parameter.replace(annotation=inspect.Parameter.empty))
-    return shortened(text)
-
-
-def _parameters(target: Any) -> list[inspect.Parameter] | None:
+def _signature(target: Any) -> inspect.Signature | None:
     try:
-        return list(inspect.signature(target).parameters.values())
-    except (ValueError, TypeError):  # one of C has no signature
+        return inspect.signature(target)
+    except (ValueError, TypeError):  # one of C has none
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
@@ -17,18 +18,15 @@ END_S = 10.0
 """How long the end of a run waits for its loggers: less than the usual grace period of 30 s."""
 
 
+@dataclass
 class Curve:
     """The loggers start with the first point: their imports take seconds, and a script has no points."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        subject: Subject,
-        warn: Callable[[str], None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._names, self._subject, self._warn, self._note = names, subject, warn, note
-        self._loggers: list[Background] | None = None
+    names: Sequence[str]
+    subject: Subject
+    warn: Callable[[str], None]
+    note: Callable[[str], None]
+    _loggers: list[Background] | None = None
 
     def add(self, kind: str, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a step; kind: "train" or "eval"."""
@@ -40,7 +38,7 @@ class Curve:
 
     def _add(self, point: Point) -> None:
         if self._loggers is None:
-            self._loggers = [logger for name in self._names for logger in self._started(name)]
+            self._loggers = [logger for name in self.names for logger in self._started(name)]
         for logger in self._loggers:
             logger.add(point)
 
@@ -51,11 +49,10 @@ class Curve:
             module = import_module(f"clustertrain.worker.loggers.{name}")
         except Exception as error:  # noqa: BLE001  a broken package raises anything, and must not end the training
             remedy = f"; {how_to_install_loggers([name])}" if isinstance(error, ImportError) else ""
-            self._warn(f"{name} is not written: {error}{remedy}")
+            self.warn(f"{name} is not written: {error}{remedy}")
             return []
-        subject = self._subject
-        opened = partial(module.open_logger, subject)
-        return [Background(name, opened, subject.first_step, warn=self._warn, note=self._note)]
+        opened = partial(module.open_logger, self.subject)
+        return [Background(name, opened, self.subject.first_step, warn=self.warn, note=self.note)]
 
     def close(self, *, failed: bool, within_s: float = END_S) -> None:
         """Write what is left, for `within_s` seconds at most."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from clustertrain.waiting import wait_until
@@ -24,29 +25,25 @@ _NO_PROCESS = "0"  # the inode of a connection whose process has closed it
 _HAS_ENDED = b"clustertrain: rank 0 has ended\n"
 
 
+@dataclass(kw_only=True)
 class GroupWatch:
     """Watches one process of a script and its children, in a thread. Both texts are warnings: a script may
     leave ranks out on purpose.
 
-    Args:
+    Attributes:
         note: writes an event of a kind, with a text.
         patience_s: how long a rank may take to join while others wait, and how long they are looked for after
             its end.
     """
 
-    def __init__(
-        self,
-        *,
-        rank: int,
-        world_size: int,
-        address: str,
-        port: int,
-        note: Callable[[str, str], None],
-        patience_s: float = 60.0,
-    ) -> None:
-        self._rank, self._world_size = rank, world_size
-        self._address, self._port = address, port
-        self._note, self._patience_s = note, patience_s
+    rank: int
+    world_size: int
+    address: str
+    port: int
+    note: Callable[[str, str], None]
+    patience_s: float = 60.0
+
+    def __post_init__(self) -> None:
         self._name, self._pid, self._began_s = "", 0, 0.0
         self._ended = threading.Event()
         self._code: int | None = None
@@ -54,7 +51,7 @@ class GroupWatch:
     def start(self, name: str, pid: int) -> None:
         """`pid`: of the script's process, which leads a session."""
         self._name, self._pid, self._began_s = name, pid, time.monotonic()
-        if self._world_size > 1:
+        if self.world_size > 1:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def ended(self, code: int | None) -> None:
@@ -68,39 +65,39 @@ class GroupWatch:
             if self._has_joined():
                 return
             waited_s = time.monotonic() - self._began_s
-            if not has_warned and waited_s > self._patience_s and self._rank > 0 and self._is_awaited():
+            if not has_warned and waited_s > self.patience_s and self.rank > 0 and self._is_awaited():
                 has_warned = True
                 self._warn(f"has made no process group for {waited_s:.0f} s. Rank 0 waits for it")
-        if self._code == 0 and not has_warned and not _closed_connections(self._port):
+        if self._code == 0 and not has_warned and not _closed_connections(self.port):
             self._look_for_waiting_ranks()
 
     def _look_for_waiting_ranks(self) -> None:
         what = "ended with exit code 0 and made no process group."
-        if self._rank == 0:
+        if self.rank == 0:
             if (host := self._caller()) is not None:
                 self._warn(f"{what} A rank on {host} waits for it")
-        elif wait_until(self._is_awaited, self._patience_s, _POLL_S):
+        elif wait_until(self._is_awaited, self.patience_s, _POLL_S):
             self._warn(f"{what} Rank 0 waits for it")
 
     def _warn(self, what: str) -> None:
-        self._note(
+        self.note(
             "warning",
-            f"rank {self._rank}: {self._name} {what} at {self._address}:{self._port}, until the timeout of "
+            f"rank {self.rank}: {self._name} {what} at {self.address}:{self.port}, until the timeout of "
             "its init_process_group.\n"
             "Every rank must call init_process_group: look for a condition on the rank or an exit before it.",
         )
 
     def _is_awaited(self) -> bool:
         """Whether rank 0 listens, and not its watch in its place."""
-        with suppress(OSError), socket.create_connection((self._address, self._port), timeout=5) as caller:
+        with suppress(OSError), socket.create_connection((self.address, self.port), timeout=5) as caller:
             caller.shutdown(socket.SHUT_WR)  # torch's store closes such a connection without an answer
             return caller.recv(len(_HAS_ENDED)) != _HAS_ENDED
         return False
 
     def _caller(self) -> str | None:
         """The host of a rank that tries to reach this one, rank 0, in whose place this process listens."""
-        ends = time.monotonic() + self._patience_s
-        with suppress(OSError), socket.create_server(("", self._port)) as server:
+        ends = time.monotonic() + self.patience_s
+        with suppress(OSError), socket.create_server(("", self.port)) as server:
             while (left_s := ends - time.monotonic()) > 0:
                 server.settimeout(left_s)
                 connection, (host, *_) = server.accept()
@@ -112,7 +109,7 @@ class GroupWatch:
         return None
 
     def _has_joined(self) -> bool:
-        inodes = set(_sockets(self._port)) - {_NO_PROCESS}
+        inodes = set(_sockets(self.port)) - {_NO_PROCESS}
         return bool(inodes) and any(_has_socket(pid, inodes) for pid in _session(self._pid))
 
 

@@ -12,9 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -130,19 +129,16 @@ def run_script(
     )
     if group is not None:
         group.start(program.name, child.pid)
-    stopped = threading.Event()
-    how = {"grace_s": grace_s, "rank": rank, "note": note}
-    stop = partial(_wait_for_stop, child, stop_requested, stop_in_s)
-    watcher = threading.Thread(target=_stop_on_request, args=(child, stop, stopped), kwargs=how, daemon=True)
-    watcher.start()
     # The thread that started the child reads and waits: PDEATHSIG fires when that thread ends.
-    with child:
+    with ThreadPoolExecutor(1) as watcher, child:
+        stopped = watcher.submit(
+            _stop_on_request, child, stop_requested, stop_in_s, grace_s=grace_s, rank=rank, note=note
+        )
         last_lines = _passed_on(child.stdout)
         code = child.wait()
-    watcher.join()
     if group is not None:
-        group.ended(None if stopped.is_set() else code)
-    if stopped.is_set() or (code != 0 and stop_exists()):
+        group.ended(None if stopped.result() else code)
+    if stopped.result() or (code != 0 and stop_exists()):
         _note_own_error(rank, code, last_lines, str(cwd), note)
         return False
     if code != 0:
@@ -197,34 +193,28 @@ def _as_on_a_terminal(line: str) -> str:
     return printable(line.rpartition("\r")[2]).rstrip()[:_LINE_CHARACTERS]
 
 
-def _wait_for_stop(
-    child: subprocess.Popen[bytes], stop_requested: Callable[[], bool], stop_in_s: Callable[[], float]
-) -> bool:
-    """Wait until the script has to get its signal. Returns False if it ended before."""
-    while not stop_requested():
-        if _ends_within(child, 0.25):
-            return False
-    return not _ends_within(child, stop_in_s())
-
-
 def _stop_on_request(
     child: subprocess.Popen[bytes],
-    wait_for_stop: Callable[[], bool],
-    stopped: threading.Event,
+    stop_requested: Callable[[], bool],
+    stop_in_s: Callable[[], float],
     *,
     grace_s: float,
     rank: int,
     note: Callable[[str, str], None],
-) -> None:
-    if not wait_for_stop():
-        return
-    stopped.set()
+) -> bool:
+    """Stop the script when that is requested. Returns False if it ended before."""
+    while not stop_requested():
+        if _ends_within(child, 0.25):
+            return False
+    if _ends_within(child, stop_in_s()):
+        return False
     child.terminate()
     if rank == 0:
         note("note", f"stopping: sent SIGTERM to the script; {grace_s:g} s until SIGKILL")
     if not _ends_within(child, grace_s):
         child.kill()
         note("warning", f"rank {rank}: the script was killed, {grace_s:g} s after SIGTERM")
+    return True
 
 
 def _ends_within(child: subprocess.Popen[bytes], seconds: float) -> bool:
