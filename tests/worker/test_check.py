@@ -96,11 +96,6 @@ MISTAKES = {
         {"args": {"width": "wide"}},
         ['args: width is "wide" (text), but Digits declares width: int.', "Change the value", "mine.py:8"],
     ),
-    "an init that fails": (
-        "class Digits(Task):\n    def __init__(self, n): self.n = n.size",
-        {"args": {"n": 3}},
-        ["task: mine:Digits with args ['n'] raised AttributeError: 'int' object has no", "mine.py:"],
-    ),
     "an init that does not find its file": (
         "class Digits(Task):\n    def __init__(self): open('data/labels.csv')",
         {},

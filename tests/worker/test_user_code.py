@@ -78,7 +78,9 @@ def test_args_that_a_task_does_not_take(code):
 def test_an_init_that_fails_with_its_line(code):
     code("from clustertrain import Task as Base\nclass Task(Base):\n    def __init__(self, n): n + ''\n")
     right = job(task="mine:Task", train={"epochs": 1, "batch_size": 1}, args={"n": 1})
-    with pytest.raises(JobError, match=r"unsupported operand(.|\n)*mine.py:3"):
+    with pytest.raises(
+        JobError, match=r"mine:Task with args \['n'\] raised TypeError: unsupported operand(.|\n)*mine.py:3"
+    ):
         make_task(check_task("mine:Task"), right)
 
 

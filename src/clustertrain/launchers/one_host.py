@@ -9,8 +9,8 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import ClusterError
 from clustertrain.job.model import Job
+from clustertrain.node.gpus import gpu_count
 from clustertrain.node.installed import how_to_install, missing_for_training
-from clustertrain.node.visible_gpus import visible_gpus
 from clustertrain.supervise.private_folder import temporary_folder, write_token
 
 
@@ -51,7 +51,7 @@ def _with_cpus(job: Job, sizes: list[int]) -> list[int]:
 
 def _with_gpus(job: Job, sizes: list[int]) -> list[int]:
     each = job.resources.gpus_per_worker
-    if not each or (gpus := visible_gpus()) is None:  # then torch counts them, and refuses too few
+    if not each or (gpus := gpu_count()) is None:  # then torch counts them, and refuses too few
         return sizes
     fitting = [size for size in sizes if size * each <= gpus]
     if not fitting:

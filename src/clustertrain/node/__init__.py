@@ -1,13 +1,12 @@
 """The machine that this process runs on.
 
 limits.py        its limits: memory, /dev/shm, open files
-gpus.py          its GPUs, and the processes on them, by NVML
+gpus.py          its GPUs and the processes on them, by NVML; how many a process may use
 numa.py          the CPUs next to a GPU
 memory_kill.py   whether the kernel killed a process for memory
 network.py       the address by which other nodes reach it, and its interface
 ports.py         a block of free ports for one job
 processes.py     the identity of a process, to check later whether it still runs
-visible_gpus.py  how many GPUs a process may use, without importing torch
 signals.py       signals that request the end of a process: recorded, or blocked
 user_folders.py  the cache folder of this user
 installed.py     whether torch and Ray are installed, without importing them, and how to install them

@@ -1,7 +1,7 @@
 """The GPUs of this process by NVML: NVIDIA's library for what the driver knows, which needs no CUDA context.
 
 Where NVML does not answer (no driver, another vendor, a container that hides it, no package nvidia-ml-py),
-there is nothing to know, and the results are empty.
+there is nothing to know, and the results are empty. `gpu_count` needs no NVML.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -21,6 +23,8 @@ FABRIC = (
 )
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(?:\.\d)?\): (\d+)")
 _KERNEL_LOG_S = 600.0
+_DEVICES = Path("/dev")
+_OF_A_GPU = re.compile(r"nvidia\d+")  # nvidiactl and nvidia-uvm are of the driver
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,22 @@ def visible_gpus() -> tuple[Gpu, ...]:
     if named is not None and not named.strip():
         return ()
     return _answer(lambda nvml: tuple(_gpu(nvml, handle) for handle in _handles(nvml, named)), ())
+
+
+def gpu_count() -> int | None:
+    """The number of GPUs in CUDA_VISIBLE_DEVICES or, without it, of NVIDIA's device files.
+
+    None if it is unknown: on other vendors' machines and on WSL there are no such files. torch decides in
+    the end whether it can use them (worker/machine/gpus.py).
+    """
+    files = sum(1 for path in _DEVICES.iterdir() if _OF_A_GPU.fullmatch(path.name))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return files or None
+    names = [name.strip() for name in chosen.split(",")]
+    names = list(takewhile(lambda name: name not in ("", "-1"), names))
+    are_numbers = all(name.isdigit() for name in names)  # else UUIDs; one GPU may have several MIG devices
+    return min(len(names), files) if are_numbers and files else len(names)
 
 
 def driver_version() -> str | None:

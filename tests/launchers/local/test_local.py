@@ -9,7 +9,7 @@ from clustertrain.launchers.known_runs import known_runs
 from clustertrain.launchers.launcher import Target, launcher_of
 from clustertrain.launchers.local.run import _local_world_sizes, run_local
 from clustertrain.launchers.one_host import driver_environment
-from clustertrain.node.visible_gpus import visible_gpus
+from clustertrain.node.gpus import gpu_count
 from clustertrain.observe.screen import open_screen
 from clustertrain.run.admission import Options
 from clustertrain.run.claims import claim_attempt
@@ -80,16 +80,16 @@ def test_temporary_files_of_a_run_are_below_its_private_folder(job, monkeypatch,
 def test_gpus_are_counted_without_torch(monkeypatch, tmp_path, files, chosen, expected):
     for name in files:
         (tmp_path / name).touch()
-    monkeypatch.setattr("clustertrain.node.visible_gpus._DEVICES", tmp_path)
+    monkeypatch.setattr("clustertrain.node.gpus._DEVICES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert visible_gpus() == expected
+    assert gpu_count() == expected
 
 
 def on_a_machine(monkeypatch, cpus, gpus):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cpus)))
-    monkeypatch.setattr("clustertrain.launchers.one_host.visible_gpus", lambda: gpus)
+    monkeypatch.setattr("clustertrain.launchers.one_host.gpu_count", lambda: gpus)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
