@@ -135,7 +135,6 @@ def test_run_folder_names_every_file_of_a_run():
 KNOWS_THE_COMMANDS = (
     "run/command_line.py",
     "cli/init.py",
-    "job/reference.py",
     "launchers/slurm/section.py",
     "variables.py",
 )

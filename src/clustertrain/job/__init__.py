@@ -17,7 +17,7 @@ start_environment.py  which variables of `env` a process has from its start; hid
 code_folders.py  the folders of `code`, and their places in a copy of all of them
 source.py       the user's code as text: the file, its syntax, the name in it
 identity.py     which keys decide what is computed, and their hash
-reference.py    docs/job-file.md and the JSON schema, from the models
+reference.py    the tables of docs/job-file.md, from the models
 loggers.py      the variables and the servers of the loggers in `train.log`
 site.py         the defaults of a site
 """

@@ -1,234 +1,38 @@
-"""Generates docs/job-file.md from the models, so that it cannot differ from what is accepted.
+"""Makes the reference of docs/job-file.md from the models, so that it cannot differ from what is accepted.
 
-python -m clustertrain.job.reference > docs/job-file.md
-python -m clustertrain.job.reference --schema > job.schema.json      for editors
+python -m clustertrain.job.reference docs/job-file.md      replaces what follows the heading "Reference"
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from clustertrain import variables
 from clustertrain.job.file import job_schema
 from clustertrain.job.model import sections
 from clustertrain.job.sections import Section
 from clustertrain.units import duration_text
 
-EXAMPLE = """\
-# yaml-language-server: $schema=job.schema.json
-name: cifar-resnet
-task: training.cifar:Cifar            # or function: module:train, script: train.py, module: package.train
-args:
-  lr: 1e-3                            # arguments of your class
-  augment: true
-
-data:
-  train:
-    uri: https://example.org/cifar.tar.gz
-    sha256: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-    extract: true
-
-train:
-  epochs: 20
-  global_batch_size: 512              # stays the same with 2, 4 or 8 workers
-  precision: bf16
-  lr: {scaling: linear, base_batch_size: 256, warmup_steps: 500}
-
-checkpoint:
-  every: {minutes: 15, epochs: 1}
-  keep_best: {metric: accuracy, mode: max}
-
-resources:
-  workers: [2, 8]                     # starts and resumes with any number in this range
-  gpus_per_worker: 1
-  cpus_per_worker: 8
-  memory_per_worker: 32Gi
-
-storage: ${SCRATCH:-runs}/experiments # or s3://bucket/prefix
-failures:
-  retries: 5
-  grace: 1m30s
-  watchdog: {step: 5m, first_step: 1:30:00}
-env:
-  OMP_NUM_THREADS: 8
-"""
-
-_INTRO = f"""\
-<!-- Made from the models by: python -m clustertrain.job.reference > docs/job-file.md -->
-
-# The job file
-
-One YAML file describes what to train, on what data, with how many workers, and where the run is stored.
-A minimal job file:
-
-```yaml
-name: my-run
-task: my_package.training:MyTask
-train: {{epochs: 3, batch_size: 32}}
-```
-
-A job file with most sections:
-
-```yaml
-{EXAMPLE}```
-
-Every mistake is reported with file, line and column before anything starts, and the exit code is 2:
-
-```
-job.yaml:15:3: train: unknown key 'epcohs'
-did you mean 'epochs'?
-```
-
-## Three entry points
-
-Exactly one of these keys selects what runs. A section that the entry point cannot use is refused, not
-ignored.
-
-| key | what it names | `args` | `train` | `checkpoint` |
-|---|---|---|---|---|
-| `task` | a `Task` class; clustertrain runs the training loop | a mapping | required | optional |
-| `function` | a function `train(config)` with its own loop | a mapping | refused | optional |
-| `script` | an unchanged torchrun script | a list of arguments | refused | refused: it saves its own |
-| `module` | a script as a module: `python -m` | a list of arguments | refused | refused: it saves its own |
-
-## Setting a key from the command line
-
-`--set train.epochs=3` replaces the value in the file or adds a missing key. The value is parsed as YAML,
-missing sections are created, and the last `--set` of a key wins:
-
-```
---set train.precision=bf16 --set "resources.workers=[2, 8]" --set data.train.uri=/data/cifar
-```
-
-## Environment variables
-
-`${{NAME}}` is replaced from the environment of the command that reads the job file. It is allowed only in
-these keys: `storage` and the keys below it, `data.*.uri`, `code`, `interpreter`, `image`, and `python`,
-`output` and `mounts` of `slurm`. In `slurm.setup` the shell on the node expands it. Anywhere else but in
-`env` it is refused. `${{NAME:-default}}` uses the default if NAME is unset or empty; without a default, an
-unset variable is an error, and so is a brace in a default. `$$` is a plain `$`.
-
-**In `env`** a reference is replaced where the run starts, and is recorded as it is written. On one machine
-the value comes from the command's environment. On SLURM it comes from that of the job's first node: `submit`
-passes on each variable that `env` refers to, and `slurm.setup` may set it. On Kubernetes it comes from that
-of the head's pod: a Secret of `kubernetes.secrets` or the image sets it, and no value of your machine is
-sent. All workers get the same value. A variable that is not set there is an error before the attempt begins
-(exit code 2).
-
-Two kinds of `${{…}}` are not replaced from that environment. In the `args` and `resume_args` of a script
-every `${{…}}` except those below passes through unchanged, such as `${{now:%H-%M}}` for Hydra: write the
-value itself in place of `${{HOME}}`. And `${{{variables.PREFIX}…}}` there and in `env.*` is replaced in each
-worker:
-
-| written | value |
-|---|---|
-| `${{{variables.DATA_PREFIX}TRAIN}}` or `…_train}}` | the local path of the data set `train` on this node |
-| `${{{variables.CHECKPOINT_DIR}}}` | the folder, or on S3 the URI, for the checkpoints; only for a script |
-| `${{{variables.ATTEMPT}}}` | the number of the attempt, from 1 |
-| `${{{variables.RESTART}}}` | the number of the start of the workers in this attempt, from 0 |
-
-```yaml
-script: train.py
-args:
-  - --data=${{{variables.DATA_PREFIX}TRAIN}}/images
-  - --out=${{{variables.CHECKPOINT_DIR}}}
-  - hydra.run.dir=${{{variables.CHECKPOINT_DIR}}}/${{now:%Y-%m-%d}}
-data:
-  train: {{uri: https://example.org/images.tar.gz, extract: true}}
-env:
-  HF_HOME: ${{{variables.DATA_PREFIX}TRAIN}}/huggingface
-```
-
-Any other name after `${{{variables.PREFIX}`, such as a data set that is not in `data`, is an error. A
-variable of `env` with such a reference is set as soon as the data is staged, before the code of a task or
-function is imported for training; while the code is checked before the start, it is not set.
-
-**No secrets.** The job is copied into the run's folder, with every `${{NAME}}` replaced except in `env`:
-whoever can read the run can read these values. In `env`, `KEY: ${{MY_KEY}}` keeps a secret out of the record,
-and `KEY: 1234` does not. A URI that contains a credential is refused, and so are keys such as
-`secret_access_key` and the variables `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN` in
-`env`. On every node boto3 finds the credentials of S3: in those variables of the
-environment, in the `profile` (or `AWS_PROFILE`) of `~/.aws`, or through the role of the machine or pod.
-
-## Data and runs on S3
-
-```yaml
-data:
-  train: {{uri: s3://bucket/cifar.tar}}    # by default with the options of the storage
-storage:
-  uri: s3://bucket/experiments
-  endpoint: https://s3.example.org       # default: Amazon's
-  region: eu-central-1
-  profile: training
-  retry: 10m                             # how long transient errors are retried
-```
-
-Transient errors (5xx, 429, resets, timeouts) are retried for `retry`, with growing pauses. Permanent errors
-(403, expired credentials, no such bucket) are reported at once, with the action, the key, the HTTP status and
-the likely cause.
-
-## How values are written
-
-- **duration**: `90s`, `20m`, `2h`, `1d12h`, `1:30:00` (h:m:s), `20:00` (m:s); a bare number is seconds.
-- **size**: `16Gi` (1024³ bytes) or `500MB` (1000² bytes); k, M, G, T, P and Ki, Mi, Gi, Ti, Pi; a bare number
-  is bytes.
-- **number**: `0.001` or `1e-3`. A whole number may be written as `1e3`.
-- **true or false**: also `on`, `off`, `yes` and `no`. Below `args` these four words are refused: write `true`
-  or `false`, or put them in quotes. Where text is expected they need quotes. In `env` and in the arguments of
-  a script every value is text exactly as written: `1.10` stays `1.10`.
-- `010` is refused: YAML 1.1 reads it as 8, YAML 1.2 as 10.
-- Not allowed: tags (`!!python/…`), merge keys (`<<`), duplicate keys, dates without quotes, more
-  than 1 MiB, 20 000 values or 40 levels.
-- An empty key counts as missing.
-
-## What makes it the same run
-
-If a run with the job's name exists, starting the job continues that run. These keys identify a run: `task`,
-`function`, `script` or `module`; `args`; the data (`sha256` if given, otherwise `uri`; and `extract`); the
-section `train`, except for its keys `epochs`, `steps`, `early_stop`, `log_every`, `log`, `eval_every`,
-`compare_weights_every`, `loader_workers`, `metrics`, `profile`, `memory_snapshot` and `sanity`. Everything
-else may change between attempts; more `epochs` or `steps` continue a finished run, and a larger
-`early_stop.patience` continues a run that ended by early stopping.
-
-If one of the keys that identify the run has changed:
-
-- A run without a checkpoint starts over with the changed job. What ran before stays as an earlier attempt.
-- A run with a checkpoint is refused, and the message lists the differences. With `--accept-changes`, an
-  option of `run` and `submit`, it continues from the checkpoint with the changed job. The changes are
-  printed and recorded, and `clustertrain status` shows at which step they were made.
-- The `args` of a script need no option: the script itself decides what they mean for its checkpoint.
-
-With `--accept-changes` a task loads model and optimizer state and takes learning rate, other optimizer
-settings and schedule from the changed job; the schedule continues at the saved step. A function gets the
-state that it saved: an optimizer state that it loads contains the old learning rate. A checkpoint that does
-not fit is refused with the difference: another model, another optimizer class. Such a refusal changes
-nothing: the run keeps its state and its job, with which the next start is compared. Another kind of entry
-point, such as a script in place of a task, is always refused. A result with accepted changes is not that of
-an uninterrupted run. `--fresh` starts over and keeps the old run.
-
-## Completion in editors
-
-`python -m clustertrain.job.reference --schema > job.schema.json` writes a JSON schema. With this first line,
-editors that use yaml-language-server (VS Code, Neovim, Emacs, Helix) complete and check keys:
-
-```yaml
-# yaml-language-server: $schema=job.schema.json
-```
-
-## Reference
-"""
+MARK = "## Reference\n"
+"""The heading in docs/job-file.md that the tables follow."""
 
 
 def reference_markdown() -> str:
-    """The whole of docs/job-file.md."""
+    """A table for each section of the job file."""
     schema = job_schema()
     definitions = schema["$defs"]
     tables = (_section(path, model, definitions.get(model.__name__, schema)) for path, model in sections())
-    return "\n".join([_INTRO, *tables])
+    return "\n".join(tables)
+
+
+def write_reference(page: Path) -> None:
+    """Replace the tables of a page, which follow its heading "Reference"."""
+    prose, mark, _ = page.read_text("utf-8").partition(MARK)
+    page.write_text(f"{prose}{mark}\n{reference_markdown()}", "utf-8")
 
 
 def _section(path: tuple[str, ...], model: type[Section], schema: dict[str, Any]) -> str:
@@ -302,4 +106,4 @@ def _anchor(path: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(job_schema(), indent=2) if "--schema" in sys.argv[1:] else reference_markdown(), end="")
+    write_reference(Path(sys.argv[1]))
