@@ -71,6 +71,15 @@ def test_help_imports_only_what_it_shows():
     assert not {"pydantic", "yaml", "rich"} & loaded
 
 
+def test_only_a_command_that_reads_a_job_loads_the_plugins(tmp_path):
+    code = (
+        "import sys\nfrom clustertrain.cli.main import main\n"
+        f"main(['init', {str(tmp_path / 'a')!r}], standalone_mode=False)\n"
+        "sys.exit('clustertrain.job.model' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
 def test_the_docstring_of_a_folder_lists_its_files():
     """A newcomer finds any behaviour in two steps: the folder, then the file in its docstring."""
     wrong = {}

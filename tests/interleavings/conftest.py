@@ -66,8 +66,8 @@ def world(request, folder, monkeypatch):
         patch.setattr(
             admission, "check_storage", lambda location: None
         )  # its files have other names each time
-        for module in (recorded_job, admission):
-            patch.setattr(module, "dump_job", _once_of_each(module.dump_job))
+        patch.setattr(recorded_job, "record_of", _once_of_each(recorded_job.record_of))
+        patch.setattr(admission, "dump_job", _once_of_each(admission.dump_job))
         FileSystem(made.root, patch)
         serve(patch, made.server)
         give_own_time(patch, made.spools)

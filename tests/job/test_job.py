@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from clustertrain.job.file import dump_job, parse_job
+from clustertrain.job.file import dump_job, parse_job, record_of
 from clustertrain.job.identity import identity_difference, job_hash
 from clustertrain.job.model import Job, sections
 from clustertrain.storage.location import CREDENTIAL_CHAIN, Location
@@ -667,7 +667,8 @@ def test_a_job_that_is_dumped_and_parsed_gives_itself(keys):
     job = Job.model_validate(keys)
     text = dump_job(job)
     again = parse_job(text, "job.yaml")
-    assert again == job
+    assert again == job == parse_job(record_of(job), "job.yaml")
+    assert parse_job(dump_job(job, defaults=True), "job.yaml") == job
     assert dump_job(again) == text
     assert job_hash(again) == job_hash(job)
     assert identity_difference(job, again) == []

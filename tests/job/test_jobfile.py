@@ -11,9 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from clustertrain.errors import EXIT_JOB, JobError
-from clustertrain.job.file import LARGEST_FILE_BYTES, dump_job, load_job, parse_job
+from clustertrain.job.file import LARGEST_FILE_BYTES, dump_job, load_job, parse_job, record_of
 from clustertrain.job.identity import FREE_TRAIN_KEYS, Change, identity, identity_difference, job_hash
 from clustertrain.job.model import Job
+from clustertrain.version import __version__
 
 TASK = "name: a\ntask: m:C\ntrain: {epochs: 1, batch_size: 4}\n"
 SCRIPT = "name: a\nscript: train.py\n"
@@ -406,10 +407,19 @@ def test_a_loaded_job_survives_a_dollar_in_a_path(load):
 
 
 def test_a_dump_writes_every_default_out(load):
-    text = dump_job(load(TASK))
+    text = dump_job(load(TASK), defaults=True)
     assert "  retries: 3\n" in text
     assert "    stage: 2h\n" in text
-    assert "checkpoint" not in dump_job(load(SCRIPT))
+    assert "checkpoint" not in dump_job(load(SCRIPT), defaults=True)
+
+
+def test_a_record_has_the_version_the_identity_and_what_differs_from_the_defaults(load):
+    job = load(TASK + "args: {a: null}\nfailures: {grace: 2h}\nresources: {workers: 1}\n")
+    first, *lines = record_of(job).splitlines()
+    assert __version__ in first
+    assert {"  a: null", "  grace: 2h", "  seed: 0"} <= {*lines}
+    assert not [line for line in lines if line.startswith(("  retries", "resources", "  steps"))]
+    assert parse_job(dump_job(job, defaults=True), "a record of an older version") == job
 
 
 # -------------------------------------------------------------------------------------------- garbage

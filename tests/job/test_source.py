@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from clustertrain.errors import JobError
-from clustertrain.job.source import check_source
+from clustertrain.job.source import check_arg_names, check_source
 from small_job import job
 
 __all__ = ["job"]
@@ -37,7 +37,9 @@ def check(job, tmp_path):
         if "task" not in sections:
             sections |= {"task": None, "train": None}
         try:
-            check_source(job(args={"lr": 0.1} if args is None else args, **sections))
+            made = job(args={"lr": 0.1} if args is None else args, **sections)
+            check_source(made)
+            check_arg_names(made)
         except JobError as error:
             return str(error).replace(str(tmp_path), "CODE").splitlines()
         return []
@@ -111,6 +113,28 @@ def test_a_class_that_is_not_there(check):
     ],
 )
 def test_a_name_whose_definition_the_text_does_not_show_is_left_to_the_import(check, text):
+    assert check(text, args={"unknown": 1}) == []
+
+
+def test_the_names_of_args(check):
+    assert check(args={"lr": 1, "widht": 3}) == [
+        "args: Digits does not take 'widht'.",
+        "Did you mean 'width'? It takes: lr, width, name.",
+        "At CODE/mine.py:6.",
+    ]
+    assert check("class Digits:\n    def __init__(self): ...\n")[1] == "It takes no arguments."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Digits(Base): pass\n",
+        "class Digits:\n    def __init__(self, **rest): ...\n",
+        "class Digits:\n    @wrapped\n    def __init__(self): ...\n",
+        "@wrapped\nclass Digits:\n    def __init__(self): ...\n",
+    ],
+)
+def test_args_that_the_text_does_not_show_are_left_to_the_import(check, text):
     assert check(text, args={"unknown": 1}) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from clustertrain.errors import DataError, JobError, StorageError
-from clustertrain.job.file import dump_job, load_job
+from clustertrain.job.file import load_job, record_of
 from clustertrain.run import snapshot
 from clustertrain.run.command_line import CommandLine
 from clustertrain.run.folder import RunDir
@@ -225,7 +225,7 @@ def test_the_digest_depends_on_content_and_not_on_times_or_owners(job, code):
     with tarfile.open(fileobj=io.BytesIO(first.code), mode="r:gz") as archive:
         (member,) = archive.getmembers()
     assert (member.mtime, member.uid, member.gid, member.uname, member.mode) == (0, 0, 0, "", 0o644)
-    assert first.job_yaml == dump_job(job()).encode()
+    assert first.job_yaml == record_of(job()).encode()
 
 
 def test_the_digest_is_the_same_in_another_process_and_locale(job, code):

@@ -9,8 +9,18 @@ from typing import Any
 
 import click
 
-from clustertrain.cli.complete import job_files
-from clustertrain.cli.options import DATA_NAME, JOB_FILE, JSON, SETS, TARGET, TO, WHERE, start_options
+from clustertrain.cli.options import (
+    DATA_NAME,
+    JOB_FILE,
+    JSON,
+    SETS,
+    STORAGE,
+    TARGET,
+    TO,
+    WHERE,
+    note_skipped_launchers,
+    start_options,
+)
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, RunStopped
 from clustertrain.version import __version__
@@ -20,10 +30,6 @@ class _Commands(click.Group):
     """An error of clustertrain ends the command with its text and exit code, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from clustertrain.job.launcher_plugins import problems
-
-        for problem in problems().values():
-            note(f"note: {problem}")
         try:
             return super().invoke(ctx)
         except (ClusterTrainError, RunStopped) as error:
@@ -81,15 +87,15 @@ def check(
     """
     from clustertrain.errors import EXIT_FAILED
     from clustertrain.job.file import dump_job, load_job
-    from clustertrain.launchers.check import check_code, check_text
+    from clustertrain.launchers.check import check_code
     from clustertrain.launchers.launcher import launcher_of, silent
     from clustertrain.observe.as_json import as_json as json_of
     from clustertrain.run.command_line import typed
 
     job = load_job(Path(job_file), sets)
     echo = silent if as_json else note if defaults else click.echo
-    code = check_text if no_code else check_code
-    checked = code(job, echo, command=typed("check", job_file, sets), elsewhere=to not in (None, "local"))
+    command, elsewhere = typed("check", job_file, sets), to not in (None, "local")
+    checked = check_code(job, echo, command=command, elsewhere=elsewhere, as_text=no_code)
     advised = 0
     if to is not None:
         by_launcher = launcher_of(to).check(job_file, sets)
@@ -99,7 +105,7 @@ def check(
     if as_json:
         click.echo(json_of(checked))
     elif defaults:
-        click.echo(dump_job(job), nl=False)
+        click.echo(dump_job(job, defaults=True), nl=False)
     if strict and advised:
         sys.exit(EXIT_FAILED)
 
@@ -165,6 +171,7 @@ def schema() -> None:
 
     from clustertrain.job.file import job_schema
 
+    note_skipped_launchers()
     click.echo(json.dumps(job_schema(), indent=2))
 
 
@@ -204,7 +211,7 @@ def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> N
 
 
 @main.command("ls")
-@click.argument("storage", required=False, metavar="[STORAGE|JOBFILE]", shell_complete=job_files)
+@STORAGE
 @WHERE
 @click.option("--namespace", default=None, help="With --to kubernetes. Default: that of kubectl's context.")
 @click.option("--args", multiple=True, metavar="NAME[,…]", help="Add the values of these args: lr.")

@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
 from clustertrain.cli.complete import data_names, job_files, targets
 from clustertrain.node.installed import launcher_names
 
+
+def note_skipped_launchers() -> None:
+    """Print a note for each plug-in that cannot be used: its section of a job file is an unknown key."""
+    from clustertrain.job.launcher_plugins import problems
+
+    for problem in problems().values():
+        click.echo(f"note: {problem}", err=True)
+
+
+def _noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """The callback of an argument that may name a job file."""
+    if not ctx.resilient_parsing:  # the shell completes
+        note_skipped_launchers()
+    return value
+
+
 SETS = click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key: train.epochs=3."
 )
-JOB_FILE = click.argument("job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files)
+JOB_FILE = click.argument(
+    "job_file", default="job.yaml", metavar="[JOBFILE]", shell_complete=job_files, callback=_noted
+)
+STORAGE = click.argument(
+    "storage",
+    required=False,
+    metavar="[STORAGE|JOBFILE]",
+    shell_complete=job_files,
+    callback=_noted,
+)
 DATA_NAME = click.argument("name", required=False, shell_complete=data_names)
-TARGET = click.argument("target", default="job.yaml", metavar="[JOBFILE|FOLDER|NAME]", shell_complete=targets)
+TARGET = click.argument(
+    "target",
+    default="job.yaml",
+    metavar="[JOBFILE|FOLDER|NAME]",
+    shell_complete=targets,
+    callback=_noted,
+)
 TO = click.option("--to", "to", type=click.Choice(launcher_names()), required=True, help="The launcher.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 WHERE = click.option(

@@ -22,7 +22,7 @@ from clustertrain.errors import JobError
 from clustertrain.job.error_messages import dotted, shown, validated
 from clustertrain.job.launcher_plugins import LauncherSection, launcher_sections
 from clustertrain.job.model import Job
-from clustertrain.job.values import is_secret_key
+from clustertrain.job.values import without_credentials
 from clustertrain.job.yaml_reader import (
     LARGEST_FILE_BYTES,
     Document,
@@ -35,6 +35,7 @@ from clustertrain.job.yaml_reader import (
     text_of,
 )
 from clustertrain.units import shortened
+from clustertrain.version import __version__
 
 JobSource = str | Path | Mapping[str, Any]
 """The path of a job file, or its contents."""
@@ -90,17 +91,34 @@ def parse_job(text: str, name: str) -> Job:
     return validated(document, Job)
 
 
-def dump_job(job: Job, *, defaults: bool = True) -> str:
+def dump_job(job: Job, *, defaults: bool = False) -> str:
     """The job as YAML in the order of the reference, with every default or none; parse_job reads it back."""
+    return _text_of(_values(job, exclude_defaults=not defaults))
+
+
+def record_of(job: Job) -> str:
+    """The job for the folder of its run: the version, what differs from its defaults, and the sections of the
+    run's identity with all their values. So a version with other defaults finds the same changes in a job."""
+    given, identifying = _values(job, exclude_defaults=True), _values(job, exclude_none=True)
+    values = {key: identifying[key] if key in ("data", "train") else value for key, value in given.items()}
+    return f"# clustertrain {__version__}: a key that is missing here has its default\n{_text_of(values)}"
+
+
+def _values(job: Job, **omitted: bool) -> dict[str, Any]:
     unusable = {"checkpoint"} if job.is_script else {"resume_args"}
-    data = job.model_dump(mode="json", by_alias=True, exclude=unusable, exclude_defaults=not defaults)
-    return yaml.dump(
-        _escaped((), data),
-        Dumper=JobDumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=False,
-        width=1000,
+    return job.model_dump(mode="json", by_alias=True, exclude=unusable, **omitted)  # type: ignore[arg-type]
+
+
+def _text_of(values: dict[str, Any]) -> str:
+    return str(
+        yaml.dump(
+            _escaped((), values),
+            Dumper=JobDumper,
+            sort_keys=False,
+            allow_unicode=True,
+            default_flow_style=False,
+            width=1000,
+        )
     )
 
 
@@ -218,15 +236,6 @@ def _override(document: Document, override: str, number: int) -> None:
     section[path[-1]] = part.data
     kept = {keys: positions for keys, positions in document.positions.items() if keys[: len(path)] != path}
     document.positions = kept | part.positions
-
-
-def without_credentials(override: str) -> str:
-    """A `--set` option for messages and records: without the value of a secret key, and without user,
-    password and query of a URI."""
-    keys, _, _ = override.partition("=")
-    if is_secret_key(keys.rpartition(".")[2]):
-        return f"{keys}=…"
-    return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", override)
 
 
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")

@@ -1,8 +1,8 @@
 """The user's code as text: the file, its syntax and the name in it, without an import.
 
-It needs no torch and takes milliseconds, so it comes before every other check of the code. The arguments, and
-what the text does not show (`from x import *`, an installed package), are left to the import in
-worker/check.py.
+It needs no torch and takes milliseconds, so it comes before every other check of the code. What the text does
+not show (`from x import *`, an installed package) is left to the import in worker/check.py, and so are the
+arguments, except where nothing can be imported (`check_arg_names`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from symtable import symtable
 from clustertrain.errors import JobError
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
+from clustertrain.units import shortened
 
 _MOST_FOLDERS = 2000  # in the search for a similar name: `code` may contain a whole environment
 
@@ -101,6 +102,35 @@ def _check_name(folders: Sequence[Path], job: Job, what: str, module: str, name:
     defined = [each.get_name() for each in symbols if each.is_namespace() and each.get_name()[0] != "_"]
     has = f"It has: {', '.join(defined[:8])}." if defined else "It defines no class and no function."
     raise JobError(f"{what} names {name!r}, which {path} does not have.\n{_near(name, defined)}{has}")
+
+
+def check_arg_names(job: Job) -> None:
+    """Check that the task takes each of the `args`, if its class has an `__init__` that shows it.
+
+    Raises:
+        JobError: it does not take one of them; names the nearest one, and the line.
+    """
+    module, _, name = (job.task or "").partition(":")
+    path = _module_file([Path(folder) for folder in job.code], module)
+    tree = (
+        ast.parse(_check_syntax(path, f"task: {job.task}", job)) if path is not None else ast.Module([], [])
+    )
+    inits = [
+        function
+        for found in tree.body
+        if isinstance(found, ast.ClassDef) and found.name == name and not found.decorator_list
+        for function in found.body
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+    ]
+    if len(inits) != 1 or inits[0].decorator_list or inits[0].args.kwarg is not None:
+        return
+    takes = [each.arg for each in (*inits[0].args.args[1:], *inits[0].args.kwonlyargs)]
+    if unknown := [each for each in job.args if each not in takes]:
+        has = f"It takes: {', '.join(takes)}." if takes else "It takes no arguments."
+        raise JobError(
+            f"args: {name} does not take '{shortened(unknown[0])}'.\n{_near(unknown[0], takes)}{has}\n"
+            f"At {path}:{inits[0].lineno}."
+        )
 
 
 def _imports_all(source: str) -> bool:

@@ -145,6 +145,15 @@ def is_secret_key(key: str) -> bool:
     return _SECRET_KEY.fullmatch(re.sub(r"[-_ ]", "", key).lower()) is not None
 
 
+def without_credentials(override: str) -> str:
+    """A `--set` option for messages and records: without the value of a secret key, and without user,
+    password and query of a URI."""
+    keys, _, _ = override.partition("=")
+    if is_secret_key(keys.rpartition(".")[2]):
+        return f"{keys}=…"
+    return re.sub(r"(?<==|/)[^/=@\s]*@|\?.*", "…", override)
+
+
 def refuse_secret_keys(section: object) -> None:
     """Refuses keys of credentials in a section with S3 options. The message never contains the value."""
     for key in section if isinstance(section, dict) else ():

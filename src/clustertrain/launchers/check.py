@@ -24,7 +24,7 @@ from clustertrain.job.interpreter import interpreter_file
 from clustertrain.job.loggers import MLFLOW_URI, WANDB_DIR, WANDB_MODE, is_offline, loggers_of
 from clustertrain.job.model import Job
 from clustertrain.job.references import names_of, with_values, without_references
-from clustertrain.job.source import check_source
+from clustertrain.job.source import check_arg_names, check_source
 from clustertrain.job.start_environment import without_gpus
 from clustertrain.node.installed import (
     how_to_install,
@@ -66,6 +66,7 @@ def check_code(
     command: CommandLine = UNKNOWN,
     world_size: int | None = None,
     elsewhere: bool = False,
+    as_text: bool = False,
 ) -> Checked:
     """Check the code, args and local data of a job, and rehearse a task. Prints what it returns.
 
@@ -74,6 +75,7 @@ def check_code(
         world_size: the number of workers; the largest that the job allows if it is not known.
         elsewhere: the job will run on other machines, as it must where torch is not installed. What may
             differ there becomes a note.
+        as_text: read the code and import none of it, in milliseconds; the local data is not checked either.
 
     Raises:
         ClusterTrainError: what is wrong, with file, line and remedy.
@@ -82,35 +84,21 @@ def check_code(
     started_s = time.monotonic()
     elsewhere = elsewhere or _is_submit_side()
     with placing(command):
-        env = _env_here(job, elsewhere)
+        env = {} if as_text else _env_here(job, elsewhere)
         check_source(job)
-        notes = [*check_loggers(job, elsewhere=elsewhere), *_check_data(job, elsewhere)]
-        notes += _check_interpreter(job, elsewhere)
-        if not job.is_script:
-            notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere)
+        if as_text or _is_submit_side():
+            check_arg_names(job)
+        notes = check_loggers(job, elsewhere=elsewhere)
+        if not as_text:
+            notes += [*_check_data(job, elsewhere), *_check_interpreter(job, elsewhere)]
+            if not job.is_script:
+                notes += _import_and_rehearse(job, env, world_size or job.world_sizes[-1], elsewhere)
     for note in notes:
         echo(f"note: {note}")
     checked = Checked(time.monotonic() - started_s, notes)
-    echo(f"checked in {checked.seconds:.1f} s")
+    not_imported = f"{command.job_file}: the keys and the names are right; the code was not imported"
+    echo(not_imported if as_text else f"checked in {checked.seconds:.1f} s")
     return checked
-
-
-def check_text(
-    job: Job, echo: Callable[[str], None], *, command: CommandLine = UNKNOWN, elsewhere: bool = False
-) -> Checked:
-    """Check the code of a job as text, and its loggers, in milliseconds. Arguments as for `check_code`.
-
-    Raises:
-        ClusterTrainError: what is wrong, with file, line and remedy.
-    """
-    started_s = time.monotonic()
-    with placing(command):
-        check_source(job)
-        notes = check_loggers(job, elsewhere=elsewhere)
-    for note in notes:
-        echo(f"note: {note}")
-    echo(f"{command.job_file}: the keys and the names are right; the code was not imported")
-    return Checked(time.monotonic() - started_s, notes)
 
 
 def _env_here(job: Job, elsewhere: bool) -> dict[str, str]:

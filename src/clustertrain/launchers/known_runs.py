@@ -62,7 +62,9 @@ class KnownRun:
     @classmethod
     def of(cls, job: Job, job_file: str, launcher: str, cluster: str = "", job_id: str = "") -> KnownRun:
         path = str(Path(job_file).absolute())
-        return cls(job.name, launcher, job.storage.location, dump_job(job), path, cluster, job_id)
+        return cls(
+            job.name, launcher, job.storage.location, dump_job(job, defaults=True), path, cluster, job_id
+        )
 
     @property
     def where(self) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clustertrain.job.file import without_credentials
-from clustertrain.job.values import is_secret_key
+from clustertrain.job.values import is_secret_key, without_credentials
 
 _KIT = "clustertrain"
 

@@ -2,7 +2,7 @@
 
     <storage>/<name>/
       g<k>/                       a generation: `--fresh` starts the next one and keeps the old one
-        job.yaml                  the job with all defaults, as the newest attempt runs it
+        job.yaml                  the job as the newest attempt runs it
         submissions/              the jobs that were submitted to schedulers
           <digest>/               a snapshot: job.yaml and code.tar.gz
           slurm-<id>.json         a job of a scheduler; slurm-<id>.ended.json if `stop` cancelled it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustertrain.errors import JobError
-from clustertrain.job.file import dump_job, parse_job
+from clustertrain.job.file import parse_job, record_of
 from clustertrain.job.model import Job
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.run.job_diff import was_refused
@@ -15,7 +15,7 @@ def record_job(attempt: Attempt, job: Job) -> None:
     Raises:
         StorageError: the storage refuses.
     """
-    text = dump_job(job).encode()
+    text = record_of(job).encode()
     attempt.run.store.write_atomic(attempt.run.job_key, text)
     attempt.run.store.write_atomic(attempt.job_key, text)
 

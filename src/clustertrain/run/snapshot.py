@@ -22,7 +22,7 @@ from pathlib import Path
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.code_folders import is_own, places
-from clustertrain.job.file import dump_job
+from clustertrain.job.file import record_of
 from clustertrain.job.model import Job
 from clustertrain.regular_file import read_file
 from clustertrain.run.run_address import run_names
@@ -66,7 +66,7 @@ class _Entry:
 
 
 def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot:
-    """The job with all defaults, and its code as an archive.
+    """The job, and its code as an archive.
 
     Args:
         left_out: names of files that are not code, such as a scheduler's output.
@@ -76,7 +76,7 @@ def take_snapshot(job: Job, left_out: re.Pattern[str] | None = None) -> Snapshot
         StorageError: the code cannot be read, is over 100 MB or 20,000 files, or has a name that no archive
             may hold.
     """
-    job_yaml = dump_job(job).encode()
+    job_yaml = record_of(job).encode()
     of_both, of_code = hashlib.sha256(f"{len(job_yaml)}\n".encode() + job_yaml), hashlib.sha256()
     packed = io.BytesIO()
     with (
