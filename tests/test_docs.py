@@ -69,6 +69,26 @@ def test_the_table_of_states_is_that_of_the_code():
     assert shown == states_markdown(), "put what states_markdown() returns between the marks"
 
 
+def index_of_messages(page: str) -> str:
+    """A line for each message in the tables of faults, in the order of the alphabet, with its section."""
+    rows = {}
+    for section, text in re.findall(r"^### (.+)\n((?:(?!##).*\n)*)", page, re.MULTILINE):
+        for row in re.findall(r"^\| (?!fault|what happens|group|---)[^|]* \| ([^|]*) \|", text, re.MULTILINE):
+            for message in re.findall(r"(?<!`)`([^`]+)`(?!`)", row):
+                words = message.removeprefix("… ").split()
+                if len(words) > 2 and not message.startswith(("failed (", "failures.", "stopped (")):
+                    rows[" ".join(words[:10])] = section
+    order = sorted(rows, key=lambda text: re.sub(r"warning: |note: |[^a-z ]", "", text.lower()))
+    lines = [f"| `{text}` | [{rows[text]}](#{anchor(rows[text])}) |" for text in order]
+    return "\n".join(["| the message begins with | its row is in |", "|---|---|", *lines, ""])
+
+
+def test_the_index_of_messages_has_those_of_the_tables():
+    page = (ROOT / "docs" / "failures.md").read_text()
+    shown = re.search(r"<!-- index: .*?-->\n(.*)<!-- end of index -->", page, re.DOTALL)[1]
+    assert shown == index_of_messages(page), "put what index_of_messages() returns between the marks"
+
+
 def test_the_table_of_variables_is_that_of_the_code():
     page = (ROOT / "docs" / "environment.md").read_text()
     shown = re.search(r"<!-- variables: .*?-->\n(.*)<!-- end of variables -->", page, re.DOTALL)[1]
