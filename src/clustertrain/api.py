@@ -20,7 +20,7 @@ from clustertrain.errors import EXIT_STOPPED, ClusterError, JobError, RunStopped
 from clustertrain.job.file import JobSource, load_job, sets_of
 from clustertrain.job.model import Job
 from clustertrain.launchers.check import check_training_installed
-from clustertrain.launchers.known_runs import record_known_run
+from clustertrain.launchers.known_runs import KnownRun, record_known_run
 from clustertrain.launchers.launcher import Echo, Launcher, Target, launcher_of, silent
 from clustertrain.launchers.listing import list_runs
 from clustertrain.launchers.local.run import run_local
@@ -29,12 +29,13 @@ from clustertrain.launchers.resolve_run import find
 from clustertrain.observe.checkpoints import Checkpoint, checkpoints_of
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.logs import LogSelection
-from clustertrain.observe.screen import Told
+from clustertrain.observe.screen import Screen, Told
 from clustertrain.observe.status_json import StoredStatus
 from clustertrain.observe.terminal_text import plain
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine, typed
-from clustertrain.run.records import BestCheckpoint
+from clustertrain.run.folder import RunDir
+from clustertrain.run.records import BestCheckpoint, Result
 from clustertrain.run.streams.history import curve
 
 _NO_OVERRIDES: Mapping[str, Any] = {}
@@ -60,6 +61,8 @@ class Run:
 
     target: str
     _sets: tuple[str, ...] = ()
+    _to: str | None = None
+    _note: Echo = silent
 
     def status(self) -> StoredStatus:
         """The state of the run now."""
@@ -103,12 +106,13 @@ class Run:
         node: str | None = None,
         driver: bool = False,
         attempt: int | None = None,
+        as_json: bool = False,
         follow: bool = False,
     ) -> Iterator[str]:
         """The lines of `clustertrain logs`: the events of the run, or the output of a process."""
         launcher, run = self._found()
-        selection = LogSelection(rank, node, driver, attempt or run.attempt)
-        return map(plain, launcher.logs(run, selection, follow=follow))
+        selection = LogSelection(rank, node, driver, attempt or run.attempt, as_json)
+        return map(plain, launcher.logs(run, selection, follow=follow))  # a pod may have another version
 
     def metrics(self) -> list[dict[str, Any]]:
         """The curve, as if the run had never been interrupted: a row for each record, with its `step`, `time`
@@ -158,7 +162,7 @@ class Run:
         launcher.stop(run, echo, wait=wait)
 
     def _found(self) -> tuple[Launcher, Target]:
-        return find(self.target, self._sets, None, silent)
+        return find(self.target, self._sets, self._to, self._note)
 
 
 def open(target: str | Path, *, overrides: Mapping[str, Any] = _NO_OVERRIDES) -> Run:
@@ -213,12 +217,8 @@ def submit(
     Raises:
         ClusterTrainError: the job was not submitted.
     """
-    start = _Start.of(f"submit --to {to}", job, overrides)
-    launcher = launcher_of(to)
-    given = Options(**options, command=start.command)
-    known = launcher.submit(start.job, start.job_file, given, echo, sets=start.sets)
-    if known is not None and (problem := record_known_run(known)) is not None:
-        echo(f"note: {problem}")
+    start = Start.of(f"submit --to {to}", job, sets_of(overrides))
+    start.submit(to, echo, echo, **options)
     return start.run
 
 
@@ -237,10 +237,8 @@ def run(
         ClusterTrainError: the job was refused, or its training failed.
         RunStopped: the run was stopped before its end.
     """
-    start = _Start.of("run", job, overrides)
-    check_training_installed("run")
-    given = Options(**options, command=start.command)
-    _, result = run_local(start.job, start.job_file, given, Told(echo), owns_process=False)
+    start = Start.of("run", job, sets_of(overrides))
+    _, result = start.run_here(Told(echo), owns_process=False, **options)
     text = result.text or f"{start.job.name}: {result.state} ({result.cause})"
     if result.state == "failed":
         raise error_of_code(result.exit_code, text)
@@ -250,8 +248,8 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Start:
-    """A job, and how messages and records name it."""
+class Start:
+    """A start of a job: the job, and how messages and records name it."""
 
     job: Job
     job_file: str
@@ -259,8 +257,8 @@ class _Start:
     command: CommandLine
 
     @classmethod
-    def of(cls, start: str, source: JobSource, overrides: Mapping[str, Any]) -> _Start:
-        sets = sets_of(overrides)
+    def of(cls, start: str, source: JobSource, sets: tuple[str, ...]) -> Start:
+        """`start`: the command, such as `submit --to slurm`."""
         job = load_job(source, sets)
         if not isinstance(source, Mapping):
             return cls(job, str(source), sets, typed(start, str(source), sets))
@@ -270,6 +268,22 @@ class _Start:
     @property
     def run(self) -> Run:
         return Run(_uri(self.job))
+
+    def submit(self, to: str, echo: Echo, note: Echo, **options: Unpack[StartOptions]) -> KnownRun | None:
+        """Submit the job; returns what is known of the run, or None if it is already finished."""
+        given = Options(**options, command=self.command)
+        known = launcher_of(to).submit(self.job, self.job_file, given, echo, sets=self.sets)
+        if known is not None and (problem := record_known_run(known)) is not None:
+            note(f"note: {problem}")
+        return known
+
+    def run_here(
+        self, screen: Screen, *, owns_process: bool, **options: Unpack[StartOptions]
+    ) -> tuple[RunDir, Result]:
+        """Run the job on this machine to its end."""
+        check_training_installed("run")
+        given = Options(**options, command=self.command)
+        return run_local(self.job, self.job_file, given, screen, owns_process=owns_process)
 
 
 def _uri(job: Job) -> str:

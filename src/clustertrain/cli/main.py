@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
@@ -24,6 +24,9 @@ from clustertrain.cli.options import (
 from clustertrain.cli.where import about_run, echo_lines, job_here, note
 from clustertrain.errors import EXIT_INTERRUPTED, ClusterTrainError, RunStopped
 from clustertrain.version import __version__
+
+if TYPE_CHECKING:
+    from clustertrain.api import StartOptions
 
 
 class _Commands(click.Group):
@@ -138,30 +141,23 @@ def submit(
     *,
     wait: bool,
     dry_run: bool,
-    **options: bool,
+    **options: Unpack[StartOptions],
 ) -> None:
     """Check a job and submit it to a scheduler.
 
     The scheduler runs a snapshot of job and code: later changes have no effect on it.
     """
-    from clustertrain.job.file import load_job
-    from clustertrain.launchers.known_runs import record_known_run
+    from clustertrain.api import Start
     from clustertrain.launchers.launcher import Target, launcher_of
-    from clustertrain.run.admission import Options
-    from clustertrain.run.command_line import typed
 
     if dry_run:
         ctx.invoke(render, job_file=job_file, sets=sets, to=to)
         return
-    job, launcher = load_job(Path(job_file), sets), launcher_of(to)
-    start = Options(**options, command=typed(f"submit --to {to}", job_file, sets))
-    submitted = launcher.submit(job, job_file, start, click.echo, sets=sets)
-    if submitted is None:
-        return
-    if (problem := record_known_run(submitted)) is not None:
-        note(f"note: {problem}")
-    if wait:
-        sys.exit(launcher.follow(Target(job_file, job, submitted, sets=sets), click.echo))
+    start = Start.of(f"submit --to {to}", job_file, sets)
+    submitted = start.submit(to, click.echo, note, **options)
+    if wait and submitted is not None:
+        run = Target(job_file, start.job, submitted, sets=sets)
+        sys.exit(launcher_of(to).follow(run, click.echo))
 
 
 @main.command()
@@ -182,32 +178,29 @@ def schema() -> None:
 @click.option(
     "--debug", is_flag=True, help="Train in this process, one rank without Ray: breakpoint() works."
 )
-def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: bool) -> None:
+def run(job_file: str, sets: tuple[str, ...], debug: bool, **options: Unpack[StartOptions]) -> None:
     """Train on this machine; an existing run of this name continues."""
-    from clustertrain.job.file import load_job
+    from clustertrain.api import Start
     from clustertrain.launchers.check import check_training_installed
     from clustertrain.launchers.known_runs import KnownRun, by_name
-    from clustertrain.launchers.local.run import run_local
     from clustertrain.observe.screen import open_screen
     from clustertrain.observe.tables import finish
-    from clustertrain.run.admission import Options
-    from clustertrain.run.command_line import typed
 
-    job = load_job(Path(job_file), sets)
-    check_training_installed("run")
+    start = Start.of("run", job_file, sets)
     if debug:
+        check_training_installed("run")
         from clustertrain.worker.debug import debug as train_here
 
-        train_here(job)
+        train_here(start.job)
         return
-    command = typed("run", job_file, sets)
     try:
         with closing(open_screen()) as screen:
-            run_dir, result = run_local(job, job_file, Options(**options, command=command), screen)
+            run_dir, result = start.run_here(screen, owns_process=True, **options)
     except KeyboardInterrupt:  # outside the time in which the run handles signals itself
-        note(f"The run was stopped by Ctrl-C. Start it again: `{command}`")
+        note(f"The run was stopped by Ctrl-C. Start it again: `{start.command}`")
         sys.exit(EXIT_INTERRUPTED)
-    sys.exit(finish(run_dir, result, by_name(command, KnownRun.of(job, job_file, "local"))))
+    known = KnownRun.of(start.job, job_file, "local")
+    sys.exit(finish(run_dir, result, by_name(start.command, known)))
 
 
 @main.command("ls")
@@ -244,14 +237,13 @@ def ls(storage: str | None, to: str | None, as_json: bool, **options: Any) -> No
 @JSON
 def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) -> None:
     """Show the state of a run."""
-    from clustertrain.launchers.resolve_run import find
+    from clustertrain.api import Run
     from clustertrain.observe.status import NotStarted, is_job_file
     from clustertrain.observe.status_json import StoredStatus
     from clustertrain.observe.tables import print_table
 
     try:
-        launcher, run = find(target, sets, to, note)
-        found = launcher.status(run)
+        found = Run(target, sets, to, note).status()
     except NotStarted:
         if not as_json or not is_job_file(target):
             raise
@@ -272,16 +264,11 @@ def status(target: str, sets: tuple[str, ...], to: str | None, as_json: bool) ->
 @click.option("--attempt", type=int, default=None, metavar="N", help="Of this attempt. Default: the newest.")
 @click.option("-f", "--follow", is_flag=True, help="Follow the run to its end; waits while it is queued.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line; metrics too.")
-def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wanted: Any) -> None:
+def logs(target: str, sets: tuple[str, ...], to: str | None, **wanted: Any) -> None:
     """Print the events of a run, or the output of its processes."""
-    from clustertrain.launchers.resolve_run import find
-    from clustertrain.observe.logs import LogSelection
-    from clustertrain.observe.terminal_text import plain
+    from clustertrain.api import Run
 
-    launcher, run = find(target, sets, to, note)
-    wanted["attempt"] = wanted["attempt"] or run.attempt
-    for line in launcher.logs(run, LogSelection(**wanted), follow=follow):
-        click.echo(plain(line))  # it may come from a pod with another version
+    echo_lines(Run(target, sets, to, note).logs(**wanted))
 
 
 @main.command()
@@ -291,10 +278,9 @@ def logs(target: str, sets: tuple[str, ...], to: str | None, follow: bool, **wan
 @click.option("--no-wait", is_flag=True, help="Return without waiting for the end.")
 def stop(target: str, sets: tuple[str, ...], to: str | None, no_wait: bool) -> None:
     """Stop a run after a last save; a queued run is cancelled."""
-    from clustertrain.launchers.resolve_run import find
+    from clustertrain.api import Run
 
-    launcher, run = find(target, sets, to, note)
-    launcher.stop(run, click.echo, wait=not no_wait)
+    Run(target, sets, to, note).stop(wait=not no_wait, echo=click.echo)
 
 
 @main.group()

@@ -165,8 +165,8 @@ def _why_it_failed(attempt: Attempt, status: Status | None) -> str | None:
 
 def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> str:
     """The key of a rank's log; if the rank moved between hosts, the host is that of the newest restart."""
-    while True:
-        going_on = lives(attempt)
+    logs: list[tuple[str, int]] = []
+    for _ in _looks(attempt, lives):
         logs = [
             (host, of)
             for host in _hosts(attempt)
@@ -177,9 +177,6 @@ def _rank_log(attempt: Attempt, rank: int, node: str | None, lives: Lives) -> st
         if found:
             host = _newest_host(attempt, rank) if len(found) > 1 else found[0]
             return attempt.rank_log_key(host if host in found else found[-1], rank)
-        if not going_on:
-            break
-        _pause(attempt.run)
     where = f" on {node}" if node else ""
     raise JobError(
         f"Attempt {attempt.n} of {attempt.run.uri} has no log of rank {rank}{where}.\n"
@@ -205,12 +202,8 @@ def _newest_host(attempt: Attempt, rank: int) -> str | None:
 
 def _records(attempt: Attempt, lives: Lives) -> Iterator[Record]:
     follower = AttemptFollower(attempt)
-    while True:
-        going_on = lives(attempt)
+    for _ in _looks(attempt, lives):
         yield from follower.new()
-        if not going_on:
-            return
-        _pause(attempt.run)
 
 
 def _event_line(record: Record) -> str | None:
@@ -233,6 +226,15 @@ def _not_followed(attempt: Attempt) -> bool:
     return False
 
 
+def _looks(attempt: Attempt, lives: Lives) -> Iterator[bool]:
+    """Yield for each look at the streams of an attempt, with a pause in between: whether it is the last one,
+    which begins after the end of the attempt and so misses nothing."""
+    while lives(attempt):
+        yield False
+        _pause(attempt.run)
+    yield True
+
+
 def _pause(run: RunDir) -> None:
     time.sleep(_poll_s(run))
 
@@ -249,17 +251,13 @@ def _printed_lines(attempt: Attempt, key: str, lives: Lives) -> Iterator[str]:
     """What a rank or the driver printed: a progress bar is one line, in its last state. While the process
     runs, the state of a bar is a line from time to time."""
     tail, printed, found, shown_at = Tail(attempt.run, key), Printed(_WHOLE_LINES), False, time.monotonic()
-    while True:
-        going_on = lives(attempt)
+    for is_last in _looks(attempt, lives):
         for data in tail.new():
             found = True
             yield from _separated(printed.feed(data))
-        if not going_on:
-            break
-        if time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
+        if not is_last and time.monotonic() - shown_at >= UNFINISHED_PERIOD_S:
             shown_at = time.monotonic()
             yield from printed.open
-        _pause(attempt.run)
     yield from _separated(printed.open)
     if not found:
         raise _empty(attempt, key)
@@ -278,12 +276,8 @@ def _separated(lines: Iterable[str]) -> Iterator[str]:
 def _node_lines(attempt: Attempt, node: str, lives: Lives) -> Iterator[str]:
     """The lines of every log of a node, each with the name of its log."""
     tails = Tails(attempt.run, attempt.node_logs_key(node))
-    while True:
-        going_on = lives(attempt)
+    for _ in _looks(attempt, lives):
         yield from (_prefixed(name, line) for name, line in tails.new_lines())
-        if not going_on:
-            break
-        _pause(attempt.run)
     yield from (_prefixed(name, line) for name, line in tails.unfinished())
     if node not in (hosts := _hosts(attempt)):
         raise JobError(
