@@ -97,10 +97,11 @@ def dump_job(job: Job, *, defaults: bool = False) -> str:
 
 
 def record_of(job: Job) -> str:
-    """The job for the folder of its run: the version, what differs from its defaults, and the sections of the
-    run's identity with all their values. So a version with other defaults finds the same changes in a job."""
-    given, identifying = _values(job, exclude_defaults=True), _values(job, exclude_none=True)
-    values = {key: identifying[key] if key in ("data", "train") else value for key, value in given.items()}
+    """The job for the folder of its run: the version, and what differs from its defaults. `train` identifies
+    the run and has all its values, so that a version with other defaults finds the same changes in it."""
+    values = _values(job, exclude_defaults=True)
+    if "train" in values:
+        values["train"] = _values(job, exclude_none=True)["train"]
     return f"# clustertrain {__version__}: a key that is missing here has its default\n{_text_of(values)}"
 
 
@@ -136,11 +137,12 @@ def job_schema() -> dict[str, Any]:
 
 def _read_file(text: str, source: str) -> Document:
     """The document of a whole job file, which must be a mapping."""
+    return _read_job(text, positions_in(source))
 
-    def position(line: int, column: int) -> TextPosition:
-        return TextPosition((line, column), f"{source}:{line}:{column}")
 
-    return _read_job(text, position)
+def positions_in(source: str) -> Callable[[int, int], TextPosition]:
+    """How errors name a line and a column of a file."""
+    return lambda line, column: TextPosition((line, column), f"{source}:{line}:{column}")
 
 
 def _read_job(text: str, position: Callable[[int, int], TextPosition]) -> Document:

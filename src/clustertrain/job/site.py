@@ -21,11 +21,11 @@ from pydantic import create_model
 from clustertrain import variables
 from clustertrain.errors import JobError
 from clustertrain.job.error_messages import validated
-from clustertrain.job.file import expanded, expected_at
+from clustertrain.job.file import expanded, expected_at, positions_in
 from clustertrain.job.launcher_plugins import WithLaunchers, launcher_sections, section_fields
 from clustertrain.job.model import Job
 from clustertrain.job.values import Refused, Scratch
-from clustertrain.job.yaml_reader import Reader, TextPosition, refuse, text_of
+from clustertrain.job.yaml_reader import Reader, refuse, text_of
 
 SiteJob = NewType("SiteJob", Job)
 """A job with the defaults of the site file for keys that are not in its own file."""
@@ -99,10 +99,7 @@ def read_site(path: Path, environ: Mapping[str, str]) -> Site:
     Raises:
         JobError: `FILE:LINE:COLUMN: what`, then the rule and the remedy.
     """
-
-    def position(line: int, column: int) -> TextPosition:
-        return TextPosition((line, column), f"{path}:{line}:{column}")
-
+    position = positions_in(str(path))
     document = Reader(text_of(path), position, expected_at).document(())
     if document.data is None:
         return Site()

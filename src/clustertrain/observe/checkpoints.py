@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from clustertrain.checkpoints.manifest import (
@@ -15,6 +15,7 @@ from clustertrain.checkpoints.manifest import (
     read_manifest,
 )
 from clustertrain.errors import JobError
+from clustertrain.record_file import typed
 from clustertrain.run.best import best_checkpoint
 from clustertrain.run.command_line import command_on
 from clustertrain.run.folder import RunDir
@@ -48,9 +49,7 @@ class Checkpoint:
     @classmethod
     def parsed(cls, printed: Mapping[str, Any]) -> Checkpoint:
         """From an object of `ckpt ls --json`; a later version may print more."""
-        known: dict[str, Any] = {each.name: printed[each.name] for each in fields(cls)}
-        best = known.pop("best")
-        return cls(**known, best=None if best is None else BestCheckpoint(**best))
+        return typed(cls, dict(printed))
 
 
 def checkpoints_of(run: RunDir) -> tuple[list[Checkpoint], list[str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.file import parse_job
 from clustertrain.job.model import Job
+from clustertrain.observe.as_json import as_json
 from clustertrain.observe.columns import Cell, Columns
 from clustertrain.observe.status import RunFiles, Status, read_files
 from clustertrain.observe.tables import HIDDEN
@@ -34,8 +34,7 @@ class Table:
 
     def json(self) -> str:
         """An array with an object for each row. A number that is not finite is null, as JSON has none."""
-        rows = [{key: _json_value(value) for key, value in row.items()} for row in self.values()]
-        return json.dumps(rows, indent=1)
+        return json.dumps(json.loads(as_json(self.values())), indent=1)
 
     def values(self) -> list[dict[str, Cell]]:
         """Each row with a value, or None, for each key."""
@@ -46,10 +45,6 @@ def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell).partition("\n")[0]
-
-
-def _json_value(cell: Cell) -> Cell:
-    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 @dataclass(frozen=True)

@@ -39,17 +39,27 @@ class Status:
     """One run, at one moment.
 
     Attributes:
-        attempt: the newest one that was not refused, or None if the run was submitted and has not started.
         standing: state and cause, a row of states.STATES.
-        ended: the result of the newest attempt, None if it has not ended; the run may be queued again since.
         last: the newest record of its metrics, or None.
     """
 
-    run: RunDir
-    attempt: Attempt | None
+    files: RunFiles
     standing: RunState
-    ended: Result | None
     last: dict[str, Any] | None
+
+    @property
+    def run(self) -> RunDir:
+        return self.files.run
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The newest one that was not refused, or None if the run was submitted and has not started."""
+        return self.files.attempt
+
+    @property
+    def ended(self) -> Result | None:
+        """The result of that attempt, or None if it has not ended; the run may be queued again since."""
+        return self.files.result
 
     @property
     def state(self) -> str:
@@ -223,7 +233,7 @@ def status_by_files(files: RunFiles) -> Status:
         # Watching the heartbeat takes a while: the run may have ended meanwhile.
         files = with_late_result(files)
         standing = of_result(files.result, over=True) if files.result else _VANISHED
-    return Status(files.run, files.attempt, standing, files.result, last_figures(files.run))
+    return Status(files, standing, last_figures(files.run))
 
 
 _VANISHED = RunState("lost", "vanished", over=True)

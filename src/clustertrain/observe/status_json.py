@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from clustertrain.observe.gpus import newest_group, ranks_of
 from clustertrain.observe.status import Row, Status
 from clustertrain.observe.tables import status_rows
+from clustertrain.record_file import typed
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class StoredStatus:
         began_at: when that attempt was claimed, in seconds since 1970.
         state, cause: a row of states.STATES.
         text: the reason of the state, such as the error of a run that failed.
-        over, of_result: as in standing.Standing.
+        over, of_result: as in run_state.RunState.
         exit_code: None while the run has not ended.
         rows: the table that `status` prints.
         ranks: rank, host, pid and GPUs of each worker that was started last, as in the event `group_started`.
@@ -46,10 +47,7 @@ class StoredStatus:
         lines."""
         for line in reversed(printed.splitlines()):
             if line.startswith('{"attempt":'):
-                known = {each.name for each in fields(cls)}  # a later version may print more
-                values = {key: value for key, value in json.loads(line).items() if key in known}
-                rows = tuple((name, text) for name, text in values["rows"])
-                return cls(**{**values, "rows": rows, "ranks": tuple(values.get("ranks", ()))})
+                return typed(cls, json.loads(line))
         return None
 
     @classmethod
@@ -57,7 +55,7 @@ class StoredStatus:
         """The status of a run with what the table of `status` shows; that of a run that waits for its first
         start has only its state."""
         attempt, standing = status.attempt, status.standing
-        claim = attempt.claim.read() if attempt is not None else None
+        claim = status.files.claim
         return cls(
             attempt=attempt.n if attempt is not None else None,
             began_at=claim.time if claim is not None else 0.0,

@@ -150,7 +150,7 @@ def _attempt_text(status: Status) -> str:
 
 def _worker_rows(status: Status) -> list[Row]:
     """The number of workers of the newest start, if it is not the number that the attempt could have."""
-    if status.attempt is None or (claim := status.attempt.claim.read()) is None:
+    if status.attempt is None or (claim := status.files.claim) is None:
         return []
     newest = status.attempt.newest_restart()
     plan = newest.plan.read() if newest is not None else None

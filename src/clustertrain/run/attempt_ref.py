@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from clustertrain.record_file import typed
 from clustertrain.run.folder import Attempt, RunDir
 from clustertrain.storage import Location, open_store
 
@@ -26,8 +27,7 @@ class AttemptRef:
     @classmethod
     def from_text(cls, text: str) -> AttemptRef:
         """The inverse of `to_text`."""
-        fields = json.loads(text)
-        return cls(**{**fields, "location": Location(**fields["location"])})
+        return typed(cls, json.loads(text))
 
     def to_text(self) -> str:
         return json.dumps(asdict(self))

@@ -20,6 +20,7 @@ from pathlib import Path
 from clustertrain import variables
 from clustertrain.errors import JobError, StorageError
 from clustertrain.job.model import Job
+from clustertrain.record_file import json_object, typed
 from clustertrain.run.admission import Options
 from clustertrain.run.command_line import UNKNOWN, CommandLine
 from clustertrain.run.folder import RunDir
@@ -52,14 +53,10 @@ class Submission:
             JobError: the text was not written by `to_text`.
         """
         try:
-            fields = json.loads(text)
-            fields = {**fields, "location": Location(**fields["location"])}
-            command = {**fields.pop("command", {})}
-            return cls(**fields, command=CommandLine(**{**command, "sets": (*command.get("sets", ()),)}))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return typed(cls, json_object(text.encode()))
+        except ValueError as error:
             raise JobError(
-                f"${variables.SUBMISSION} is not what `clustertrain submit` sets: "
-                f"{type(error).__name__}: {error}.\n"
+                f"${variables.SUBMISSION} is not what `clustertrain submit` sets: {error}.\n"
                 "It may come from another version: submit the job again, or unset the variable."
             ) from None
 

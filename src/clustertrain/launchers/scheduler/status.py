@@ -163,8 +163,7 @@ def _status(read: _Files, answer: Answer) -> Status:
         if late is not files:
             return _status(replace(read, files=late), answer)
     figures = last_figures(files.run)
-    label = read.scheduler.label
-    return QueuedStatus(files.run, files.attempt, standing, files.result, figures, label, job, waiting_jobs)
+    return QueuedStatus(files, standing, figures, read.scheduler.label, job, waiting_jobs)
 
 
 def _jobs_of(read: _Files, answer: Answer) -> tuple[QueuedJob | None, tuple[QueuedJob, ...]]:
