@@ -62,6 +62,7 @@ class _Remote(io.RawIOBase):
         self._validator: str | None = None
         self._total_bytes: int | None = None
         self._stream: Stream | None = None
+        self._rest = b""
         self._ended = False
 
     def readable(self) -> bool:
@@ -83,7 +84,8 @@ class _Remote(io.RawIOBase):
     def _next(self, most_bytes: int) -> bytes:
         if self._stream is None:
             self._stream = self._opened()
-        data = self._stream.read(most_bytes)
+        data = self._rest or next(self._stream.blocks, b"")
+        data, self._rest = data[:most_bytes], data[most_bytes:]
         if not data:
             total = self._total_bytes
             if total is not None and self._at < total:
